@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from twostroke.core.errors import ModelLoadError, is_panic, panic_text
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
+from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.model_spec.json_files import read_object
@@ -163,9 +164,14 @@ def start_async_engine(
     return AsyncEngine(engine, stall_seconds=stall_seconds, max_queued_requests=max_queued_requests)
 
 
+def start_model(config: EngineConfig, **settings: Any) -> LoadedModel:
+    """The same for a front end, with what it needs beside the engine."""
+    return start_async_engine(config, **settings).loaded_model()
+
+
 def start_ranker(
     config: EngineConfig, *, model: str, stall_seconds: float = STALL_SECONDS
-) -> AsyncEngine:
+) -> LoadedModel:
     """The model that ranks documents of chats, beside that of ``config`` and on its device.
 
     Its requests are prompts of ``RANKED_TOKENS`` at most, so that its KV cache is small.
@@ -189,4 +195,4 @@ def start_ranker(
     # Keys share it as they share the served model.
     scheduler = SchedulerConfig(policy="fair" if config.scheduler.policy == "fair" else "fcfs")
     own = EngineConfig(model=options, cache=cache, scheduler=scheduler)
-    return start_async_engine(own, stall_seconds=stall_seconds)
+    return start_model(own, stall_seconds=stall_seconds)

@@ -83,7 +83,7 @@ async def test_every_route(tmp_path: Path) -> None:
     calls = [parse_line(line_of(url, body), 1) for url, body in BODIES.items()]
     with tiny_engine() as engine:
         options = ServerOptions(served_model_name=("tiny",), allowed_hosts=("test",))
-        transport = httpx.ASGITransport(create_app(engine, options))
+        transport = httpx.ASGITransport(create_app(engine.loaded_model(), options))
 
         async def handle(request: httpx.Request) -> httpx.Response:
             return await transport.handle_async_request(request)

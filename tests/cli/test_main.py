@@ -149,7 +149,8 @@ def test_a_value_that_the_engine_refuses_leads_to_the_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "twostroke.cli.session.LocalSession.load", lambda *_: LocalSession(ScriptedEngine())
+        "twostroke.cli.session.LocalSession.load",
+        lambda *_: LocalSession(ScriptedEngine().loaded_model()),
     )
     assert run(["generate", "hello", "--top-p", "3"]) == 1
     assert capsys.readouterr().err == (

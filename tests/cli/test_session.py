@@ -24,7 +24,7 @@ async def collect(pieces: AsyncIterator[AnswerPiece]) -> str:
 
 async def test_local_session() -> None:
     engine = ScriptedEngine()
-    session = LocalSession(engine)
+    session = LocalSession(engine.loaded_model())
     assert (
         await collect(session.chat([{"role": "user", "content": "the dog"}], {"temperature": 0}))
         == TEXT
@@ -38,7 +38,7 @@ async def test_local_session() -> None:
 
 async def test_local_session_aborts_an_answer_that_is_left() -> None:
     engine = ScriptedEngine(Script(endless=True))
-    pieces = LocalSession(engine).complete("x", {})
+    pieces = LocalSession(engine.loaded_model()).complete("x", {})
     await anext(pieces)
     await pieces.aclose()  # type: ignore[attr-defined]
     assert len(engine.aborted) == 1
@@ -47,7 +47,7 @@ async def test_local_session_aborts_an_answer_that_is_left() -> None:
 @pytest.mark.parametrize("url", ["http://test", "http://test/v1/"])
 async def test_remote_session(url: str) -> None:
     engine = ScriptedEngine()
-    session = RemoteSession(url, transport=httpx.ASGITransport(create_app(engine)))
+    session = RemoteSession(url, transport=httpx.ASGITransport(create_app(engine.loaded_model())))
     assert (
         await collect(session.chat([{"role": "user", "content": "the dog"}], {"max_tokens": 3}))
         == TEXT[:-3]
@@ -56,15 +56,15 @@ async def test_remote_session(url: str) -> None:
 
 
 async def test_remote_errors() -> None:
-    transport = httpx.ASGITransport(create_app(ScriptedEngine()))
+    transport = httpx.ASGITransport(create_app(ScriptedEngine().loaded_model()))
     with pytest.raises(EngineError, match="404: the model 'gpt' does not exist"):
         await collect(RemoteSession("http://test", "gpt", transport).complete("x", {}))
     failing = ScriptedEngine(Script(error=RequestFailedError("pass failed"), error_at=2))
     with pytest.raises(EngineError, match="pass failed"):
         await collect(
-            RemoteSession("http://test", None, httpx.ASGITransport(create_app(failing))).complete(
-                "x", {}
-            )
+            RemoteSession(
+                "http://test", None, httpx.ASGITransport(create_app(failing.loaded_model()))
+            ).complete("x", {})
         )
     with pytest.raises(ConfigError, match=r"cannot reach http://127\.0\.0\.1:9/v1"):
         await collect(RemoteSession("http://127.0.0.1:9").complete("x", {}))
@@ -95,26 +95,32 @@ async def test_what_is_no_openai_server(models: str, answer: str) -> None:
 
 def test_local_session_closes_its_engine() -> None:
     engine = ScriptedEngine()
-    LocalSession(engine).close()
+    LocalSession(engine.loaded_model()).close()
     assert engine.closed
 
 
 async def test_generate_prints_text_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     engine = ScriptedEngine()
-    await print_answer(LocalSession(engine), "the dog", "be brief", False, SamplingOptions())
-    await print_answer(LocalSession(engine), "the dog", None, True, SamplingOptions())
+    await print_answer(
+        LocalSession(engine.loaded_model()), "the dog", "be brief", False, SamplingOptions()
+    )
+    await print_answer(
+        LocalSession(engine.loaded_model()), "the dog", None, True, SamplingOptions()
+    )
     assert capsys.readouterr() == (f"{TEXT}\n{TEXT}\n", "")
     with pytest.raises(ConfigError, match="--system"):
-        await print_answer(LocalSession(engine), "the dog", "be brief", True, SamplingOptions())
+        await print_answer(
+            LocalSession(engine.loaded_model()), "the dog", "be brief", True, SamplingOptions()
+        )
     prompts = [engine.tokenizer.decode(request.prompt_token_ids) for request in engine.submitted]
     assert prompts == ["system: be brief\nuser: the dog\nassistant: ", "the dog"]
 
 
 async def test_both_sessions_count_the_same_tokens() -> None:
     """The line below an answer says the same, wherever the model runs."""
-    local = LocalSession(ScriptedEngine())
+    local = LocalSession(ScriptedEngine().loaded_model())
     remote = RemoteSession(
-        "http://test", transport=httpx.ASGITransport(create_app(ScriptedEngine()))
+        "http://test", transport=httpx.ASGITransport(create_app(ScriptedEngine().loaded_model()))
     )
     question = [{"role": "user", "content": "the dog"}]
     counts = []

@@ -15,6 +15,7 @@ from tests.fakes import FakeExecutor, failed_with, next_token
 from twostroke.core.config import EngineConfig, SchedulerConfig
 from twostroke.core.errors import (
     EngineDeadError,
+    EngineError,
     InvalidRequestError,
     QueueFullError,
     ShuttingDownError,
@@ -276,7 +277,7 @@ async def test_a_state_that_cannot_be_copied_ends_no_request(
 
     monkeypatch.setattr(llm_engine, "snapshot", fail)
     stream = engine.submit(call("runs", max_tokens=50))
-    with pytest.raises(KeyError):
+    with pytest.raises(EngineError, match="cannot be copied"):
         await asyncio.wait_for(engine.snapshot(), 5)
     assert (await _all(stream))[-1].finish_reason == FinishReason.LENGTH
 
@@ -326,16 +327,16 @@ async def test_a_full_queue_refuses_at_once_and_takes_again_once_it_has_moved() 
     engine = AsyncEngine(LLMEngine(executor, config=config), max_queued_requests=2)
     try:
         running = engine.submit(call("running", max_tokens=100))
-        await until(lambda: engine.stats().num_running == 1)
+        await until(lambda: engine.status.stats.num_running == 1)
         # While a step runs they lie in the inbox, and count there as well.
         waiting = [engine.submit(call(f"w{i}")) for i in range(2)]
         with pytest.raises(QueueFullError, match="requests wait already, and at most 2 may"):
             engine.submit(call("refused"))
-        await until(lambda: engine.stats().num_waiting == 2)
+        await until(lambda: engine.status.stats.num_waiting == 2)
         with pytest.raises(QueueFullError):
             engine.submit(call("refused"))
         running.abort()
-        await until(lambda: engine.stats().num_waiting < 2)
+        await until(lambda: engine.status.stats.num_waiting < 2)
         streams = [*waiting, engine.submit(call("refused"))]
         ends = [(await _all(stream))[-1].finish_reason for stream in streams]
         assert ends == [FinishReason.LENGTH] * 3

@@ -79,7 +79,7 @@ async def test_a_survey_of_an_idle_engine_ends() -> None:
         await fill(engine)
         reports = await asyncio.gather(*(engine.manage_cache(ShowCache()) for _ in range(3)))
         assert [len(report.prefixes) for report in reports] == [1, 1, 1]
-        wait_until(lambda: engine.stats().num_running == 0)
+        wait_until(lambda: engine.status.stats.num_running == 0)
     finally:
         engine.close()
 

@@ -5,6 +5,7 @@ Everything that happens is a matter of the numbers alone, so the counts are exac
 
 from __future__ import annotations
 
+from queue import SimpleQueue
 from typing import NamedTuple
 
 import pytest
@@ -15,8 +16,9 @@ from twostroke.core.errors import PredictedLateError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.engine.clients.queue_limit import TargetLimit
+from twostroke.engine.clients.target_limit import TargetLimit
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.message_loop import MessageLoop
 from twostroke.observability.events import RefusedRequest
 
 STEP, TOKENS, PLACES, TARGET = 0.01, 8, 2, 0.2
@@ -62,12 +64,16 @@ def flood(policy: str, load: float, count: int, slower: float = 1.0) -> Outcome:
     executor = TimedExecutor(clock, count / (load * CAPACITY) / 2, slower)
     engine = LLMEngine(executor, None, config, clock=clock)
     refused: list[RefusedRequest] = []
-    limit = TargetLimit(engine.admission, clock, engine.num_cached, refused.append)
+    limit = TargetLimit(scheduler, engine.ttft_targets, engine.info, clock, refused.append)
+    messages = MessageLoop(engine, SimpleQueue(), lambda reply: None)
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True, detokenize=False)
     arrivals = [number / (load * CAPACITY) for number in range(count)]
     while arrivals or engine.has_work():
         if not engine.has_work():
             clock.now = max(clock.now, arrivals[0])
+        told = messages.report().load
+        assert told is not None
+        limit.take(told)
         while arrivals and arrivals[0] <= clock.now:
             call = GenerationRequest(
                 request_id=str(len(arrivals)),

@@ -2,26 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Any
+import queue
+from collections import Counter
+from dataclasses import replace
+from typing import Any, get_args, get_type_hints
+
+import pytest
 
 from tests.engine.calls import TOKENIZER, call
 from tests.fakes import FakeExecutor
 from twostroke.core import wire
-from twostroke.core.errors import ErrorMessage, ShuttingDownError
+from twostroke.core.config import EngineConfig, ObservabilityConfig, SchedulerConfig
+from twostroke.core.errors import ErrorMessage, InvalidRequestError, ShuttingDownError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
+from twostroke.core.speculation_config import SpeculationConfig
+from twostroke.engine.cache_orders import (
+    CacheReport,
+    ClearCache,
+    PinPrefix,
+    ShowCache,
+    TierReport,
+)
+from twostroke.engine.clients.base import EngineClient
+from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.intake import Intake
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import (
     AbortRequest,
     AddRequest,
+    CacheAnswer,
     Close,
+    EngineEnded,
     EngineMessage,
+    EngineReply,
+    EngineStatus,
     ForgetRequest,
+    Forgotten,
+    LoadReport,
+    ManageCache,
+    NoteRefusal,
+    SnapshotAnswer,
+    StepReport,
+    TakeSnapshot,
     make_requests,
 )
+from twostroke.kv_cache.prefix_mirror import IndexChanges
+from twostroke.kv_cache.prefix_survey import CachedPrefix
+from twostroke.observability.events import RefusedRequest, SchedulerStats, TierStats
+from twostroke.observability.snapshot import (
+    BlockState,
+    EngineSnapshot,
+    PrefixChain,
+    RequestState,
+)
+from twostroke.scheduling.admission.load_meter import Left
+from twostroke.scheduling.admission.prediction import EngineLoad
+from twostroke.timing.step_times import Prices
 
 
 def test_a_client_in_another_process_needs_only_bytes() -> None:
@@ -43,16 +82,144 @@ def test_a_client_in_another_process_needs_only_bytes() -> None:
     assert sum(len(output.token_ids) for output in outputs) == 10
 
 
-def test_messages_are_told_apart_on_the_other_side() -> None:
-    error = ErrorMessage.of(ShuttingDownError("later", hint="elsewhere"))
-    add = Intake(FakeExecutor().info, TOKENIZER, seed=1).prepare(
-        call("a", bad_words=["no"], detokenize=True, logit_bias={3: 1.0}, stop=["x"]), 2.5
-    )
-    messages = [add, AbortRequest("a", error), AbortRequest("b"), ForgetRequest("c"), Close()]
+ERROR = ErrorMessage.of(ShuttingDownError("later", hint="elsewhere"))
+REFUSED = RefusedRequest(
+    request_id="a", tenant="t", predicted_ttft=2.0, ttft_target=1.0, factor=1.5, ahead=3
+)
+OUTPUT = RequestOutput("a", 0, [7], 3, 2, "text", finish_reason=FinishReason.STOP)
+LOAD = EngineLoad(Prices(0.5), running=Counter(t=2), uncached={"t": 0.25})
+TIERS = TierStats(
+    blocks={"cpu": 1}, block_bytes=8, block_size=4, saved_blocks={}, loaded_blocks={"cpu": 2}
+)
+REPORT = CacheReport(
+    block_size=4,
+    tiers=[TierReport(name="memory", blocks=1, max_blocks=9, bytes=64)],
+    prefixes=[CachedPrefix(id="ab", tokens=8, hits=1, tiers=["memory"], tenants=["t"])],
+)
+SNAPSHOT = EngineSnapshot(
+    time=1.0,
+    unix_time=2.0,
+    running=[
+        RequestState(
+            request_id="a",
+            status="running",
+            num_prompt_tokens=3,
+            max_total_tokens=9,
+            arrival_time=0.5,
+            labels={"user": "u"},
+        )
+    ],
+    waiting=[],
+    ended=[],
+    blocks=BlockState(
+        num_blocks=2,
+        block_size=4,
+        tables={"a": [1, -1]},
+        cached={b"key": 1},
+        free=[0],
+        chains=[PrefixChain(request_id="a", tenant="t", keys=[b"key"], num_found=1)],
+    ),
+)
+ADD = Intake(FakeExecutor().info, TOKENIZER, seed=1).prepare(
+    call("a", bad_words=["no"], detokenize=True, logit_bias={3: 1.0}, stop=["x"]), 2.5
+)
+MESSAGES: list[Any] = [
+    ADD,
+    AbortRequest("a", ERROR),
+    AbortRequest("b"),
+    ForgetRequest("c"),
+    NoteRefusal(REFUSED),
+    ManageCache(1, ShowCache("t")),
+    ManageCache(2, PinPrefix([1, 2], "salt", 9.0, "t")),
+    ManageCache(3, ClearCache()),
+    TakeSnapshot(4, with_blocks=True),
+    Close(),
+]
+REPLIES: list[Any] = [
+    StepReport(EngineStatus()),
+    StepReport(
+        EngineStatus(SchedulerStats(num_running=1, tiers=TIERS), ERROR, 4.5),
+        [OUTPUT],
+        {"t": 3},
+        LoadReport(LOAD, [Left("a", 0.5, ran=True)], IndexChanges([b"x"], [b"y"], cleared=True)),
+    ),
+    Forgotten("c"),
+    CacheAnswer(1, REPORT),
+    CacheAnswer(2, error=ERROR),
+    SnapshotAnswer(4, SNAPSHOT),
+    SnapshotAnswer(5, error=ERROR),
+    EngineEnded(ERROR),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "messages"), [(EngineMessage, MESSAGES), (EngineReply, REPLIES)], ids=["in", "out"]
+)
+def test_messages_are_told_apart_on_the_other_side(kind: Any, messages: list[Any]) -> None:
+    assert {type(message) for message in messages} == set(get_args(kind)), "one of each"
     for message in messages:
-        kind: Any = EngineMessage
         received = wire.decode(wire.encode(message), kind)
         assert received == message and type(received) is type(message)
+
+
+def test_what_a_client_shows_of_its_engine_are_values() -> None:
+    """No tokenizer, compiler or cache: each property has a wire form."""
+    speculation = SpeculationConfig(speculation="ngram")
+    scheduler = SchedulerConfig(policy="fcfs").for_device(gpu=False)
+    config = EngineConfig(scheduler=scheduler, speculation=speculation)
+    engine = AsyncEngine(LLMEngine(FakeExecutor(), config=config))
+    try:
+        shown = {n: p for n, p in vars(EngineClient).items() if isinstance(p, property)}
+        assert {"info", "status", "scheduler_config", "speculation"} == set(shown)
+        for name, each in shown.items():
+            sent = wire.encode(getattr(engine, name))
+            assert wire.encode(wire.decode(sent, get_type_hints(each.fget)["return"])) == sent
+    finally:
+        engine.close()
+
+
+class ByteInbox(queue.SimpleQueue[EngineMessage]):
+    """What is put in arrives as it would in another process."""
+
+    def put(self, item: EngineMessage, block: bool = True, timeout: float | None = None) -> None:
+        kind: Any = EngineMessage
+        super().put(wire.decode(wire.encode(item), kind))
+
+
+class ByteEngine(AsyncEngine):
+    """All that crosses between the threads is bytes in between."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        super().__init__(engine)
+        former, self._inbox = self._inbox, ByteInbox()
+        self._messages._inbox = self._inbox
+        former.put(ForgetRequest("nothing"))  # for which the thread waits there
+
+    def _receive(self, reply: EngineReply) -> None:
+        kind: Any = EngineReply
+        super()._receive(wire.decode(wire.encode(reply), kind))
+
+
+async def test_a_thread_is_spoken_to_as_another_process_would_be() -> None:
+    """Calls, orders, a snapshot and a failure, all by bytes; and refusals by copied values."""
+    scheduler = SchedulerConfig(max_num_seqs=2, admission="predicted")
+    targets = ObservabilityConfig(target=("ttft=p95:100",))
+    config = EngineConfig(scheduler=scheduler, observability=targets)
+    engine = ByteEngine(LLMEngine(FakeExecutor(), config=config))
+    try:
+        prompt = replace(call("a", n=2, max_tokens=5), prompt_token_ids=list(range(1, 20)))
+        outputs = [output async for output in engine.submit(prompt)]
+        assert sum(len(output.token_ids) for output in outputs) == 10
+        assert (await engine.snapshot(with_blocks=True)).ended
+        report = await engine.manage_cache(ShowCache())
+        assert report.prefixes and engine.status.stats.cached_blocks
+        assert engine._target_limit._num_cached(replace(prompt, request_id="b")) > 0
+        await engine.manage_cache(ClearCache())
+        with pytest.raises(InvalidRequestError, match="too long"):
+            await engine.manage_cache(PinPrefix([1] * 4000, "", 1.0))
+    finally:
+        engine.close()
+    assert engine.status.error is not None
 
 
 def test_a_call_and_an_output_cross_a_wire_unchanged() -> None:

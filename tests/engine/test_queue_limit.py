@@ -18,7 +18,7 @@ TENANTS = ("", "alice", "bob")
 
 
 def queue(**waiting: int) -> QueueLimit:
-    limit = QueueLimit(LIMIT, WaitingSamples())
+    limit = QueueLimit(LIMIT)
     for tenant, num_samples in waiting.items():
         limit.add(tenant, num_samples)
     return limit
@@ -47,7 +47,7 @@ def test_a_full_queue_has_room_for_a_share() -> None:
 
 
 def test_without_a_limit_all_wait() -> None:
-    limit = QueueLimit(None, WaitingSamples())
+    limit = QueueLimit(None)
     limit.add("alice", 10**6)
     limit.check("alice", 10**6)
 
@@ -58,7 +58,7 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.samples = WaitingSamples()
-        self.limit = QueueLimit(LIMIT, self.samples)
+        self.limit = QueueLimit(LIMIT)
         self.waiting: Counter[str] = Counter()
 
     @rule(tenant=st.sampled_from(TENANTS), num_samples=st.integers(1, 12))
@@ -77,6 +77,7 @@ class QueueMachine(RuleBasedStateMachine):
     def leave(self, tenant: str, share: float) -> None:
         num_samples = round(self.waiting[tenant] * share)
         self.samples.leave(tenant, num_samples)
+        self.limit.num_left.update(self.samples.take())
         self.waiting[tenant] -= num_samples
 
     @invariant()

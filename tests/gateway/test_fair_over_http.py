@@ -90,14 +90,17 @@ def median_ttft(policy: PolicyName, *, flood: int) -> float:
         if flood:
             thread.start()
             wait_until(
-                lambda: client.stats().num_running == NUM_SEATS and client.stats().num_waiting > 0,
+                lambda: (
+                    client.status.stats.num_running == NUM_SEATS
+                    and client.status.stats.num_waiting > 0
+                ),
                 10,
             )
         seconds = []
         for number in range(NUM_QUIET):
             seconds.append(time_to_first_token(url, number))
             time.sleep(0.05)
-        assert not flood or client.stats().num_waiting > 0, "the flood had dried up"
+        assert not flood or client.status.stats.num_waiting > 0, "the flood had dried up"
     if flood:
         thread.join()
     return median(seconds)

@@ -40,7 +40,7 @@ def test_a_light_key_is_served_beside_many_samples() -> None:
     with server_of_two_keys(config=config("fair", 2.0)) as (url, client):
         threads = [send_endless(url) for _ in range(2)]
         # The second call waits behind the first, or is refused: both is right.
-        wait_until(lambda: client.stats().num_waiting >= 100)
+        wait_until(lambda: client.status.stats.num_waiting >= 100)
         with ThreadPoolExecutor(2) as pool:
             responses = list(pool.map(partial(post, url, "sk-quiet"), [QUIET] * 40))
     assert [response.status_code for response in responses] == [200] * 40, responses[0].text
@@ -55,6 +55,6 @@ def test_a_key_with_nothing_waiting_is_let_in_under_any_policy(policy: PolicyNam
         flood = {**ENDLESS, "n": 40, "max_tokens": 40}
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(post, url, "sk-flood", flood)
-            wait_until(lambda: client.stats().num_waiting > 0)
+            wait_until(lambda: client.status.stats.num_waiting > 0)
             assert post(url, "sk-quiet", QUIET).status_code == 200
             assert first.result().status_code == 200

@@ -88,10 +88,10 @@ def flooded(url: str, client: AsyncEngine) -> Iterator[None]:
     threads = [threading.Thread(target=send) for _ in range(2)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: client.stats().num_waiting > NUM_SAMPLES // 2, 20)
+    wait_until(lambda: client.status.stats.num_waiting > NUM_SAMPLES // 2, 20)
     try:
         yield
-        assert client.stats().num_waiting > NUM_SAMPLES // 2, "the flood had dried up"
+        assert client.status.stats.num_waiting > NUM_SAMPLES // 2, "the flood had dried up"
     finally:
         client.close()
         for thread in threads:

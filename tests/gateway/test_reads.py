@@ -191,7 +191,7 @@ async def test_as_many_keys_as_there_are_get_a_feed() -> None:
 async def test_a_key_reads_its_own_load(tmp_path: Path) -> None:
     """``/load`` and the cache's tiers told each key what all others did."""
     engine = ScriptedEngine(Script(endless=True, seconds_per_step=0.01))
-    app = create_app(engine, ServerOptions(), gateway_with_keys(tmp_path))
+    app = create_app(engine.loaded_model(), ServerOptions(), gateway_with_keys(tmp_path))
     body = {"prompt": "the dog", "stream": True}
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://test"

@@ -202,7 +202,7 @@ async def running_here(gateway: Gateway) -> AsyncIterator[str]:
     """A server on this event loop, shut down in order, so that the gateway closes its storage."""
     settings = ServerOptions(port=0)
     listener = listen(settings)
-    app = create_app(ScriptedEngine(), settings, gateway)
+    app = create_app(ScriptedEngine().loaded_model(), settings, gateway)
     server = uvicorn.Server(uvicorn_config(app, settings))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"

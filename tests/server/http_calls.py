@@ -15,7 +15,7 @@ USER: list[Any] = [{"role": "user", "content": "the dog"}]
 
 
 def client_for(engine: ScriptedEngine, **options: Any) -> httpx.AsyncClient:
-    app = create_app(engine, ServerOptions(**options))
+    app = create_app(engine.loaded_model(), ServerOptions(**options))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://test")
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 
-from twostroke.engine.clients.base import EngineClient
+from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.gateway.gateway import Gateway
 from twostroke.inspector.content import ContentBook
 from twostroke.inspector.model.facts import DescribeModel
@@ -28,18 +28,24 @@ from twostroke.server.process import listen
 ROOT = Path(__file__).parents[2]
 
 
+class Loadable(Protocol):
+    """An engine, real or scripted, that knows what a front end needs beside it."""
+
+    def loaded_model(self) -> LoadedModel: ...
+
+
 @contextmanager
 def running_server(
-    client: EngineClient,
+    engine: Loadable,
     *,
     gateway: Gateway | None = None,
     tracer: Tracer | None = None,
-    ranker: EngineClient | None = None,
+    ranker: Loadable | None = None,
     content: ContentBook | None = None,
     describe_model: DescribeModel | None = None,
     **options: object,
 ) -> Iterator[str]:
-    """The base URL of a server for ``client``."""
+    """The base URL of a server for ``engine``."""
     # Requests that tests write by hand call the server x.
     fields: dict[str, Any] = {
         "port": 0,
@@ -50,7 +56,9 @@ def running_server(
     settings = ServerOptions(**fields)
     listener = listen(settings)
     port = listener.getsockname()[1]
-    app = create_app(client, settings, gateway, tracer, ranker, content, describe_model)
+    ranking = None if ranker is None else ranker.loaded_model()
+    model = engine.loaded_model()
+    app = create_app(model, settings, gateway, tracer, ranking, content, describe_model)
     config = uvicorn_config(app, settings)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -23,7 +23,9 @@ from twostroke.core.request import FinishReason
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.base import ChargedTokens
+from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.messages import EngineStatus
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
@@ -111,10 +113,13 @@ class ScriptedEngine:
         if self.script.refuse_early is not None:
             raise self.script.refuse_early
 
-    def stats(self) -> SchedulerStats:
-        return SchedulerStats(
-            num_running=len(self.submitted) - len(self.finished) - len(self.aborted)
-        )
+    def loaded_model(self) -> LoadedModel:
+        return LoadedModel(self, self.tokenizer, self.grammars)
+
+    @property
+    def status(self) -> EngineStatus:
+        num_running = len(self.submitted) - len(self.finished) - len(self.aborted)
+        return EngineStatus(SchedulerStats(num_running=num_running))
 
     def events(self, since: int = -1) -> list[StepEvent]:
         return []
@@ -140,7 +145,7 @@ class ScriptedEngine:
 
     async def drain(self, timeout: float) -> None:
         self.drained_with = timeout
-        while self.stats().num_running > 0:
+        while self.status.stats.num_running > 0:
             await asyncio.sleep(0.01)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import time
 from tests.server.scripted import TEMPLATE, Script, ScriptedEngine
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ModelLoadError
+from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
 from twostroke.server.process import run_server
@@ -21,11 +22,11 @@ def main() -> None:
     gateway = GatewayOptions(**options.pop("gateway", {}))
     load_seconds, fail = options.pop("load_seconds", 0), options.pop("fail", False)
 
-    def load(_: EngineConfig) -> ScriptedEngine:
+    def load(_: EngineConfig) -> LoadedModel:
         time.sleep(load_seconds)
         if fail:
             raise ModelLoadError("no weights", hint="bring some")
-        return ScriptedEngine(script, template=template)
+        return ScriptedEngine(script, template=template).loaded_model()
 
     run_server(
         EngineConfig(model=ModelOptions(model="scripted")), ServerOptions(**options), load, gateway

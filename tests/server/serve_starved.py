@@ -12,6 +12,7 @@ from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.output import RequestOutput
 from twostroke.core.step import StepPlan, StepResult
+from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.server.options import ServerOptions
@@ -52,7 +53,7 @@ class HungryEngine(AsyncEngine):
 def main() -> None:
     place = sys.argv[1]
 
-    def load(config: EngineConfig) -> AsyncEngine:
+    def load(config: EngineConfig) -> LoadedModel:
         size = psutil.Process().memory_info().vms + SPARE_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
         if place == "load":
@@ -60,7 +61,7 @@ def main() -> None:
         executor = HungryExecutor() if place == "engine" else FakeExecutor()
         engine = HungryEngine(LLMEngine(executor, Tokenizer(byte_level()), config))
         engine.place = place
-        return engine
+        return engine.loaded_model()
 
     config = EngineConfig(model=ModelOptions(model="fake"))
     run_server(config, ServerOptions(port=0), load)

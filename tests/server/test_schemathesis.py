@@ -298,6 +298,6 @@ def test_the_bounds_of_every_field(url: str, engine: AsyncEngine) -> None:
 
 def check_health(engine: AsyncEngine) -> None:
     """Nothing runs, nothing is held, and the engine is well."""
-    wait_until(lambda: engine.stats().num_running + engine.stats().num_waiting == 0)
+    wait_until(lambda: engine.status.stats.num_running + engine.status.stats.num_waiting == 0)
     assert engine.unhealthy_reason() is None
-    assert engine.stats().free_blocks == engine.info.num_blocks
+    assert engine.status.stats.free_blocks == engine.info.num_blocks

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twostroke.batch.lines import Key, Line
     from twostroke.batch.results import ResultsFile
     from twostroke.batch.runner import BatchRunner
-    from twostroke.server.state.server_state import OwnedEngine
+    from twostroke.engine.clients.loaded_model import LoadedModel
 
 EXIT_FAILURES = 1
 # Seconds for which a server that is busy or away is asked again; one in this process is not away.
@@ -133,20 +133,20 @@ class _Run:
         """By the server's own application in this process: the same checks and answers."""
         import asyncio
 
-        from twostroke.startup import start_async_engine
+        from twostroke.startup import start_model
 
-        engine = start_async_engine(config)
+        model = start_model(config)
         try:
             asyncio.run(
-                self._locally(engine, self._options.served_model_name or (config.model.model,))
+                self._locally(model, self._options.served_model_name or (config.model.model,))
             )
         finally:
             # A thread inside torch would abort the process when the interpreter is torn down around
             # it.
-            engine.close()
+            model.client.close()
 
-    async def _locally(self, engine: OwnedEngine, names: tuple[str, ...]) -> None:
-        async with local_client(engine, names) as http:
+    async def _locally(self, model: LoadedModel, names: tuple[str, ...]) -> None:
+        async with local_client(model, names) as http:
             await self._run(http, 0, None)
 
     async def _run(self, http: httpx.AsyncClient, patience: float, timeout: float | None) -> None:
@@ -206,13 +206,13 @@ class _Run:
         return EXIT_FAILURES if failed else 0
 
 
-def local_client(engine: OwnedEngine, names: tuple[str, ...]) -> httpx.AsyncClient:
+def local_client(model: LoadedModel, names: tuple[str, ...]) -> httpx.AsyncClient:
     """Calls the server's application without a network."""
     import httpx
 
     from twostroke.server.application import create_app
     from twostroke.server.options import ServerOptions
 
-    app = create_app(engine, ServerOptions(served_model_name=names))
+    app = create_app(model, ServerOptions(served_model_name=names))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://in-process", timeout=None)

@@ -20,14 +20,12 @@ from twostroke.cli.flags import (
 from twostroke.server.options import SERVED, ServerOptions
 
 if TYPE_CHECKING:
-    from twostroke.observability.observer import Observer
-
-if TYPE_CHECKING:
     from pathlib import Path
 
     from twostroke.core.config import ModelOptions
     from twostroke.engine.executor import ExecutorInfo
     from twostroke.inspector.model.facts import ModelFacts
+    from twostroke.observability.observer import Observer
 
 
 def serve(
@@ -56,7 +54,7 @@ def serve(
     from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import run_server
-    from twostroke.startup import start_async_engine, start_ranker
+    from twostroke.startup import start_model, start_ranker
 
     config = engine_config(
         model, model_options, cache, scheduler, observability, speculation, tiers, template
@@ -70,7 +68,7 @@ def serve(
     content = ContentBook() if options.inspect_content and options.inspector else None
     observers: list[Observer] = [] if endpoint is None else [tracer.observer]
     load = partial(
-        start_async_engine,
+        start_model,
         max_queued_requests=options.max_queued_requests,
         served_model_name=name,
         stall_seconds=options.stall_timeout,

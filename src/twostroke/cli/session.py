@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from twostroke.cli.tool_calling import CallsInDeltas, CallsInText, ToolCall
     from twostroke.core.output import RequestOutput
-    from twostroke.server.state.server_state import OwnedEngine
+    from twostroke.engine.clients.loaded_model import LoadedModel
 
 # A role, a content, and of some the tools that were called.
 Message = Mapping[str, Any]
@@ -123,30 +123,30 @@ def not_utf8() -> InvalidRequestError:
 class LocalSession:
     """Runs the model in this process."""
 
-    def __init__(self, client: OwnedEngine) -> None:
+    def __init__(self, model: LoadedModel) -> None:
         from twostroke.text.chat_encoder import ChatEncoder
         from twostroke.text.chat_template import ChatTemplate
 
-        self._client = client
+        self._client, self._tokenizer = model.client, model.tokenizer
         self._watch: Callable[[RequestOutput], None] | None = None
-        template = ChatTemplate.from_tokenizer(client.tokenizer)
-        self._encoder = ChatEncoder(template, client.tokenizer)
+        template = ChatTemplate.from_tokenizer(self._tokenizer)
+        self._encoder = ChatEncoder(template, self._tokenizer)
 
     @classmethod
     def load(cls, config: EngineConfig) -> LocalSession:
-        from twostroke.startup import start_async_engine
+        from twostroke.startup import start_model
 
-        return cls(start_async_engine(config))
+        return cls(start_model(config))
 
     @property
     def chats(self) -> bool:
-        return bool(self._client.tokenizer.chat_templates)
+        return bool(self._tokenizer.chat_templates)
 
     def write_drafts(self, stream: TextIO) -> None:
         """From now on write each answer to ``stream`` as it comes, with its drafts in colour."""
         from twostroke.cli.draft_colours import show_drafts
 
-        tokenizer = self._client.tokenizer
+        tokenizer = self._tokenizer
         self._watch = lambda output: show_drafts(output, tokenizer, stream)
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ class LocalSession:
             return self._stream(self._encoder.encode(messages), fields)
         from twostroke.cli.tool_calling import CallsInText
 
-        calls = CallsInText(self._client.tokenizer, tools)
+        calls = CallsInText(self._tokenizer, tools)
         sampling = {name: value for name, value in fields.items() if name != "tools"}
         if calls.needs_special_tokens:
             sampling["skip_special_tokens"] = False
@@ -182,7 +182,7 @@ class LocalSession:
         ).report.dropped_turns
 
     def complete(self, prompt: str, fields: Mapping[str, Any]) -> AsyncIterator[AnswerPiece]:
-        return self._stream(self._client.tokenizer.encode(prompt), fields)
+        return self._stream(self._tokenizer.encode(prompt), fields)
 
     async def _stream(
         self, prompt: list[int], fields: Mapping[str, Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from twostroke.core.errors import InvalidRequestError
@@ -25,19 +24,15 @@ SURVEY_PIECE = 1000
 
 
 class SurveyedCache:
-    """The cache's report without its tree, and what that is made of, on any thread."""
+    """The cache's report without its tree, and what that is made of."""
 
     def __init__(self, bare: CacheReport, survey: PrefixSurvey) -> None:
         self._report = bare
-        self._survey: PrefixSurvey | None = survey
-        self._lock = threading.Lock()
+        self._survey = survey
 
     def report(self) -> CacheReport:
-        """With the tree. It is made once, for all who asked; they do not change it."""
-        with self._lock:
-            if self._survey is not None:
-                self._report.prefixes, self._report.left_out_blocks = self._survey.tree()
-                self._survey = None
+        """With the tree; on any thread."""
+        self._report.prefixes, self._report.left_out_blocks = self._survey.tree()
         return self._report
 
 

@@ -121,7 +121,7 @@ class Engine:
         self.executor.close()
 
     def check_alive(self) -> None:
-        """Raise EngineDeadError if the engine has failed or been closed; safe on any thread."""
+        """Raise EngineDeadError if the engine has failed or been closed."""
         if self.dead:  # a fresh exception: raised again and again, one would keep all frames
             raise EngineDeadError(self.dead.message, hint=self.dead.hint) from self.dead
 

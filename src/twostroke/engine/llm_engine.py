@@ -14,7 +14,7 @@ from twostroke.core.errors import (
     InvalidRequestError,
     ShuttingDownError,
 )
-from twostroke.core.generation_request import GenerationRequest, ResolvedRequest
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.engine.cache_admin import CacheAdmin
@@ -38,7 +38,6 @@ from twostroke.observability.targets.observer import TargetObserver
 from twostroke.observability.tracing.stations import CallStations
 from twostroke.scheduling.admission.load_meter import LoadMeter
 from twostroke.scheduling.admission.overdue import OverdueCalls
-from twostroke.scheduling.admission.predicted import PredictedAdmission
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.scheduling.assemble import MadeScheduler
 from twostroke.scheduling.assemble import make_scheduler as assemble_scheduler
@@ -47,7 +46,7 @@ from twostroke.text.tokenizer import Tokenizer
 
 
 class LLMEngine:
-    """Takes calls and gives outputs with text. One thread calls everything but ``prepare``.
+    """Takes calls and gives outputs with text. One thread calls everything.
 
     Args:
         executor: Runs the model, or simulates it; owned by the engine from here on.
@@ -81,11 +80,13 @@ class LLMEngine:
         self.scheduler = made.scheduler
         name = served_model_name or config.model.model
         targets = config.observability.targets()
-        ttft_targets = TTFTTargets(targets, name)
+        self.ttft_targets = TTFTTargets(targets, name)
         if grammars is None and tokenizer is not None:
             grammars = GrammarCompiler(tokenizer)
         self.grammars = grammars
-        self.intake = Intake(executor.info, tokenizer, config.model.seed, grammars, ttft_targets)
+        self.intake = Intake(
+            executor.info, tokenizer, config.model.seed, grammars, self.ttft_targets
+        )
         watched = config.observability
         self.recorder = Recorder(watched.step_events, watched.record, take_calls)
         self.metrics = EngineMetrics(name, partial(read_stats, self.scheduler))
@@ -114,15 +115,13 @@ class LLMEngine:
             self.targets = TargetObserver(targets, name, clock, lambda: self.metrics.stats)
             self.metrics.show_targets(self.targets)
             watching.append(self.targets)
-        self.admission: PredictedAdmission | None = None
+        self.meter: LoadMeter | None = None
         self._overdue: OverdueCalls | None = None
         if config.scheduler.admission == "predicted":
-            meter = LoadMeter(self.scheduler, made.times)
-            self.admission = PredictedAdmission(config.scheduler, ttft_targets, meter)
-            watching.append(meter)
+            self.meter = LoadMeter(self.scheduler, made.times)
             factor = config.scheduler.admission_factor
-            self._overdue = OverdueCalls(made.times, meter, factor)
-            watching.append(self._overdue)
+            self._overdue = OverdueCalls(made.times, self.meter, factor)
+            watching += [self.meter, self._overdue]
         if tokenizer:
             watching.insert(0, TextWriter(tokenizer, self._stop, profiler))
         self.loop = Engine(self.scheduler, executor, watching, clock=clock, profiler=profiler)
@@ -139,7 +138,7 @@ class LLMEngine:
 
     @property
     def last_stats(self) -> SchedulerStats:
-        """The scheduler's state after the latest step, arrival or abort; safe on any thread."""
+        """The scheduler's state after the latest step, arrival or abort."""
         return self.metrics.stats
 
     def submit(self, call: GenerationRequest) -> None:
@@ -147,14 +146,9 @@ class LLMEngine:
         self.add(self.prepare(call))
 
     def prepare(self, call: GenerationRequest) -> AddRequest:
-        """Validate without queueing: safe on any thread while the loop runs."""
+        """Validate without queueing."""
         self.loop.check_alive()
         return self.intake.prepare(call, self.clock())
-
-    def num_cached(self, call: GenerationRequest) -> int:
-        """Tokens of a call's prompt that the prefix cache holds just now; safe on any thread."""
-        spec = ResolvedRequest.of(call, max_total_tokens=len(call.prompt_token_ids))
-        return self.scheduler.kv.find_prefix(Request(spec)).num_tokens
 
     def add(self, message: AddRequest) -> None:
         """Queue all samples of a validated call, or none of them and raise."""

@@ -1,8 +1,8 @@
 """What crosses between a front end and an engine: plain data with a wire form (``core/wire.py``).
 
 A client's call is a ``GenerationRequest``. The client's side validates it (``intake.py``) and
-sends an ``AddRequest``; ``AbortRequest`` and ``Close`` are the other messages to the engine. What
-comes back is the stream of ``core.output.RequestOutput``.
+sends an ``AddRequest``, one of the ``EngineMessage``. What comes back is an ``EngineReply``: the
+outputs of a step in a ``StepReport``, with the engine's status, and answers to questions.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ import msgspec
 
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.generation_request import ResolvedRequest
+from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.cache_orders import CacheOrder
+from twostroke.engine.cache_orders import CacheOrder, CacheReport
+from twostroke.kv_cache.prefix_mirror import IndexChanges
+from twostroke.observability.events import RefusedRequest, SchedulerStats
+from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.sampling.random import derive_seed
+from twostroke.scheduling.admission.load_meter import Left
+from twostroke.scheduling.admission.prediction import EngineLoad
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
@@ -54,6 +60,12 @@ class ForgetRequest(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
+class NoteRefusal(msgspec.Struct, frozen=True, tag=True):
+    """Tell of a call that the client has refused, with the next step."""
+
+    refused: RefusedRequest
+
+
 class ManageCache(msgspec.Struct, frozen=True, tag=True):
     """Carry out an order on the prefix cache; the answer bears the number."""
 
@@ -72,7 +84,84 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     """End what runs, and the engine."""
 
 
-EngineMessage = AddRequest | AbortRequest | ForgetRequest | ManageCache | TakeSnapshot | Close
+EngineMessage = (
+    AddRequest | AbortRequest | ForgetRequest | NoteRefusal | ManageCache | TakeSnapshot | Close
+)
+
+
+# ---- what comes back -----------------------------------------------------------------------------
+
+
+class EngineStatus(msgspec.Struct, frozen=True):
+    """The engine at one moment.
+
+    Attributes:
+        stats: The scheduler's state after the latest step, arrival or abort.
+        error: Why the engine takes no more requests, if that is so.
+        busy_since: When the step began that is under way, in seconds on the engine's clock.
+    """
+
+    stats: SchedulerStats = SchedulerStats()
+    error: ErrorMessage | None = None
+    busy_since: float | None = None
+
+
+class LoadReport(msgspec.Struct, frozen=True):
+    """What early refusal needs to know (``--admission predicted``).
+
+    Attributes:
+        left: Samples that have stopped waiting since the last report.
+        cached: What the prefix cache has got and lost since then.
+    """
+
+    load: EngineLoad
+    left: list[Left]
+    cached: IndexChanges
+
+
+class StepReport(msgspec.Struct, frozen=True, tag=True):
+    """Sent before each step and after it, and after what has been done between two.
+
+    Attributes:
+        num_left: By tenant, samples that have left the queue since the engine started; tenants
+            without a change are left out.
+    """
+
+    status: EngineStatus
+    outputs: list[RequestOutput] = []
+    num_left: dict[str, int] = {}
+    load: LoadReport | None = None
+
+
+class Forgotten(msgspec.Struct, frozen=True, tag=True):
+    """A ``ForgetRequest`` was carried out: no more outputs come of it."""
+
+    request_id: str
+
+
+class CacheAnswer(msgspec.Struct, frozen=True, tag=True):
+    """To ``ManageCache``: the report, or why there is none."""
+
+    number: int
+    value: CacheReport | None = None
+    error: ErrorMessage | None = None
+
+
+class SnapshotAnswer(msgspec.Struct, frozen=True, tag=True):
+    """To ``TakeSnapshot``: the snapshot, or why there is none."""
+
+    number: int
+    value: EngineSnapshot | None = None
+    error: ErrorMessage | None = None
+
+
+class EngineEnded(msgspec.Struct, frozen=True, tag=True):
+    """Nothing more comes of what was sent before."""
+
+    error: ErrorMessage
+
+
+EngineReply = StepReport | Forgotten | CacheAnswer | SnapshotAnswer | EngineEnded
 
 
 def make_requests(message: AddRequest) -> list[Request]:

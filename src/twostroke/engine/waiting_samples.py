@@ -12,15 +12,12 @@ from twostroke.observability.observer import ObservedStep
 class WaitingSamples:
     """An observer that counts the samples that have stopped waiting: they ran, or ended before.
 
-    A preempted sample has run, so it does not wait once more. Another thread may read the counts:
-    they only grow, and the engine's thread alone writes them.
-
-    Attributes:
-        num_left: By tenant, since the engine started.
+    A preempted sample has run, so it does not wait once more.
     """
 
     def __init__(self) -> None:
-        self.num_left: dict[str, int] = {}
+        self._num_left: dict[str, int] = {}  # by tenant, since the engine started
+        self._changed: dict[str, int] = {}
         self._waiting: set[str] = set()
 
     def on_add(self, requests: Sequence[Request]) -> None:
@@ -33,11 +30,17 @@ class WaitingSamples:
         self._stop_waiting(requests)
 
     def close(self) -> None:
-        """The counts stay readable."""
+        """The counts can still be taken."""
+
+    def take(self) -> dict[str, int]:
+        """By tenant: those since the engine started, where there are more than at the last call."""
+        changed, self._changed = self._changed, {}
+        return changed
 
     def leave(self, tenant: str, num_samples: int) -> None:
         """Count samples that were submitted, but could not be added."""
-        self.num_left[tenant] = self.num_left.get(tenant, 0) + num_samples
+        self._num_left[tenant] = self._num_left.get(tenant, 0) + num_samples
+        self._changed[tenant] = self._num_left[tenant]
 
     def _stop_waiting(self, requests: Iterable[Request]) -> None:
         if not self._waiting:

@@ -23,6 +23,7 @@ from twostroke.observability.events import StepEvent
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.observability.tracing.call_book import CallBook
 from twostroke.observability.tracing.stations import CallStations
+from twostroke.text.tokenizer import Tokenizer
 
 NO_LIMIT = 2**62
 FEW_STEPS = 32  # that the event loop encodes itself: in about a millisecond
@@ -45,6 +46,7 @@ class LiveSource:
         is_ending: Whether the server is shutting down.
         calls: Knows their stations over HTTP.
         content: Keeps prompts and answers, where they are to be shown.
+        tokenizer: Makes text of them.
     """
 
     def __init__(
@@ -54,9 +56,10 @@ class LiveSource:
         is_ending: Callable[[], bool],
         calls: CallBook | None = None,
         content: ContentBook | None = None,
+        tokenizer: Callable[[], Tokenizer] | None = None,
     ) -> None:
         self._calls = calls
-        self._content = content
+        self._content, self._tokenizer = content, tokenizer
         self._client = client
         self._name = name
         self._is_ending = is_ending
@@ -182,9 +185,9 @@ class LiveSource:
 
     def tokens(self, request_id: str, begin: int, count: int) -> TokenPage | None:
         content = None if self._content is None else self._content.find(request_id)
-        if content is None:
+        if content is None or self._tokenizer is None:
             return None
-        return token_page(content, self._client().tokenizer, begin, count)
+        return token_page(content, self._tokenizer(), begin, count)
 
     def is_ending(self) -> bool:
         return self._is_ending()

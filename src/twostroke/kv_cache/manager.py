@@ -126,8 +126,7 @@ class KVCacheManager:
         blocks = [NO_BLOCK] * (length * self._num_groups)
         for entry in self._needs.entries(length):
             block = find(keys[entry])
-            if block is None:  # on another thread (a prediction): evicted since it was found
-                return NO_PREFIX
+            assert block is not None, "it has just been found"
             blocks[entry] = block
         return Prefix(blocks, length * self.block_size, looked_up=True)
 

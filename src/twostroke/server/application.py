@@ -12,6 +12,7 @@ from msgspec import Struct
 from starlette.middleware.cors import CORSMiddleware
 
 from twostroke.engine.clients.base import EngineClient
+from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.gateway.feeds import Feeds
 from twostroke.gateway.gateway import Gateway, GatewayMiddleware
 from twostroke.gateway.reads import ReadLimits
@@ -86,7 +87,7 @@ from twostroke.server.responses.routes import responses_router
 from twostroke.server.responses.store import ResponseStore
 from twostroke.server.responses.stored_routes import stored_responses_router
 from twostroke.server.responses.workroom import Workroom
-from twostroke.server.state.server_state import OwnedEngine, ServerState
+from twostroke.server.state.server_state import ServerState
 from twostroke.server.tracing import TRACE_RESPONSE, TraceRequests
 from twostroke.server.vectors.cohere import CohereEmbeddings, cohere_router
 from twostroke.server.vectors.tei import tei_router
@@ -140,24 +141,24 @@ DESCRIPTION = (
 
 
 def create_app(
-    source: EngineClient | Future[OwnedEngine],
+    source: LoadedModel | Future[LoadedModel],
     options: ServerOptions | None = None,
     gateway: Gateway | None = None,
     tracer: Tracer | None = None,
-    ranker: EngineClient | None = None,
+    ranker: LoadedModel | None = None,
     content: ContentBook | None = None,
     describe_model: DescribeModel | None = None,
 ) -> FastAPI:
-    """An application that serves one engine.
+    """An application that serves one model.
 
     Args:
-        source: The engine; or the future of one that is still loading, until when ``/health``
+        source: The model; or the future of one that is still loading, until when ``/health``
             answers 503.
         options: Names of the model, limits and time-outs.
         gateway: Keys and limits; by default there are none.
         tracer: Traces its calls. By default only the inspector reads what is noted; an exporting
             one's observer must watch the engine.
-        ranker: The engine of the model of ``--context-ranker``, unless that is the served one.
+        ranker: The model of ``--context-ranker``, unless that is the served one.
         content: Keeps prompts and answers for the inspector; it must watch the engine, too.
         describe_model: Tells the inspector of the loaded model; by default it knows no layers.
     """
@@ -315,6 +316,7 @@ def _add_inspector(
         lambda: state.status()[0] == "draining",
         tracer.calls,
         content,
+        lambda: state.model().tokenizer,
     )
     app.include_router(InspectRoutes(lambda: source, feeds).router())
     app.include_router(request_router(lambda: source))

@@ -24,16 +24,16 @@ from twostroke.server.http.out_of_memory import EndAtMemoryError, end_at_uncaugh
 from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
+    from twostroke.engine.clients.loaded_model import LoadedModel
     from twostroke.inspector.content import ContentBook
     from twostroke.inspector.model.facts import DescribeModel
     from twostroke.observability.tracing.tracer import Tracer
-    from twostroke.server.state.server_state import OwnedEngine
 
 # How long a thread that parses a body may keep the interpreter from the engine's, which asks for it
 # many times a step. Python's own 5 ms would add up to a multiple of a step.
 SWITCH_SECONDS = 0.0005
 CHECK = "the checkpoint may be broken: download it again"
-Loader = Callable[[EngineConfig], "OwnedEngine"]
+Loader = Callable[[EngineConfig], "LoadedModel"]
 
 
 def run_server(
@@ -52,7 +52,7 @@ def run_server(
     ``shutdown_timeout`` seconds. The second ends the process at once, unless it is a SIGHUP.
 
     Args:
-        load: Loads the engine, on a thread of its own.
+        load: Loads the model, on a thread of its own.
         gateway_options: Keys and limits; by default there are none.
         tracer: Traces the calls, if they are to be; ``load`` gives its observer to the engine.
         load_ranker: Loads the model of ``--context-ranker``, if it is not the served one.
@@ -99,7 +99,7 @@ def run_server(
 
 def _begin_loading(
     config: EngineConfig, load: Loader, load_ranker: Loader | None
-) -> tuple[Future[OwnedEngine], Future[OwnedEngine] | None]:
+) -> tuple[Future[LoadedModel], Future[LoadedModel] | None]:
     """The served model, once the ranker is loaded, if there is one."""
     if load_ranker is None:
         return load_on_thread(config, load), None
@@ -108,8 +108,8 @@ def _begin_loading(
 
 
 def _end_engines(
-    loading: Future[OwnedEngine],
-    loading_ranker: Future[OwnedEngine] | None,
+    loading: Future[LoadedModel],
+    loading_ranker: Future[LoadedModel] | None,
     tracer: Tracer | None,
 ) -> None:
     """End them; the whole process, if the model is still being loaded. Then the traces are sent."""
@@ -117,17 +117,17 @@ def _end_engines(
         # The interpreter cannot be torn down under a thread that is importing torch.
         sys.stderr.flush()
         os._exit(0)
-    loading.result().close()
+    loading.result().client.close()
     if loading_ranker is not None:
-        loading_ranker.result().close()
+        loading_ranker.result().client.close()
     if tracer is not None:
         tracer.close()
 
 
-def after(other: Future[OwnedEngine], load: Loader) -> Loader:
-    """``load``, once the other engine is there: its cache takes what memory is left."""
+def after(other: Future[LoadedModel], load: Loader) -> Loader:
+    """``load``, once the other model is there: its cache takes what memory is left."""
 
-    def load_then(config: EngineConfig) -> OwnedEngine:
+    def load_then(config: EngineConfig) -> LoadedModel:
         other.result()
         return load(config)
 
@@ -178,9 +178,9 @@ def _reason(error: OSError) -> str:
     return str(error.strerror or error).partition(" (while attempting")[0]
 
 
-def load_on_thread(config: EngineConfig, load: Loader) -> Future[OwnedEngine]:
+def load_on_thread(config: EngineConfig, load: Loader) -> Future[LoadedModel]:
     """Start loading; the thread is a daemon, so that a signal need not wait for it."""
-    future: Future[OwnedEngine] = Future()
+    future: Future[LoadedModel] = Future()
     # Running, so that it is not cancelled where the wait for it is.
     future.set_running_or_notify_cancel()
 

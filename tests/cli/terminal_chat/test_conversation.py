@@ -132,9 +132,11 @@ def test_a_full_context_forgets_the_oldest_turns(
 ) -> None:
     """The scripted model has 100 tokens; a local session keeps a quarter for the answer."""
     engine = ScriptedEngine()
-    transport = httpx.ASGITransport(create_app(engine))
+    transport = httpx.ASGITransport(create_app(engine.loaded_model()))
     session: Session = (
-        RemoteSession("http://test", transport=transport) if remote else LocalSession(engine)
+        RemoteSession("http://test", transport=transport)
+        if remote
+        else LocalSession(engine.loaded_model())
     )
     lines = "the first dog\n" + "the lazy dog jumps over it\n" * 4
     converse(session, lines, monkeypatch, "be brief", interactive=True)
@@ -155,7 +157,10 @@ def test_a_message_too_long_for_the_context_is_taken_back(
 ) -> None:
     engine = ScriptedEngine()
     converse(
-        LocalSession(engine), "hello\n" + "x " * 200 + "\nagain\n", monkeypatch, interactive=True
+        LocalSession(engine.loaded_model()),
+        "hello\n" + "x " * 200 + "\nagain\n",
+        monkeypatch,
+        interactive=True,
     )
     captured = capsys.readouterr()
     assert "but 99 are available" in captured.err and "forgotten" not in captured.err

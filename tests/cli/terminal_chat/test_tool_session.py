@@ -124,9 +124,11 @@ TOOL_TEMPLATE = (
 def test_calls_are_found_in_this_process_and_on_a_server(remote: bool) -> None:
     pieces = ("Let me ", "see. <tool", CALL[5:40], CALL[40:])
     engine = ScriptedEngine(Script(pieces, max_model_len=2000), template=TOOL_TEMPLATE)
-    transport = httpx.ASGITransport(create_app(engine))
+    transport = httpx.ASGITransport(create_app(engine.loaded_model()))
     session: Session = (
-        RemoteSession("http://test", transport=transport) if remote else LocalSession(engine)
+        RemoteSession("http://test", transport=transport)
+        if remote
+        else LocalSession(engine.loaded_model())
     )
     text, [call] = ask(session, {"tools": tool_schemas(), "max_tokens": 50})
     assert text == "Let me see. "
@@ -137,4 +139,4 @@ def test_calls_are_found_in_this_process_and_on_a_server(remote: bool) -> None:
 
 def test_a_model_without_a_form_for_calls_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="no form for tool calls"):
-        ask(LocalSession(ScriptedEngine()), {"tools": tool_schemas()})
+        ask(LocalSession(ScriptedEngine().loaded_model()), {"tools": tool_schemas()})

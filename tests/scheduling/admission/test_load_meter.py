@@ -71,4 +71,4 @@ def test_samples_that_share_a_prompt_are_no_sign_of_cached_prompts() -> None:
         run.engine.add([leader, *samples])
         while run.engine.has_work():
             run.step()
-    assert run.meter.expected_work("", 100).tokens == 100
+    assert run.meter.load.expected_work("", 100).tokens == 100

@@ -200,7 +200,7 @@ def test_what_has_left_no_longer_counts() -> None:
     fill(judge, 20)
     assert judge.judge(Arrival("new", "", 100), 0.0, nothing_cached) is not None
     meter.left.extend(Left(f"a{number}", 0.0, ran=True) for number in range(15))
-    judge.leave("a15", 1)
+    meter.leave("a15", 1)
     assert judge.judge(Arrival("new", "", 100), 0.0, nothing_cached) is None
 
 

@@ -120,5 +120,5 @@ def test_many_streams_at_once_end_whole(url: str, engine: AsyncEngine) -> None:
                     next(response.iter_bytes())
                     continue
                 assert events_of(response.read().decode())[-1]["type"] == "message_stop"
-    wait_until(lambda: engine.stats().num_running + engine.stats().num_waiting == 0)
-    wait_until(lambda: engine.stats().free_blocks == engine.info.num_blocks)
+    wait_until(lambda: engine.status.stats.num_running + engine.status.stats.num_waiting == 0)
+    wait_until(lambda: engine.status.stats.free_blocks == engine.info.num_blocks)

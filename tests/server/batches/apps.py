@@ -31,7 +31,9 @@ async def living(
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application that goes on with what it finds in the store."""
     settings = ServerOptions(**{"served_model_name": ("scripted",), **options})
-    app = create_app_for(ServerState(engine, settings), settings, gateway, files=files)
+    app = create_app_for(
+        ServerState(engine.loaded_model(), settings), settings, gateway, files=files
+    )
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),

@@ -64,7 +64,7 @@ def test_one_place_is_enough() -> None:
 
 
 def gate_of(**script: Any) -> Gate:
-    return Gate(ServerState(quick_engine(**script), ServerOptions()), 1000)
+    return Gate(ServerState(quick_engine(**script).loaded_model(), ServerOptions()), 1000)
 
 
 async def test_tenants_take_turns() -> None:
@@ -119,7 +119,7 @@ async def test_one_that_leaves_lets_others_in() -> None:
 
 
 async def test_nothing_enters_a_server_that_drains() -> None:
-    state = ServerState(quick_engine(), ServerOptions())
+    state = ServerState(quick_engine().loaded_model(), ServerOptions())
     gate = Gate(state, 1000)
     state.begin_drain()
     with pytest.raises(TimeoutError):

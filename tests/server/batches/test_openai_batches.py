@@ -172,7 +172,7 @@ def test_a_batch_is_cancelled(api: openai.OpenAI, engine: ScriptedEngine) -> Non
     good, bad = (outputs_of(api, f) for f in (batch.output_file_id, batch.error_file_id))
     assert len(good) == num_done and len(bad) == 500 - num_done and not good.keys() & bad.keys()
     assert {output["error"]["code"] for output in bad.values()} == {"batch_cancelled"}
-    wait_until(lambda: engine.stats().num_running == 0)  # those under way were aborted
+    wait_until(lambda: engine.status.stats.num_running == 0)  # those under way were aborted
     assert api.batches.cancel(batch.id).status == "cancelled"
 
 

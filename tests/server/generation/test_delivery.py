@@ -43,7 +43,7 @@ class Panic(BaseException):
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     engine = AsyncEngine(LLMEngine(FakeExecutor(), Tokenizer(byte_level())))
-    transport = httpx.ASGITransport(create_app(engine), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(create_app(engine.loaded_model()), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
     engine.close()

@@ -95,7 +95,7 @@ def test_its_blocks_are_free_within_one_step(
     wait_until(lambda: metric(url, "vllm:num_requests_running") == 0)
     assert metric(url, "vllm:kv_cache_usage_perc") == 0
     assert executor.steps == steps + 1
-    assert engine.stats().free_blocks == engine.info.num_blocks
+    assert engine.status.stats.free_blocks == engine.info.num_blocks
 
 
 def send(url: str, body: dict[str, object]) -> socket.socket:

@@ -38,7 +38,7 @@ def slow_engine(**scheduler: Any) -> AsyncEngine:
 async def flood(
     engine: AsyncEngine, count: int, pause: float = 0.005, **fields: Any
 ) -> list[httpx.Response]:
-    transport = httpx.ASGITransport(create_app(engine))
+    transport = httpx.ASGITransport(create_app(engine.loaded_model()))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         calls = []
         for _ in range(count):
@@ -99,7 +99,7 @@ async def test_a_deadline_out_of_range_names_the_field() -> None:
             assert response.json()["error"]["param"] == "deadline_ms"
         (response,) = await flood(engine, 1, deadline_ms=1, stream=False)
         assert response.status_code == 200
-        assert engine.stats().num_waiting == 0
+        assert engine.status.stats.num_waiting == 0
 
 
 async def test_answers_do_not_depend_on_policy_nor_budget() -> None:

@@ -27,7 +27,7 @@ class RefusingEngine(ScriptedEngine):
 
 def generation_of(engine: ScriptedEngine, count: int) -> Generation:
     requests = [pooling_request(str(i), [1, 2], PoolingParams()) for i in range(count)]
-    model = ServedModel(engine, ("m",))
+    model = ServedModel(engine.loaded_model(), ("m",))
     return Generation(model, Caller(), "embd-1", requests, streamed=False, gradual=True)
 
 

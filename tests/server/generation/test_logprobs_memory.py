@@ -32,7 +32,7 @@ CHAT: dict[str, Any] = {
 
 def server(engine: ScriptedEngine) -> tuple[Any, ServerState]:
     options = ServerOptions(max_logprobs_memory=MEMORY)
-    state = ServerState(engine, options)
+    state = ServerState(engine.loaded_model(), options)
     return create_app_for(state, options), state
 
 
@@ -131,7 +131,7 @@ async def test_a_stream_holds_only_what_its_client_has_not_taken() -> None:
     assert max(held[:50]) < 64 * 2**10  # an event or two
     while budget.num_held_bytes < MEMORY // 2:
         await asyncio.sleep(0.01)
-    while state.model().client.stats().num_running:  # until it holds too much, and is ended
+    while state.model().client.status.stats.num_running:  # until it holds too much, and is ended
         await asyncio.sleep(0.01)
         assert budget.num_held_bytes <= MEMORY
     taking.set()

@@ -31,7 +31,7 @@ async def test_a_full_queue_is_a_429_with_retry_after() -> None:
     engine = AsyncEngine(
         LLMEngine(SlowExecutor(), Tokenizer(byte_level()), config), max_queued_requests=2
     )
-    transport = httpx.ASGITransport(create_app(engine))
+    transport = httpx.ASGITransport(create_app(engine.loaded_model()))
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             responses = await asyncio.gather(
@@ -63,12 +63,12 @@ async def test_a_call_of_many_prompts_is_taken_whole_or_not_at_all() -> None:
     engine = AsyncEngine(
         LLMEngine(SlowExecutor(), Tokenizer(byte_level()), config), max_queued_requests=2
     )
-    transport = httpx.ASGITransport(create_app(engine))
+    transport = httpx.ASGITransport(create_app(engine.loaded_model()))
     many = {**BODY, "prompt": [[1, 2, i + 1] for i in range(8)]}
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             first = asyncio.ensure_future(client.post("/v1/completions", json=many))
-            while engine.stats().num_waiting < 2 and not first.done():
+            while engine.status.stats.num_waiting < 2 and not first.done():
                 await asyncio.sleep(0.005)
             second = await client.post("/v1/completions", json=many)
             assert (second.status_code, (await first).status_code) == (429, 200)

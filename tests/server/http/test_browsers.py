@@ -41,7 +41,9 @@ async def test_a_page_that_was_named() -> None:
 
 async def test_whether_one_may_ask_with_a_key_is_asked_without_it() -> None:
     gateway = Gateway(GatewayOptions(api_key=("sk-secret",)))
-    app = create_app(ScriptedEngine(), ServerOptions(allowed_origins=("*",)), gateway)
+    app = create_app(
+        ScriptedEngine().loaded_model(), ServerOptions(allowed_origins=("*",)), gateway
+    )
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://test"
     ) as client:

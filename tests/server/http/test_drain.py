@@ -55,7 +55,7 @@ async def engine(executor: SlowExecutor) -> AsyncIterator[AsyncEngine]:
 
 def client_for(engine: AsyncEngine) -> httpx.AsyncClient:
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(create_app(engine)), base_url="http://test/v1/"
+        transport=httpx.ASGITransport(create_app(engine.loaded_model())), base_url="http://test/v1/"
     )
 
 
@@ -76,7 +76,7 @@ async def drain_when(engine: AsyncEngine, condition: Callable[[], bool]) -> None
 async def test_an_answer_that_is_cut_off_is_a_503(engine: AsyncEngine) -> None:
     async with client_for(engine) as client:
         answer = asyncio.create_task(client.post("completions", json=BODY))
-        await drain_when(engine, lambda: engine.stats().num_running == 1)
+        await drain_when(engine, lambda: engine.status.stats.num_running == 1)
         response = await asyncio.wait_for(answer, 5)
     assert (response.status_code, response.json()["error"]["code"]) == (503, "shutting_down")
     assert int(response.headers["retry-after"]) > 0
@@ -112,7 +112,7 @@ async def test_no_client_waits_for_a_long_step(engine: AsyncEngine, executor: Sl
     async with client_for(engine) as client:
         answer = asyncio.create_task(client.post("completions", json=BODY))
         async with asyncio.timeout(5):
-            while not engine.stats().num_running + engine.stats().num_waiting:
+            while not engine.status.stats.num_running + engine.status.stats.num_waiting:
                 await asyncio.sleep(0.005)
         await engine.drain(0)
         response = await asyncio.wait_for(answer, 5)

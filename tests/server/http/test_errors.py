@@ -13,9 +13,9 @@ from tests.server.http_calls import USER, client_for, post
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core import errors
 from twostroke.core.config import SchedulerConfig
+from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.server.application import create_app
 from twostroke.server.http.errors import ERROR_RULES, error_rule
-from twostroke.server.state.server_state import OwnedEngine
 
 CHAT = {"messages": USER}
 TEXT = {"prompt": "the dog"}
@@ -267,7 +267,7 @@ async def test_several_prompts_stop_together() -> None:
 
 
 async def test_while_loading_and_after_a_failed_load() -> None:
-    loading: Future[OwnedEngine] = Future()
+    loading: Future[LoadedModel] = Future()
     app = create_app(loading)
     async with (
         app.router.lifespan_context(app),

@@ -13,10 +13,10 @@ from tests.server.http_calls import USER, client_for
 from tests.server.running import running_process, wait_until
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.errors import EngineError
+from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.server.application import create_app
 from twostroke.server.http.access_log import LOGGER
 from twostroke.server.options import ServerOptions
-from twostroke.server.state.server_state import OwnedEngine
 
 BODY = {"messages": USER}
 
@@ -68,7 +68,7 @@ async def test_access_lines(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_start_up_is_not_in_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
     """Load balancers ask ten times a second whether the model is there."""
-    loading: Future[OwnedEngine] = Future()
+    loading: Future[LoadedModel] = Future()
     app = create_app(loading, ServerOptions(access_log=True))
     transport = httpx.ASGITransport(app)
     with caplog.at_level("INFO", logger=LOGGER):

@@ -26,7 +26,7 @@ from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.ollama.pieces import PieceReader
 from twostroke.server.state.served_model import ServedModel
 
-MODEL = ServedModel(engine_that_says(), ("scripted",))
+MODEL = ServedModel(engine_that_says().loaded_model(), ("scripted",))
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
 OTHER = '<tool_call>{"name": "get_weather", "arguments": {}}</tool_call>'
 PARTS = st.sampled_from(["I look. ", " \n", "x", CALL, OTHER, "<tool", "é"])

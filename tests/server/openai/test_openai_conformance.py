@@ -250,5 +250,5 @@ def test_aborts(api: openai.OpenAI, engine: AsyncEngine) -> None:
     stream.close()
     with pytest.raises(openai.APITimeoutError):
         api.with_options(timeout=0.01).completions.create(**long, n=8)
-    wait_until(lambda: engine.stats().num_running + engine.stats().num_waiting == 0)
-    assert engine.stats().free_blocks == engine.info.num_blocks
+    wait_until(lambda: engine.status.stats.num_running + engine.status.stats.num_waiting == 0)
+    assert engine.status.stats.free_blocks == engine.info.num_blocks

@@ -57,7 +57,7 @@ async def test_usage_counts_accepted_and_rejected_predictions() -> None:
     answers = []
     for speculation in (SpeculationConfig(), FIXED):
         with tiny_engine(speculation=speculation) as engine:
-            transport = httpx.ASGITransport(create_app(engine, ServerOptions()))
+            transport = httpx.ASGITransport(create_app(engine.loaded_model(), ServerOptions()))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 first = (await client.post("/v1/chat/completions", json=CHAT)).json()
                 text = first["choices"][0]["message"]["content"]
@@ -84,7 +84,7 @@ async def test_a_stream_names_its_right_and_wrong_guesses(route: str) -> None:
         body["prompt"] = body.pop("messages")[0]["content"]
     quoting = SpeculationConfig(speculative_config='{"method": "suffix", "adaptive": false}')
     with tiny_engine(speculation=quoting) as engine:
-        transport = httpx.ASGITransport(create_app(engine, ServerOptions()))
+        transport = httpx.ASGITransport(create_app(engine.loaded_model(), ServerOptions()))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             await client.post(f"/v1/{route}", json=body)  # the answer that the second one quotes
             answer = (await client.post(f"/v1/{route}", json=body)).text

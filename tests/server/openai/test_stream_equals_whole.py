@@ -70,7 +70,7 @@ async def check(
     engine: AsyncEngine, path: str, body: dict[str, Any], stop_at: float, stop_length: int
 ) -> None:
     """Ask for an answer, then for the same answer up to a stop string that is a piece of it."""
-    transport = httpx.ASGITransport(create_app(engine))
+    transport = httpx.ASGITransport(create_app(engine.loaded_model()))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         free = await ask(client, path, body)
         assert await ask_streaming(client, path, body) == free

@@ -15,7 +15,8 @@ from twostroke.tools.registry import FAMILIES
 
 
 def served(**options: str) -> ServedModel:
-    return ServedModel(ScriptedEngine(), ("m",), ServerOptions(**options))  # type: ignore[arg-type]
+    settings = ServerOptions(**options)  # type: ignore[arg-type]
+    return ServedModel(ScriptedEngine().loaded_model(), ("m",), settings)
 
 
 @pytest.mark.parametrize("name", get_args(ToolCallParser))

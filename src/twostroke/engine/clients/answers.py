@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from twostroke.core.errors import EngineDeadError
+from twostroke.core.errors import EngineDeadError, ErrorMessage
 
 ANSWER_SECONDS = 60.0
 T = TypeVar("T")
@@ -43,18 +43,17 @@ class Answers(Generic[T]):
         finally:
             self._futures.pop(number, None)
 
-    def put(self, answer: tuple[int, T | Exception]) -> None:
-        """Give an answer, or why there is none, to whom waits for it."""
-        number, value = answer
+    def put(self, number: int, value: T | None, error: ErrorMessage | None = None) -> None:
+        """Give an answer, or why there is none, to the question of this number."""
         future = self._futures.get(number)
         if future is None or future.done():
             return
-        if isinstance(value, Exception):
-            future.set_exception(value)
-        else:
+        if error is not None:
+            future.set_exception(error.to_exception())
+        elif value is not None:
             future.set_result(value)
 
-    def fail_all(self, error: Exception) -> None:
+    def fail_all(self, error: ErrorMessage) -> None:
         """No answers will come."""
         for number in list(self._futures):
-            self.put((number, error))
+            self.put(number, None, error)

@@ -1,22 +1,21 @@
-"""What a front end sees of an engine, wherever it runs: submit, stream, abort, stats."""
+"""What a front end sees of an engine, wherever it runs: submit, stream, abort, status."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, Protocol
 
-from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.engine.messages import EngineStatus
+from twostroke.observability.events import StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.observability.targets.watch import TargetsInForce
-from twostroke.text.tokenizer import Tokenizer
 
 
 class ChargedTokens(NamedTuple):
@@ -63,7 +62,11 @@ class OutputStream(Protocol):
 
 
 class EngineClient(Protocol):
-    """``submit`` validates at once: bad or oversized requests raise before anything is queued."""
+    """An engine by messages: it hands out values, never an object of the engine.
+
+    ``submit`` validates at once: bad or oversized requests raise before anything is queued. Methods
+    that are no coroutines answer from what the engine has told already.
+    """
 
     @property
     def info(self) -> ExecutorInfo: ...
@@ -77,12 +80,9 @@ class EngineClient(Protocol):
         ...
 
     @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    @property
-    def grammars(self) -> GrammarCompiler:
-        """What compiles the forms of answers. A request's is compiled before it is submitted;
-        in this process the engine finds it there, another process compiles it once more."""
+    def status(self) -> EngineStatus:
+        """What the engine last said of itself: before a step, after it, or after an abort."""
+        ...
 
     def submit(self, request: GenerationRequest) -> OutputStream:
         """Queue a request; call on the event loop's thread.
@@ -103,8 +103,6 @@ class EngineClient(Protocol):
         Raises:
             PredictedLateError: Even that of the least call would.
         """
-
-    def stats(self) -> SchedulerStats: ...
 
     def events(self, since: int = -1) -> list[StepEvent]:
         """Recorded step events with ``step > since``."""
@@ -147,3 +145,6 @@ class EngineClient(Protocol):
 
         Running requests may finish for ``timeout`` seconds; then the rest is aborted.
         """
+
+    def close(self) -> None:
+        """End the engine after its step, and what runs in it."""

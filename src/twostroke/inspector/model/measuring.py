@@ -98,7 +98,7 @@ class Meter:
 
     async def _measure(self, client: EngineClient, facts: ModelFacts) -> Measurement:
         began, at = time.monotonic(), time.time()
-        busy = client.stats().num_running > 0
+        busy = client.status.stats.num_running > 0
         flops, bandwidth = await asyncio.to_thread(self._speed, facts)
         events: list[StepEvent] = []
         own: set[str] = set()

@@ -45,7 +45,7 @@ class Left(NamedTuple):
 
 
 class LoadMeter:
-    """Another thread may read ``load``, ask ``expected_work`` and take from ``left``.
+    """Measures the load after each step, and notes what has stopped waiting.
 
     Requests enter while others wait at a rate that depends on the length of answers, which nobody
     knows before; so it is counted, over the latest entries. Before there are enough of them, the
@@ -78,10 +78,9 @@ class LoadMeter:
         self.left: deque[Left] = deque()
         self.load = self._measure(no_blocks=False)
 
-    def expected_work(self, tenant: str, num_tokens: int) -> PromptWork:
-        """What a prompt will take, if the cache holds as much of it as of the tenant's latest."""
-        computed = round(self._uncached.get(tenant, 1.0) * num_tokens)
-        return PromptWork.of(num_tokens - computed, computed)
+    def leave(self, call_id: str, num_samples: int) -> None:
+        """A call was let in, but could not be added."""
+        self.left.extend([Left(call_id, 0.0, ran=False)] * num_samples)
 
     def on_add(self, requests: Sequence[Request]) -> None:
         self._waiting.update((request.request_id, request.spec.parent_id) for request in requests)
@@ -148,7 +147,8 @@ class LoadMeter:
     def _note_share(self, request: Request) -> None:
         share = 1 - request.num_cached_tokens / max(1, request.num_prompt_tokens)
         former = self._uncached.get(request.tenant, 1.0)
-        self._uncached[request.tenant] = former + SHARE_WEIGHT * (share - former)
+        mean = former + SHARE_WEIGHT * (share - former)
+        self._uncached = {**self._uncached, request.tenant: mean}  # loads keep the former one
 
     def _leave(self, requests: Iterable[Request], time: float, *, ran: bool) -> None:
         if self._waiting:
@@ -178,4 +178,5 @@ class LoadMeter:
             seconds_per_entry=self._seconds_per_entry(),
             under_way=times.last_seconds,
             running=by_tenant,
+            uncached=self._uncached,
         )

@@ -73,7 +73,7 @@ class OverdueCalls:
             self._num_waiting[first.tenant] == 1 and self._others_are_here(first.tenant)
         )
         if target is not None and first.spec.vector is None and not exempt:
-            work = self._meter.expected_work(first.tenant, first.num_prompt_tokens)
+            work = self._meter.load.expected_work(first.tenant, first.num_prompt_tokens)
             seconds = self._times.prices.seconds(work) + MARGIN * target
             due = first.received_time + self._factor * target - seconds
             self._num_added += 1

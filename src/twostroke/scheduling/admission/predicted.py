@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.observability.events import RefusedRequest
 from twostroke.scheduling.admission.corrections import Corrections
-from twostroke.scheduling.admission.load_meter import Left, LoadMeter
+from twostroke.scheduling.admission.load_meter import Left
 from twostroke.scheduling.admission.prediction import EngineLoad, entries_before, predict_ttft
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.scheduling.admission.waiting_calls import (
@@ -44,20 +45,33 @@ class Arrival(NamedTuple):
     waited: float = 0.0
 
 
+class LoadReadings(Protocol):
+    """What an engine has told of itself: a ``LoadMeter``, or the copy of one elsewhere.
+
+    Attributes:
+        load: After the latest step.
+        left: What has stopped waiting since it was looked at, in order.
+    """
+
+    load: EngineLoad
+    left: deque[Left]
+
+
 class PredictedAdmission:
     """Keeps the calls that wait, and judges new ones by them. One thread calls all methods.
 
-    The engine's side is a ``LoadMeter``, which may be on another thread. A tenant of which nothing
-    waits is always let in, whatever was measured: so none can shut out another, and what was
-    measured wrongly is soon measured anew. What the calls that were let in truly waited corrects
-    what is expected of the tenant's next ones.
+    A tenant of which nothing waits is always let in, whatever was measured: so none can shut out
+    another, and what was measured wrongly is soon measured anew. What the calls that were let in
+    truly waited corrects what is expected of the tenant's next ones.
     """
 
-    def __init__(self, config: SchedulerConfig, targets: TTFTTargets, meter: LoadMeter) -> None:
+    def __init__(
+        self, config: SchedulerConfig, targets: TTFTTargets, readings: LoadReadings
+    ) -> None:
         self._policy = config.policy
         self._factor = config.admission_factor
         self._targets = targets
-        self._meter = meter
+        self._readings = readings
         self._waiting = WaitingCalls()
         self._corrections = Corrections()
         # Of the least call of each tenant, as long as nothing changes.
@@ -96,7 +110,7 @@ class PredictedAdmission:
         target = self._target_to_meet(arrival)
         if target is None or self._policy == "priority":
             return None
-        holds = self._meter.load, self._waiting.version
+        holds = self._readings.load, self._waiting.version
         if self._least_holds is None or self._least_holds != holds:
             self._least.clear()
             self._least_holds = holds
@@ -115,10 +129,6 @@ class PredictedAdmission:
         num_entries = entries_before(load, self._waiting.ahead_of(call, self._policy, now))
         expected = num_entries * load.seconds_per_entry
         self._waiting.add(call._replace(entered=now, expected=expected))
-
-    def leave(self, call_id: str, num_samples: int) -> None:
-        """The call was let in, but could not be added to the engine; safe on any thread."""
-        self._meter.left.extend([Left(call_id, 0.0, ran=False)] * num_samples)
 
     def _target_to_meet(self, arrival: Arrival) -> float | None:
         """``None`` for a call that is let in in any case."""
@@ -143,7 +153,7 @@ class PredictedAdmission:
 
     def _load_for(self, tenant: str, *, corrected: bool = True) -> EngineLoad:
         """The engine as a tenant finds it: with a place for each that it may take from others."""
-        load = self._meter.load
+        load = self._readings.load
         if corrected:
             seconds = load.seconds_per_entry * self._corrections.of(tenant)
             load = load._replace(seconds_per_entry=seconds)
@@ -155,18 +165,18 @@ class PredictedAdmission:
 
     def _waiting_call(self, arrival: Arrival, now: float) -> WaitingCall:
         target = self._targets.of(arrival.tenant, arrival.ttft_target)
-        work = self._meter.expected_work(arrival.tenant, arrival.num_tokens)
+        work = self._readings.load.expected_work(arrival.tenant, arrival.num_tokens)
         latest = (
             math.inf
             if target is None
-            else now + target - arrival.waited - self._meter.load.prices.seconds(work)
+            else now + target - arrival.waited - self._readings.load.prices.seconds(work)
         )
         return WaitingCall(
             arrival.call_id, arrival.tenant, work, arrival.num_samples, arrival.priority, latest
         )
 
     def _take_left(self) -> None:
-        left = self._meter.left
+        left = self._readings.left
         for _ in range(len(left)):
             call_id, time, ran = left.popleft()
             call = self._waiting.sample_left(call_id)

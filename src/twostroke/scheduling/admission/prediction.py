@@ -14,10 +14,11 @@ from twostroke.timing.step_times import Prices, PromptWork
 # some 14 of 15 requests within what was predicted.
 MARGIN = 1.5
 NONE_RUNNING: Mapping[str, int] = MappingProxyType({})
+NOTHING_KNOWN: Mapping[str, float] = MappingProxyType({})
 
 
 class EngineLoad(NamedTuple):
-    """An engine after a step; a value, so that another thread may read it.
+    """An engine after a step; a value that crosses to its clients.
 
     Attributes:
         prices: What prompts add to a step.
@@ -28,6 +29,7 @@ class EngineLoad(NamedTuple):
         seconds_per_entry: Between two requests that get a place while others wait for one.
         under_way: Seconds of the latest step: one such may have begun.
         running: Requests that run, by tenant.
+        uncached: Mean share of a tenant's latest prompts that the prefix cache did not hold.
     """
 
     prices: Prices = Prices()
@@ -38,6 +40,12 @@ class EngineLoad(NamedTuple):
     seconds_per_entry: float = 0.0
     under_way: float = 0.0
     running: Mapping[str, int] = NONE_RUNNING
+    uncached: Mapping[str, float] = NOTHING_KNOWN
+
+    def expected_work(self, tenant: str, num_tokens: int) -> PromptWork:
+        """What a prompt will take, if the cache holds as much of it as of the tenant's latest."""
+        computed = round(self.uncached.get(tenant, 1.0) * num_tokens)
+        return PromptWork.of(num_tokens - computed, computed)
 
 
 def predict_ttft(load: EngineLoad, ahead: Ahead, work: PromptWork) -> float:

@@ -119,7 +119,7 @@ class Gate:
             return False
         client = self._state.model().client
         pending = sum(line.num_pending_tokens() for line in self._inside)
-        return has_room(client.scheduler_config, client.stats(), len(self._inside), pending)
+        return has_room(client.scheduler_config, client.status.stats, len(self._inside), pending)
 
 
 def num_places(config: SchedulerConfig) -> int:

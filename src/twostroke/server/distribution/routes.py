@@ -45,7 +45,7 @@ def distribution_router(state: ServerState) -> APIRouter:
             streamed=False,
             ignored=body.dropped_fields(),
         )
-        answer = NextTokenFormat(request_id, model.name, model.client.tokenizer)
+        answer = NextTokenFormat(request_id, model.name, model.tokenizer)
         return await generation.respond(answer, request)
 
     return router

@@ -60,7 +60,7 @@ class AnswerReading:
             self.thought = "channels"
         thinks = model.reasoning_parser is not None and not harmony
         if thinks:
-            end = model.client.tokenizer.decode(
+            end = model.tokenizer.decode(
                 list(prompt[-_NUM_LAST_TOKENS:]), skip_special_tokens=False
             )
             opened = end.rstrip().endswith(OPENING)
@@ -70,7 +70,7 @@ class AnswerReading:
             self._markers.update((OPENING, CLOSING))
         self._read = read
         self.parses = harmony or thinks or tools is not None
-        self._special_texts = model.client.tokenizer.special_texts
+        self._special_texts = model.tokenizer.special_texts
         self._model = model
 
     def with_markers(self, params: SamplingParams) -> SamplingParams:
@@ -83,7 +83,7 @@ class AnswerReading:
         """Counts the tokens of one choice's thought, if there may be one."""
         if not self.thought:
             return None
-        grammars = self._model.client.grammars
+        grammars = self._model.grammars
         return ThoughtBudget(
             None,
             grammars.thought_marks(),

@@ -68,7 +68,7 @@ async def encode_pieces(
         RequestTooLargeError: With ``must_fit``, the text has too many tokens, whatever they are; or
             it is longer than ``max_text_bytes``.
     """
-    tokenizer = model.client.tokenizer
+    tokenizer = model.tokenizer
     length = sum(map(len, pieces))
     if length <= LONG_TEXT:
         return tokenizer.encode_pieces(pieces, add_special_tokens)

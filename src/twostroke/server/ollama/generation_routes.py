@@ -154,7 +154,7 @@ async def _respond(
         make_line,
         name,
         reader,
-        model.client.tokenizer,
+        model.tokenizer,
         num_top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt=asked.prompt_token_ids if make_line is generate_line else None,
     )
@@ -196,7 +196,7 @@ async def _respond_raw(
         generate_line,
         name,
         PieceReader(None, show_thoughts=True),
-        model.client.tokenizer,
+        model.tokenizer,
         num_top_logprobs=completion.logprobs,
     )
     return await generation.respond(answer, request, LINES)

@@ -110,7 +110,7 @@ def shown_model(model: ServedModel, name: str, facts: ModelFacts | None) -> Show
     lines = [f"{names.get(field, field):<30} {value:g}" for field, value in defaults.items()]
     if (limit := model.client.info.max_new_tokens) is not None:
         lines.append(f"{'num_predict':<30} {limit}")
-    templates = model.client.tokenizer.chat_templates
+    templates = model.tokenizer.chat_templates
     return ShownModel(
         modelfile="\n".join([f"FROM {name}", *(f"PARAMETER {line}" for line in lines)]),
         parameters="\n".join(lines),

@@ -96,7 +96,7 @@ class ChatResponseFormat:
         self._id = request_id
         self._created = int(time.time())
         self._name = model.name
-        self._tokenizer = model.client.tokenizer
+        self._tokenizer = model.tokenizer
         self._num_top_logprobs = len(body.logprob_token_ids or ()) or body.top_logprobs or 0
         self._logprobs = bool(body.logprobs)
         self._name_of_token = token_as_id if body.return_tokens_as_token_ids else token_text

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.caller import Caller, caller_of
 from twostroke.server.generation.encoding import beside_loop, check_tokens, encode_text
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
@@ -148,7 +147,7 @@ def tokenization_router(state: ServerState) -> APIRouter:
         caller_of(request.scope).charge(len(body.tokens))
         # On a thread: a body may hold millions of them.
         text = await asyncio.to_thread(
-            model.client.tokenizer.decode, body.tokens, skip_special_tokens=False
+            model.tokenizer.decode, body.tokens, skip_special_tokens=False
         )
         return json_response(Detokenized(text), ignored_header(body.dropped_fields()))
 
@@ -160,7 +159,7 @@ def tokenization_router(state: ServerState) -> APIRouter:
     )
     async def tokenizer_info() -> Response:
         """The tokenizer's special tokens and the chat template."""
-        return json_response(_tokenizer_info(state.model().client))
+        return json_response(_tokenizer_info(state.model()))
 
     return router
 
@@ -181,11 +180,11 @@ async def _answer_tokens(model: ServedModel, body: TokenizeRequest, caller: Call
     )
 
 
-def _tokenizer_info(client: EngineClient) -> TokenizerInfo:
-    tokenizer = client.tokenizer
+def _tokenizer_info(model: ServedModel) -> TokenizerInfo:
+    tokenizer = model.tokenizer
     tokens = tokenizer.special_tokens
     return TokenizerInfo(
-        model_max_length=client.info.max_model_len,
+        model_max_length=model.client.info.max_model_len,
         vocab_size=tokenizer.vocab_size,
         bos_token=tokens.get("bos_token"),
         eos_token=tokens.get("eos_token"),
@@ -217,7 +216,7 @@ async def _encode(
 def _tokenized(
     model: ServedModel, tokens: list[int], headers: Mapping[str, str], *, with_strings: bool
 ) -> Response:
-    strings = list(map(model.client.tokenizer.piece, tokens)) if with_strings else None
+    strings = list(map(model.tokenizer.piece, tokens)) if with_strings else None
     max_model_len = model.client.info.max_model_len
     return json_response(
         Tokenized(

@@ -171,7 +171,7 @@ async def _summary(
     run = ResponseRun(
         first_state(ask, new_id("resp"), model.name, asked.chat.params),
         asked.chat.reading,
-        model.client.tokenizer,
+        model.tokenizer,
         called={},
         keeps_events=False,
         on_end=lambda run: None,

@@ -67,7 +67,7 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         run = ResponseRun(
             first_state(body, response_id, model.name, asked.chat.params),
             asked.chat.reading,
-            model.client.tokenizer,
+            model.tokenizer,
             called=asked.called,
             keeps_events=bool(body.background and body.stream),
             on_end=lambda run: workroom.keep(run, caller.tenant, given),

@@ -12,7 +12,7 @@ from typing import TypeVar
 from twostroke.constraints.compiling.compile_threads import CompileThreads
 from twostroke.core.errors import ConfigError, ModelNotFoundError
 from twostroke.core.sampling_params import MAX_LOGPROBS
-from twostroke.engine.clients.base import EngineClient
+from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.server.options import ServerOptions
 from twostroke.server.state.logprobs_budget import (
     DEFAULT_LOGPROBS_MEMORY,
@@ -31,6 +31,7 @@ class ServedModel:
     """A loaded model and its names.
 
     Attributes:
+        client, tokenizer, grammars: See ``LoadedModel``.
         names: The first is the one that answers carry; requests may use any.
         chat_encoder: Refuses every chat if the model has none.
         slow_template: Even short chats are rendered on a thread; measured once, here.
@@ -44,7 +45,7 @@ class ServedModel:
         ends_with_usage: Streams of OpenAI's APIs do, whatever the request says.
 
     Args:
-        ranker: The engine of another model, for ``--context-ranker``.
+        ranker: Another model, for ``--context-ranker``.
 
     Raises:
         ConfigError: The model of ``--context-ranker`` gives neither scores nor embeddings.
@@ -52,27 +53,28 @@ class ServedModel:
 
     def __init__(
         self,
-        client: EngineClient,
+        loaded: LoadedModel,
         names: Sequence[str],
         options: ServerOptions | None = None,
-        ranker: EngineClient | None = None,
+        ranker: LoadedModel | None = None,
     ) -> None:
         options = options or ServerOptions()
-        self.client = client
-        self.names = tuple(names) or (client.info.model_id,)
+        self.client, self.tokenizer, self.grammars = loaded
+        info = self.client.info
+        self.names = tuple(names) or (info.model_id,)
         self.chat_encoder = ChatEncoder(
-            ChatTemplate.from_tokenizer(client.tokenizer),
-            client.tokenizer,
+            ChatTemplate.from_tokenizer(self.tokenizer),
+            self.tokenizer,
             special_tokens_in_messages=options.special_tokens_in_messages,
         )
         self.slow_template = self.chat_encoder.template.is_slow
         self.created = int(time.time())
-        longest = client.info.max_model_len * (MAX_LOGPROBS + 1) * LOGPROB_BYTES
+        longest = info.max_model_len * (MAX_LOGPROBS + 1) * LOGPROB_BYTES
         default = max(DEFAULT_LOGPROBS_MEMORY, 2 * longest)
         self.logprobs = LogprobsBudget(options.max_logprobs_memory or default)
-        self.compile_threads = CompileThreads(client.grammars)
+        self.compile_threads = CompileThreads(self.grammars)
         self.long_texts = asyncio.Semaphore(2)
-        template = "".join(client.tokenizer.chat_templates.values())
+        template = "".join(self.tokenizer.chat_templates.values())
         self.tool_family = _chosen(
             options.tool_call_parser, family_of_template(template), FAMILY_OF_NAME
         )
@@ -92,7 +94,7 @@ class ServedModel:
 
     @property
     def chats(self) -> bool:
-        return bool(self.client.tokenizer.chat_templates)
+        return bool(self.tokenizer.chat_templates)
 
     def check_name(self, name: str | None) -> None:
         """Raise ``ModelNotFoundError`` unless ``name`` is one of ``names``, or not given."""

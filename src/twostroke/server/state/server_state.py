@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from twostroke.core.errors import ModelLoadingError, ShuttingDownError, TwostrokeError
 from twostroke.engine.clients.base import EngineClient
+from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.server.options import ServerOptions
 from twostroke.server.state.served_model import ServedModel
-
-
-class OwnedEngine(EngineClient, Protocol):
-    """An engine that ends with the server that loaded it."""
-
-    def close(self) -> None: ...
 
 
 class ServerState:
     """The life of one server: loading, ready, draining.
 
     Args:
-        source: A loaded engine, or the future of one that is being loaded.
+        source: A loaded model, or the future of one that is being loaded.
         ranker: The same of the model of ``--context-ranker``, unless that is the served one.
     """
 
     def __init__(
         self,
-        source: EngineClient | Future[OwnedEngine],
+        source: LoadedModel | Future[LoadedModel],
         options: ServerOptions,
-        ranker: EngineClient | Future[OwnedEngine] | None = None,
+        ranker: LoadedModel | Future[LoadedModel] | None = None,
     ) -> None:
         self._options = options
         self._source, self._ranker = source, ranker
@@ -55,9 +50,9 @@ class ServerState:
     def load_error(self) -> Exception | None:
         return self._load_error
 
-    def _attach(self, client: EngineClient, ranker: EngineClient | None) -> None:
+    def _attach(self, loaded: LoadedModel, ranker: LoadedModel | None) -> None:
         names = self._options.served_model_name
-        self._model = ServedModel(client, names, self._options, ranker)
+        self._model = ServedModel(loaded, names, self._options, ranker)
 
     def is_loading(self) -> bool:
         """Whether the model is still to come."""
@@ -77,7 +72,7 @@ class ServerState:
         """Requests that run or wait."""
         if self._model is None:
             return 0
-        stats = self._model.client.stats()
+        stats = self._model.client.status.stats
         return stats.num_running + stats.num_waiting
 
     def model(self) -> ServedModel:
@@ -130,8 +125,5 @@ class ServerState:
         raise ModelLoadingError("the model is loading", hint="wait until /health answers 200")
 
 
-async def _loaded(source: EngineClient | Future[OwnedEngine]) -> EngineClient:
-    if not isinstance(source, Future):
-        return source
-    engine: OwnedEngine = await asyncio.wrap_future(source)
-    return engine
+async def _loaded(source: LoadedModel | Future[LoadedModel]) -> LoadedModel:
+    return await asyncio.wrap_future(source) if isinstance(source, Future) else source

@@ -40,7 +40,7 @@ def client(url: str) -> openai.OpenAI:
 
 
 def naive(engine: AsyncEngine, tokens: list[int], size: int = 32) -> list[float]:
-    executor = engine._engine.executor
+    executor = engine._messages.engine.executor
     assert isinstance(executor, TorchExecutor)
     pooling = Pooling(task="embed", kind="last", normalise=True, size=size)
     return embed_naive(executor.model, tokens, pooling)
@@ -156,5 +156,5 @@ def test_a_lone_surrogate_is_a_400(url: str) -> None:
 
 def test_nothing_is_left_behind(engine: AsyncEngine, url: str) -> None:
     post(url, input=["a"] * 50, user="me", metadata={"a": "b"})
-    assert engine.stats().num_running + engine.stats().num_waiting == 0
-    assert engine.stats().free_blocks == engine.info.num_blocks
+    assert engine.status.stats.num_running + engine.status.stats.num_waiting == 0
+    assert engine.status.stats.free_blocks == engine.info.num_blocks

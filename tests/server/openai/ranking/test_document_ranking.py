@@ -187,7 +187,7 @@ def test_the_served_model_ranks_by_its_embeddings() -> None:
         ).json()["data"]
         expected = [item["score"] for item in scores]
         assert [d["score"] for d in context["documents"]] == pytest.approx(expected, abs=1e-5)
-        assert engine.stats().num_running == engine.stats().num_waiting == 0
+        assert engine.status.stats.num_running == engine.status.stats.num_waiting == 0
 
 
 def test_a_ranking_that_takes_too_long_ends(checkpoint: tuple[Path, list[float]]) -> None:
@@ -219,7 +219,7 @@ def test_a_model_that_ranks_nothing_does_not_start() -> None:
     from tests.server.scripted import ScriptedEngine
 
     with pytest.raises(ConfigError, match="--context-ranker"):
-        create_app(ScriptedEngine(), ServerOptions(context_ranker="served"))
+        create_app(ScriptedEngine().loaded_model(), ServerOptions(context_ranker="served"))
 
 
 def test_the_command_loads_the_model_beside_the_served_one(
@@ -243,7 +243,7 @@ def test_the_command_loads_the_model_beside_the_served_one(
 
 def test_a_decoder_that_ranks_has_a_small_cache() -> None:
     """Room for two pairs, whatever the context of the model and the memory of the machine."""
-    ranker = start_ranker(EngineConfig.from_flat({"device": "cpu"}), model="pilot-draft")
+    ranker = start_ranker(EngineConfig.from_flat({"device": "cpu"}), model="pilot-draft").client
     try:
         info = ranker.info
         assert info.max_model_len <= RANKED_TOKENS and not info.generates

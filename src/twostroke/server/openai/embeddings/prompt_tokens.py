@@ -62,7 +62,7 @@ class PromptEncoder:
             instruction: Of that question.
         """
         check_length(self.model, len(first) + len(second), param)
-        tokenizer = self.model.client.tokenizer
+        tokenizer = self.model.tokenizer
 
         def join(text: str) -> PoolingPrompt:
             if self.model.client.info.pooling.score_tokens is None:
@@ -85,7 +85,7 @@ class PromptEncoder:
                 self.model, text, add_special_tokens=specials, must_fit=True, param=param
             )
         check_length(self.model, len(text), param)
-        tokenizer = self.model.client.tokenizer
+        tokenizer = self.model.tokenizer
 
         def encode() -> list[int]:
             return tokenizer.encode(
@@ -95,7 +95,7 @@ class PromptEncoder:
         return await asyncio.to_thread(encode) if len(text) > LONG_TEXT else encode()
 
     def prefix(self, text: str, num_tokens: int) -> str:
-        return self.model.client.tokenizer.prefix(text, num_tokens)
+        return self.model.tokenizer.prefix(text, num_tokens)
 
     @property
     def _context(self) -> int:

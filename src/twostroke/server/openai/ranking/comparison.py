@@ -58,7 +58,7 @@ async def encode_comparison(
     ranks = ability.score_kind is not None
     params = PoolingParams(task="score" if ranks else "embed")
     if ability.score_tokens is not None:
-        ids = score_token_ids(model.client.tokenizer, ability.score_tokens)
+        ids = score_token_ids(model.tokenizer, ability.score_tokens)
         params = PoolingParams(task="score", score_token_ids=ids)
     elif instruction:
         raise InvalidRequestError(

@@ -91,7 +91,7 @@ async def _scores(
 
 def _end_of(model: ServedModel, question: str, most: int) -> str:
     """The question's last ``most`` tokens: what is asked stands behind what it is about."""
-    tokenizer = model.client.tokenizer
+    tokenizer = model.tokenizer
     if len(question) <= most:  # no token is less than a character
         return question
     tokens = tokenizer.encode(question, add_special_tokens=False)

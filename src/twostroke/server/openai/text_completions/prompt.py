@@ -55,6 +55,6 @@ async def _encode_prompt(
         return CompletionPrompt(kept, "")
     if isinstance(prompt, str) and len(kept) == len(tokens):
         return CompletionPrompt(kept, prompt)
-    decode = partial(model.client.tokenizer.decode, kept, params.skip_special_tokens)
+    decode = partial(model.tokenizer.decode, kept, params.skip_special_tokens)
     text = await asyncio.to_thread(decode) if len(kept) > MANY_TOKENS else decode()
     return CompletionPrompt(kept, text)

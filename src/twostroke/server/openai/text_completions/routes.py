@@ -53,7 +53,7 @@ def completions_router(state: ServerState) -> APIRouter:
             ignored=body.dropped_fields(),
             prompt_only=body.prompt_only,
         )
-        tokenizer = model.client.tokenizer
+        tokenizer = model.tokenizer
         answer = CompletionResponseFormat(
             request_id,
             model.name,

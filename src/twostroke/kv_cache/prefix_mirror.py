@@ -1,0 +1,82 @@
+"""What prefix lookups find, known away from the cache: by its changes, which cross as messages."""
+
+from __future__ import annotations
+
+import msgspec
+
+from twostroke.core.kv_groups import KVGroups
+from twostroke.core.request import BlockKey, Request
+from twostroke.kv_cache.block_hash import extend_block_hashes
+from twostroke.kv_cache.prefix_needs import PrefixNeeds
+
+
+class IndexChanges(msgspec.Struct, frozen=True):
+    """Contents that are found from now on, and such that no longer are.
+
+    Attributes:
+        cleared: Before these all were forgotten.
+    """
+
+    stored: list[BlockKey] = []
+    removed: list[BlockKey] = []
+    cleared: bool = False
+
+
+class IndexLog:
+    """A ``CacheWatcher`` that collects the changes until they are taken."""
+
+    def __init__(self) -> None:
+        self._is_found: dict[BlockKey, bool] = {}
+        self._cleared = False
+
+    def on_stored(self, request: Request, first: int, blocks: list[int]) -> None:
+        keys = request.block_hashes[first : first + len(blocks)]
+        self._is_found.update(dict.fromkeys(keys, True))
+
+    def on_removed(self, block: int, key: BlockKey, *, is_wrong: bool = False) -> None:
+        self._is_found[key] = False
+
+    def on_found(self, request: Request, num_blocks: int) -> None:
+        """Nothing has changed."""
+
+    def on_cleared(self) -> None:
+        self._is_found, self._cleared = {}, True
+
+    def take(self) -> IndexChanges:
+        """What has changed since this was called last."""
+        is_found, cleared = self._is_found, self._cleared
+        self._is_found, self._cleared = {}, False
+        return IndexChanges(
+            [key for key, found in is_found.items() if found],
+            [key for key, found in is_found.items() if not found],
+            cleared,
+        )
+
+
+class PrefixMirror:
+    """The contents that a cache's index holds. One thread applies changes, any thread asks.
+
+    Args:
+        groups: Of the model's layers.
+        model_id: Part of each key.
+    """
+
+    def __init__(self, block_size: int, groups: KVGroups, model_id: str) -> None:
+        self._sizes = block_size, model_id, groups.count
+        self._needs = PrefixNeeds(groups, block_size)
+        self._keys: set[BlockKey] = set()
+
+    def apply(self, changes: IndexChanges) -> None:
+        if changes.cleared:
+            self._keys.clear()
+        self._keys.difference_update(changes.removed)
+        self._keys.update(changes.stored)
+
+    def num_cached(self, request: Request) -> int:
+        """Tokens of a new request's prompt that the cache held at the latest change."""
+        if not request.reads_prefix_cache:
+            return 0
+        block_size, _, num_groups = self._sizes
+        count = (request.num_tokens - 1) // block_size
+        keys = extend_block_hashes(request, count, *self._sizes)[: count * num_groups]
+        return self._needs.longest(keys, self._keys.__contains__) * block_size
