@@ -7,7 +7,6 @@ import msgspec
 from twostroke.model_spec.kv_arithmetic import kind_of
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.model_spec.weight_parts import weight_parts
 
 
 class Part(msgspec.Struct):
@@ -83,7 +82,7 @@ def draw_tower(name: str, model: ModelSpec, weights: str, kv_cache: str, ranks: 
     storeys: list[Storey] = []
     runs: dict[int | None, list[Part]] = {}
     ends: list[tuple[str, Part]] = []
-    for part in weight_parts(model, weights, ranks):
+    for part in model.weight_parts(weights, ranks):
         shown = Part(
             part.name,
             part.group,

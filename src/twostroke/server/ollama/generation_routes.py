@@ -179,7 +179,7 @@ async def _respond_raw(
     params = _params(model, completion)
     request_id, caller = name_request(request.scope, "ollama"), caller_of(request.scope)
     try:
-        params = await compile_answer_form(model, completion, params, caller.tenant)
+        params = await compile_answer_form(model, completion.asked_forms(), params, caller.tenant)
         (encoded,) = await encode_prompts(model, completion, params)
         (asked,) = completion.engine_requests(request_id, [encoded.token_ids], params)
         generation = Generation(
