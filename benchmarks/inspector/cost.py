@@ -35,9 +35,9 @@ from benchmarks.environment import OtherPrograms, environment
 from benchmarks.inspector import page_cost
 from benchmarks.inspector.traffic import send, serving
 from tests.inspector.browser import opened, running_browser
-from twostroke.inspector.columns import encode_steps
 from twostroke.inspector.recording import Recording
 from twostroke.inspector.static_files import known_files
+from twostroke.observability.frames.columns import encode_steps
 from twostroke.observability.recorder import read_jsonl
 from twostroke.server.inspecting import inspecting_server
 from twostroke.server.options import ServerOptions

@@ -11,11 +11,11 @@ import pytest
 
 from tests.inspector.recorded import events, recording
 from twostroke.core.errors import ConfigError
-from twostroke.inspector.columns import MAX_SHARES, MAX_STEPS, Frame, encode_steps
 from twostroke.inspector.recording import MAX_DECODED, Recording
 from twostroke.inspector.source import Fit
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import StepEvent
+from twostroke.observability.frames.columns import MAX_SHARES, MAX_STEPS, Frame, encode_steps
+from twostroke.observability.frames.visibility import Visibility
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import time
 from typing import Any
 
 from tests.inspector.recorded import events
-from twostroke.inspector.columns import Frame, StepColumns, encode_steps
 from twostroke.inspector.source import Description, Fit, Overview, State
 from twostroke.inspector.stream import stream_frames
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import StepEvent
+from twostroke.observability.frames.columns import Frame, StepColumns, encode_steps
+from twostroke.observability.frames.visibility import Visibility
 
 
 class Growing:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from twostroke.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from twostroke.inspector.model.facts import ModelFacts
+    from twostroke.questions.model_facts import ModelFacts
 
 from twostroke.server.options import ServerOptions
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from twostroke.core.config import ModelOptions
     from twostroke.engine.executor import ExecutorInfo
-    from twostroke.inspector.model.facts import ModelFacts
+    from twostroke.questions.model_facts import ModelFacts
 
 
 def serve(

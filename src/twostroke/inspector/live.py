@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.clients.base import EngineClient
-from twostroke.inspector.columns import Frame, encode_steps, those_that_fit
 from twostroke.inspector.content import ContentBook, TokenPage, token_page
 from twostroke.inspector.request_table import RequestTable
 from twostroke.inspector.source import Description, Fit, Overview, State
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import StepEvent
+from twostroke.observability.frames.columns import Frame, encode_steps, those_that_fit
+from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.observability.tracing.call_book import CallBook
 from twostroke.observability.tracing.stations import CallStations

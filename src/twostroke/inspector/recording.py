@@ -18,15 +18,15 @@ import msgspec
 
 from twostroke.core.errors import ConfigError
 from twostroke.inspector.block_replay import BlockReplay, Saved
-from twostroke.inspector.columns import Frame, encode_steps, join_frames, those_that_fit
 from twostroke.inspector.content import TokenPage
 from twostroke.inspector.fleet.occupancy import Occupancy
 from twostroke.inspector.line_file import LineFile
-from twostroke.inspector.merged_rows import merge_rows
 from twostroke.inspector.request_table import RequestTable
 from twostroke.inspector.source import Description, Fit, Kind, Overview, State
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import ScheduledTokens, StepEvent
+from twostroke.observability.frames.columns import Frame, encode_steps, join_frames, those_that_fit
+from twostroke.observability.frames.merged_rows import merge_rows
+from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.recorder import CALL_START
 from twostroke.observability.snapshot import BlockState
 from twostroke.observability.tracing.stations import CallLine, CallStations

@@ -14,10 +14,10 @@ from starlette.responses import Response, StreamingResponse
 from twostroke.gateway.caller import caller_of
 from twostroke.gateway.feeds import Feeds
 from twostroke.inspector.blocks import BlockMap, draw_blocks
-from twostroke.inspector.columns import MAX_SHARES, MAX_STEPS
 from twostroke.inspector.source import Fit, StepSource
 from twostroke.inspector.stream import stream_frames
-from twostroke.inspector.visibility import Visibility
+from twostroke.observability.frames.columns import MAX_SHARES, MAX_STEPS
+from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.snapshot import RequestState
 
 STEP = Query(ge=-1, le=2**62)

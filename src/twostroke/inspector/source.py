@@ -6,9 +6,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from twostroke.inspector.columns import Frame, StepColumns
 from twostroke.inspector.content import TokenPage
-from twostroke.inspector.visibility import Visibility
+from twostroke.observability.frames.columns import Frame, StepColumns
+from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.snapshot import BlockState, RequestState
 from twostroke.observability.tracing.stations import CallStations
 

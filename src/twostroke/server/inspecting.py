@@ -12,7 +12,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.fleet.recorded_fleet import RecordedFleet
 from twostroke.inspector.fleet.routes import fleet_router
-from twostroke.inspector.model.facts import ModelFacts
 from twostroke.inspector.model.routes import model_router
 from twostroke.inspector.overview_routes import overview_router
 from twostroke.inspector.request_routes import request_router
@@ -20,6 +19,7 @@ from twostroke.inspector.routes import inspect_router
 from twostroke.inspector.simulations.routes import simulate_router
 from twostroke.inspector.source import RequestSource
 from twostroke.inspector.static_files import page_router
+from twostroke.questions.model_facts import ModelFacts
 from twostroke.server.http.errors import install_error_handlers
 from twostroke.server.http.foreign_hosts import HostCheck
 from twostroke.server.http.lifecycle import base_url

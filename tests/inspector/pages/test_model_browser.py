@@ -20,11 +20,11 @@ from tests.inspector.model.described import describe_tiny
 from tests.inspector.recorded import recording
 from tests.server.running import running_server
 from tests.server.tiny import tiny_engine
-from twostroke.inspector.model.facts import ModelFacts
 from twostroke.inspector.recording import Recording
 from twostroke.inspector.source import Kind
 from twostroke.model_spec.kv_arithmetic import kv_arithmetic
 from twostroke.model_spec.public_models import find_model, public_names
+from twostroke.questions.model_facts import ModelFacts
 from twostroke.server.inspecting import inspecting_server
 from twostroke.server.options import ServerOptions
 from twostroke.simulator.cost.shown_costs import facts_of_recording

@@ -6,15 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.inspector.columns import Frame
-from twostroke.inspector.compare.messages import (
-    Question,
-    RecordedStep,
-    ReplayedRequest,
-    ReplayJob,
-    Settings,
-)
+from twostroke.inspector.compare.messages import Question
 from twostroke.inspector.source import StepSource
+from twostroke.observability.frames.columns import Frame
+from twostroke.questions.replay import RecordedStep, ReplayedRequest, ReplayJob, Settings
 
 MAX_REQUESTS = 2000
 MAX_SHARES_REPLAYED = 400_000  # a step's token for a request; each takes some microseconds

@@ -20,9 +20,9 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.clients.base import EngineClient, OutputStream
-from twostroke.inspector.model.facts import Ceilings, ModelFacts, Probe, StepWork
 from twostroke.inspector.model.points import Group, group_steps
 from twostroke.observability.events import StepEvent
+from twostroke.questions.model_facts import Ceilings, ModelFacts, Probe, StepWork
 
 BATCHES = (1, 4, 16, 64)
 # Tokens of each decoding request's prompt and answer, and of the prompt that is measured itself.

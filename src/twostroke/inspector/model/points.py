@@ -7,9 +7,9 @@ from statistics import median
 
 import msgspec
 
-from twostroke.inspector.columns import Frame
-from twostroke.inspector.model.facts import StepCosts, StepWork
 from twostroke.observability.events import StepEvent
+from twostroke.observability.frames.columns import Frame
+from twostroke.questions.model_facts import StepCosts, StepWork
 
 MAX_POINTS = 512  # steps in one answer: each takes some 50 microseconds
 BATCHES = tuple(sorted({*(2**n for n in range(9)), 3, 6, 12, 24, 48, 96, 192}))

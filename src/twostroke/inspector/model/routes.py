@@ -23,8 +23,7 @@ from twostroke.core.errors import (
 )
 from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.caller import caller_of
-from twostroke.inspector.columns import MAX_SHARES
-from twostroke.inspector.model.facts import Ceilings, FindFacts, ModelFacts
+from twostroke.inspector.model.facts import FindFacts
 from twostroke.inspector.model.measuring import Measurement, Meter, Price, price_of
 from twostroke.inspector.model.points import MAX_POINTS, paths, points_of
 from twostroke.inspector.model.tower import Tower, draw_tower
@@ -32,6 +31,8 @@ from twostroke.inspector.routes import HEADERS
 from twostroke.inspector.source import StepSource
 from twostroke.model_spec.kv_terms import KVTerms, kv_terms
 from twostroke.model_spec.public_models import find_model, public_names
+from twostroke.observability.frames.columns import MAX_SHARES
+from twostroke.questions.model_facts import Ceilings, ModelFacts
 
 MAX_CONTEXT, MAX_BATCH = 2**24, 4096
 UNKNOWN = "Nobody said which model ran here, and on which device."

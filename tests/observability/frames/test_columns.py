@@ -9,8 +9,6 @@ import pytest
 from tests.inspector.recorded import events
 from twostroke.core.request import FinishReason
 from twostroke.core.step import DepthChange, DepthReason, Reason
-from twostroke.inspector.columns import Frame, encode_steps, join_frames
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import (
     FinishedRequest,
     HeldBackRequest,
@@ -19,6 +17,8 @@ from twostroke.observability.events import (
     StartedRequest,
     StepEvent,
 )
+from twostroke.observability.frames.columns import Frame, encode_steps, join_frames
+from twostroke.observability.frames.visibility import Visibility
 
 
 def shares_of(frame: Frame) -> dict[tuple[int, str], list[int]]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import (
     FinishedRequest,
     PreemptedRequest,
@@ -19,6 +18,7 @@ from twostroke.observability.events import (
     StartedRequest,
     StepEvent,
 )
+from twostroke.observability.frames.visibility import Visibility
 
 SCHEMA = 1
 MAX_STEPS, MAX_SHARES = 4096, 32768
