@@ -8,7 +8,7 @@ pass of the heads makes the whole chain (docs/decisions/0083-medusa-drafts-a-cha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,16 +19,11 @@ from twostroke.layers.linear import Linear
 from twostroke.spec_decode.base import FinishedPass
 
 Logits = Callable[[Tensor], Tensor]
+# One layer of all heads, each of which maps its state ``x`` to ``x + silu(x @ weight + bias)``:
+# gives the inner states of the first heads, before ``silu``, ``[heads, rows, hidden]``.
+ResidualLayer = Callable[[Tensor], Tensor]
 # Passes of each number of heads before the first request's. The second may be slow as well.
 WARM_UPS = 3
-
-
-class ResidualLayer(Protocol):
-    """One layer of all heads: each maps its state ``x`` to ``x + silu(x @ weight + bias)``."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """The inner states of the first heads, before ``silu``: ``[heads, rows, hidden]``."""
-        ...
 
 
 class StackedLayer(NamedTuple):

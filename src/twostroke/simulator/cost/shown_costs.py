@@ -1,4 +1,4 @@
-"""What the inspector asks of the cost model: it implements ``inspector.model.facts.StepCosts``."""
+"""What the inspector asks of the cost model: it implements ``questions.model_facts.StepCosts``."""
 
 from __future__ import annotations
 
