@@ -81,19 +81,12 @@ def fleet_app(fleet: RecordedFleet, facts: ModelFacts | None = None) -> ASGIApp:
     return application
 
 
-def inspecting_server(
-    source: RequestSource, options: ServerOptions, facts: ModelFacts | None = None
-) -> tuple[uvicorn.Server, socket.socket, str]:
-    """A server that has not started, its socket, and the page's address.
+def serving(app: ASGIApp, options: ServerOptions) -> tuple[uvicorn.Server, socket.socket, str]:
+    """A server of an application with the page, not started; its socket, the page's address.
 
     Raises:
         ConfigError: The address cannot be bound.
     """
-    return serving(create_inspecting_app(source, facts=facts), options)
-
-
-def serving(app: ASGIApp, options: ServerOptions) -> tuple[uvicorn.Server, socket.socket, str]:
-    """The same for any application with the page."""
     listener = listen(options)
     config = uvicorn.Config(
         HostCheck(app, options),
