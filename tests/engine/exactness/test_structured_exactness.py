@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.constraints import walks
-from tests.engine.exactness.test_exactness import Call, run
+from tests.engine.exactness.test_exactness import Call, naive_answer, run
 from tests.proposers import GUESSING, Guessing, ScriptedProposer
 from tests.runtime.constraints.late_masks import late_masks
 from tests.server.tiny import VOCAB, checkpoint
@@ -37,9 +37,7 @@ from twostroke.engine.answer import CollectedAnswer
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.runtime.hooks.drafts import Drafts
 from twostroke.runtime.loading import load_torch_executor
-from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
-from twostroke.sampling.random import derive_seed
 from twostroke.scheduling.speculation import FixedDepth
 
 PERSON = {
@@ -160,14 +158,8 @@ def test_every_answer_with_a_form_equals_a_plain_loop_with_masks(
         request, wanted = call.request, call.request.params.structured_outputs
         for index in range(request.params.n):
             tokens, reason = outputs.get((request.request_id, index), ([], FinishReason.ABORT))
-            expected, expected_reason = generate_naive(
-                executor.model,
-                request.prompt_token_ids,
-                request.params,
-                seed=derive_seed(request.params.seed or 0, index),
-                eos_token_ids=executor.info.eos_token_ids,
-                max_total_tokens=len(request.prompt_token_ids) + (request.params.max_tokens or 0),
-                constraint=constraint_of(request),
+            expected, expected_reason = naive_answer(
+                executor, request, index, constraint_of(request)
             )
             if reason is FinishReason.ABORT:
                 expected, expected_reason = expected[: len(tokens)], FinishReason.ABORT

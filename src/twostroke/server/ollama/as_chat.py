@@ -137,13 +137,11 @@ def in_terms_of_ollama(error: InvalidRequestError) -> InvalidRequestError:
     if param.startswith("messages[") and param.endswith(".name"):
         param = f"{param.removesuffix('.name')}.tool_name"
     if isinstance(error, RequestTooLargeError):
-        return RequestTooLargeError(
-            error.message,
-            needed=error.needed,
-            available=error.available,
-            param=param,
-            hint="shorten the conversation, or send truncate: true to leave its oldest turns out",
+        refusal = error.renamed(param)
+        refusal.hint = (
+            "shorten the conversation, or send truncate: true to leave its oldest turns out"
         )
+        return refusal
     message = error.message.replace(error.param, param)
     # An error of this API is a sentence alone, which has to name the field.
     return InvalidRequestError(
