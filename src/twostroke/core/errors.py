@@ -50,7 +50,7 @@ class InvalidRequestError(TwostrokeError):
         self.param = param
 
     def renamed(self, param: str | None, message: str | None = None) -> InvalidRequestError:
-        """The refusal as another dialect says it: its name of the field, and of it in ``message``."""
+        """The refusal as another dialect says it, with its name of the field."""
         return InvalidRequestError(message or self.message, param=param, hint=self.hint)
 
 
