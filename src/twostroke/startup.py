@@ -116,13 +116,13 @@ def make_speed_probe(device: str) -> SpeedProbe:
     return SpeedProbe(resolve_device(device))
 
 
-def name_of_gpu(device: str) -> str:
+def name_of_device(device: str) -> str:
     """What a device calls itself; empty for a processor."""
     if device.startswith("cpu"):
         return ""
-    from twostroke.runtime.device import name_of_gpu
+    from twostroke.runtime.device import name_of_device
 
-    return name_of_gpu(device)
+    return name_of_device(device)
 
 
 def _load_tokenizer(folder: Path, chat: ChatTemplateConfig, seconds: dict[str, float]) -> Tokenizer:

@@ -104,8 +104,8 @@ def describe_model(
         ModelLoadError: Its description cannot be read.
     """
     from twostroke.simulator.cost.shown_costs import facts_of_engine
-    from twostroke.startup import make_speed_probe, name_of_gpu
+    from twostroke.startup import make_speed_probe, name_of_device
 
     probe = partial(make_speed_probe, info.device)
-    gpu = name_of_gpu(info.device)
+    gpu = name_of_device(info.device)
     return facts_of_engine(options, info, probe, gpu=gpu, efficiencies=efficiencies)

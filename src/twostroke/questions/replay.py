@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from twostroke.core.config import Batching
-from twostroke.observability.frames.columns import Frame
+from twostroke.observability.frames.columns import StepFrame
 
 
 class ReplayedRequest(msgspec.Struct):
@@ -81,7 +81,7 @@ class Side(msgspec.Struct):
     """
 
     settings: Settings
-    frame: Frame
+    frame: StepFrame
     first_token: list[float | None]
     finish: list[float | None]
     longest_gap: float = 0.0

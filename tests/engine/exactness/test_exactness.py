@@ -30,7 +30,7 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.hooks.drafts import Drafts
+from twostroke.runtime.hooks.drafts import ProposedDrafts
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
@@ -224,9 +224,11 @@ def test_every_output_equals_the_reference_without_a_cache(
             for index in range(call.request.params.n)
         }
         engine = LLMEngine(executor, config=config)
-        if guessing is not None and not any(isinstance(hook, Drafts) for hook in executor.hooks):
+        if guessing is not None and not any(
+            isinstance(hook, ProposedDrafts) for hook in executor.hooks
+        ):
             engine.scheduler.depth = FixedDepth(depth, needs_slots=needs_slots)
-            executor.hooks.insert(0, Drafts(make_proposer(guessing, calls, answers)))
+            executor.hooks.insert(0, ProposedDrafts(make_proposer(guessing, calls, answers)))
         outputs = run(engine, calls)
     for key, (expected, expected_reason) in answers.items():
         tokens, reason = outputs.get(key, ([], FinishReason.ABORT))

@@ -35,7 +35,7 @@ from twostroke.core.structured_outputs import StructuredOutputsParams
 from twostroke.core.wire import decode, encode
 from twostroke.engine.answer import CollectedAnswer
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.hooks.drafts import Drafts
+from twostroke.runtime.hooks.drafts import ProposedDrafts
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.scheduling.speculation import FixedDepth
@@ -376,7 +376,7 @@ def test_drafts_change_no_answer_with_a_form(engine: LLMEngine, guessing: Guessi
     alone = [answer.token_ids for answer in answers(engine, *wanted)]
     known = {str(number): tokens for number, tokens in enumerate(alone)}
     proposer = ScriptedProposer(known, guessing, VOCAB)
-    executor.hooks.insert(0, Drafts(proposer))
+    executor.hooks.insert(0, ProposedDrafts(proposer))
     engine.scheduler.depth = FixedDepth(4)
     try:
         assert [answer.token_ids for answer in answers(engine, *wanted)] == alone

@@ -47,7 +47,7 @@ class Price(msgspec.Struct):
     batches: list[int]
 
 
-class Measurement(msgspec.Struct):
+class ModelMeasurement(msgspec.Struct):
     """What was measured.
 
     Attributes:
@@ -73,11 +73,11 @@ class Meter:
     """Measures one at a time, and keeps the latest result."""
 
     def __init__(self) -> None:
-        self.latest: Measurement | None = None
+        self.latest: ModelMeasurement | None = None
         self._busy = False
         self._probe: Probe | None = None
 
-    async def measure(self, client: EngineClient, facts: ModelFacts) -> Measurement:
+    async def measure(self, client: EngineClient, facts: ModelFacts) -> ModelMeasurement:
         """Probe the machine, then run the batches; call on the event loop's thread.
 
         Raises:
@@ -96,7 +96,7 @@ class Meter:
             self._busy = False
         return self.latest
 
-    async def _measure(self, client: EngineClient, facts: ModelFacts) -> Measurement:
+    async def _measure(self, client: EngineClient, facts: ModelFacts) -> ModelMeasurement:
         began, at = time.monotonic(), time.time()
         busy = client.stats().num_running > 0
         flops, bandwidth = await asyncio.to_thread(self._speed, facts)
@@ -117,7 +117,7 @@ class Meter:
         sheet = facts.costs.ceilings
         batches = price_of(client, facts).batches
         groups, shared, missing = _groups(events, own, batches, facts)
-        return Measurement(
+        return ModelMeasurement(
             at=at,
             took=time.monotonic() - began,
             ceilings=Ceilings(

@@ -24,7 +24,7 @@ from twostroke.core.errors import (
 from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.caller import caller_of
 from twostroke.inspector.model.facts import FindFacts
-from twostroke.inspector.model.measuring import Measurement, Meter, Price, price_of
+from twostroke.inspector.model.measuring import Meter, ModelMeasurement, Price, price_of
 from twostroke.inspector.model.points import MAX_POINTS, paths, points_of
 from twostroke.inspector.model.tower import Tower, draw_tower
 from twostroke.inspector.routes import HEADERS
@@ -58,7 +58,7 @@ class ShownModel(msgspec.Struct):
     ceilings: Ceilings | None = None
     calibrated: Ceilings | None = None
     price: Price | None = None
-    measurement: Measurement | None = None
+    measurement: ModelMeasurement | None = None
     notes: list[str] = []
 
 

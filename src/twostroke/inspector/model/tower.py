@@ -9,7 +9,7 @@ from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.spec import ModelSpec
 
 
-class Part(msgspec.Struct):
+class TowerPart(msgspec.Struct):
     """Weights of one kind, of one layer; see ``WeightPart``."""
 
     name: str
@@ -37,7 +37,7 @@ class Storey(msgspec.Struct):
     title: str
     layers: int
     first: int
-    parts: list[Part]
+    parts: list[TowerPart]
     parameters: int
     bytes: float
     attention: str = ""
@@ -80,10 +80,10 @@ def draw_tower(name: str, model: ModelSpec, weights: str, kv_cache: str, ranks: 
         ConfigError: A format is unknown.
     """
     storeys: list[Storey] = []
-    runs: dict[int | None, list[Part]] = {}
-    ends: list[tuple[str, Part]] = []
+    runs: dict[int | None, list[TowerPart]] = {}
+    ends: list[tuple[str, TowerPart]] = []
     for part in model.weight_parts(weights, ranks):
-        shown = Part(
+        shown = TowerPart(
             part.name,
             part.group,
             part.copies,
@@ -137,7 +137,7 @@ def draw_tower(name: str, model: ModelSpec, weights: str, kv_cache: str, ranks: 
     )
 
 
-def _storey(title: str, parts: list[Part], layers: int, first: int) -> Storey:
+def _storey(title: str, parts: list[TowerPart], layers: int, first: int) -> Storey:
     return Storey(
         title,
         layers,

@@ -7,7 +7,7 @@ from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.hooks.constraints import Constraints
 from twostroke.runtime.hooks.distributions import Distributions
-from twostroke.runtime.hooks.drafts import Drafts, DraftsAcceptedAtARate
+from twostroke.runtime.hooks.drafts import DraftsAcceptedAtARate, ProposedDrafts
 from twostroke.runtime.hooks.prompt_scores import PromptScores
 from twostroke.runtime.hooks.tiers import NoAdapters, NoTiers, TierTransfers
 from twostroke.runtime.hooks.vectors import Vectors
@@ -33,7 +33,7 @@ def make_hooks(
     tiers = NoTiers() if transfers is None else TierTransfers(transfers)
     hooks: list[PassHook] = [tiers, NoAdapters()]
     if proposer is not None:
-        hooks.append(Drafts(proposer))
+        hooks.append(ProposedDrafts(proposer))
     if synthetic is not None:
         hooks.append(DraftsAcceptedAtARate(synthetic))
     return [*hooks, Constraints(constraints), Distributions(), vectors, PromptScores()]

@@ -10,7 +10,7 @@ import msgspec
 from twostroke.core.config import PolicyName, SchedulerConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.events import StartedRequest, StepEvent
-from twostroke.observability.frames.columns import Frame, encode_steps
+from twostroke.observability.frames.columns import StepFrame, encode_steps
 from twostroke.questions.replay import Replay, ReplayedRequest, ReplayJob, Settings, Side
 from twostroke.routing.routers import make_router
 from twostroke.simulator.cost.estimate import CostModel
@@ -138,7 +138,7 @@ def _gaps(events: Sequence[StepEvent]) -> list[float]:
     return sorted(gaps)
 
 
-def _name(frame: Frame, requests: Sequence[ReplayedRequest]) -> None:
+def _name(frame: StepFrame, requests: Sequence[ReplayedRequest]) -> None:
     """Give a frame the recording's ids."""
     frame.ids = [requests[int(name.removeprefix("r"))].request_id for name in frame.ids]
     for note in frame.notes:
