@@ -82,7 +82,7 @@ class ShareColumns(msgspec.Struct):
 
 
 class HeldBack(msgspec.Struct, array_like=True):
-    """Why a request got less than it lacks; ``request`` is an index into the frame's ``ids``, or -1."""
+    """Why a request got less than it lacks; ``request`` is an index into the ids, or -1."""
 
     request: int
     reason: str
@@ -91,7 +91,7 @@ class HeldBack(msgspec.Struct, array_like=True):
 
 
 class Depth(msgspec.Struct, array_like=True):
-    """A ``DepthChange``, of merged steps the last; ``request`` is an index into the frame's ``ids``."""
+    """A ``DepthChange``, of merged steps the last; ``request`` is an index into the ids."""
 
     request: int
     step: int
