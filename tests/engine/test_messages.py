@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests import wire
 from tests.engine.calls import TOKENIZER, call
 from tests.fakes import FakeExecutor
-from twostroke.core import wire
 from twostroke.core.errors import ErrorMessage, ShuttingDownError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob

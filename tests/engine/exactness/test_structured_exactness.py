@@ -22,6 +22,7 @@ from tests.proposers import GUESSING, Guessing, ScriptedProposer
 from tests.runtime.constraints.late_masks import late_masks
 from tests.server.tiny import VOCAB, checkpoint
 from tests.specs import resolved
+from tests.wire import decode, encode
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.constraints.constraint import AllowedTokens, Constraint, Grammar
 from twostroke.constraints.starting import start_constraint
@@ -32,7 +33,6 @@ from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import NewRequest
 from twostroke.core.structured_outputs import StructuredOutputsParams
-from twostroke.core.wire import decode, encode
 from twostroke.engine.answer import CollectedAnswer
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.runtime.hooks.drafts import ProposedDrafts
