@@ -120,9 +120,9 @@ def name_of_device(device: str) -> str:
     """What a device calls itself; empty for a processor."""
     if device.startswith("cpu"):
         return ""
-    from twostroke.runtime.device import name_of_device
+    from twostroke.runtime.device import name_of_gpu
 
-    return name_of_device(device)
+    return name_of_gpu(device)
 
 
 def _load_tokenizer(folder: Path, chat: ChatTemplateConfig, seconds: dict[str, float]) -> Tokenizer:

@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 _BLOCK_NAME = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}([0-9a-f]{{2}})?\.kv")
 _KIND_NAME = re.compile(r"[0-9a-f]{32}")
 _TEMPORARY = ".part"
-FLAG = "--kv-disk"  # that names the folder
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -60,6 +59,7 @@ class DiskFolder:
     Args:
         path: Made if it is not there, for this user only.
         kind: The blocks that are kept; files of other kinds count and may be evicted, no more.
+        flag: Which flag names the folder, for error messages.
 
     Attributes:
         file_bytes: Length of each block's file.
@@ -69,12 +69,12 @@ class DiskFolder:
         ConfigError: It cannot be made or opened, or another process owns it.
     """
 
-    def __init__(self, path: Path, kind: BlockKind) -> None:
+    def __init__(self, path: Path, kind: BlockKind, flag: str = "--kv-disk") -> None:
         self.kind = kind
         self.file_bytes = kind.file_bytes
         self.name = hashlib.blake2b(repr(tuple(kind)).encode(), digest_size=16).hexdigest()
-        self._path = path.absolute()
-        self._held = _open(self._path, self.name)
+        self._path, self._flag = path.absolute(), flag
+        self._held = _open(self._path, flag, self.name)
         try:
             self.found = self._look()
         except ConfigError:
@@ -94,7 +94,7 @@ class DiskFolder:
             there = (self._path / self.name).stat(follow_symlinks=False)
             if os.path.samestat(there, os.fstat(self._held.folder)):
                 return None
-        opened = _open(self._path, self.name, self._held)
+        opened = _open(self._path, self._flag, self.name, self._held)
         # The numbers stay, so that a thread that is using them goes on in the new folder.
         for fresh, held in zip(opened, self._held, strict=True):
             os.dup2(fresh, held, inheritable=False)
@@ -106,7 +106,7 @@ class DiskFolder:
             return OrderedDict(self._scan())
         except OSError as error:
             raise ConfigError(
-                f"{FLAG} {self._path}: {reason(error)}", hint="give a folder of its own"
+                f"{self._flag} {self._path}: {reason(error)}", hint="give a folder of its own"
             ) from error
 
     # ---- files -----------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class DiskFolder:
             os.close(descriptor)
 
 
-def _open(path: Path, name: str, held: _Descriptors | None = None) -> _Descriptors:
+def _open(path: Path, flag: str, name: str, held: _Descriptors | None = None) -> _Descriptors:
     """Make what is not there, lock it and open it.
 
     Args:
@@ -231,17 +231,17 @@ def _open(path: Path, name: str, held: _Descriptors | None = None) -> _Descripto
 
         try:
             if is_file(path):
-                raise ConfigError(f"{FLAG} {path} is a file", hint="give a folder")
+                raise ConfigError(f"{flag} {path} is a file", hint="give a folder")
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             root = own(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-            _warn_of_other_writers(os.fstat(root), path)
+            _warn_of_other_writers(os.fstat(root), path, flag)
             if held is not None and os.fstat(held.root).st_uid != os.fstat(root).st_uid:
-                raise ConfigError(f"{FLAG} {path} belongs to another user now", hint="remove it")
+                raise ConfigError(f"{flag} {path} belongs to another user now", hint="remove it")
             lock = own(os.open("lock", os.O_RDWR | os.O_CREAT | _FILE_FLAGS, 0o600, dir_fd=root))
             if held is not None and os.path.samestat(os.fstat(held.lock), os.fstat(lock)):
                 os.dup2(held.lock, lock, inheritable=False)  # the file is locked by that one
             else:
-                _take(lock, path)
+                _take(lock, path, flag)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, mode=0o700, dir_fd=root)
             folder = own(os.open(name, _FOLDER_FLAGS, dir_fd=root))
@@ -249,33 +249,33 @@ def _open(path: Path, name: str, held: _Descriptors | None = None) -> _Descripto
             forbidden = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
             which = "that this user may write" if forbidden else "of its own"
             raise ConfigError(
-                f"{FLAG} {path}: {reason(error)}", hint=f"give a folder {which}"
+                f"{flag} {path}: {reason(error)}", hint=f"give a folder {which}"
             ) from error
         opened.pop_all()
     return _Descriptors(root, lock, folder)
 
 
-def _take(lock: int, path: Path) -> None:
+def _take(lock: int, path: Path, flag: str) -> None:
     """Lock the folder's lock file for this process, which ends with the descriptor."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         owner = os.read(lock, 32).decode("ascii", "replace").strip()
         raise ConfigError(
-            f"{FLAG} {path} is in use by another process" + (f" ({owner})" if owner else ""),
+            f"{flag} {path} is in use by another process" + (f" ({owner})" if owner else ""),
             hint="end that process, or give each process a folder of its own",
         ) from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"pid {os.getpid()}\n".encode(), 0)
 
 
-def _warn_of_other_writers(status: os.stat_result, path: Path) -> None:
+def _warn_of_other_writers(status: os.stat_result, path: Path, flag: str) -> None:
     """Checksums show accidents: who may write here can put blocks of his own under a key."""
     if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:
         logger.warning(
             "%s %s: other users may write here, and so change what the model has read;"
             " take their rights away (chmod go-w) or give a folder of your own",
-            FLAG,
+            flag,
             path,
         )
 

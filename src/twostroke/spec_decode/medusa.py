@@ -19,9 +19,6 @@ from twostroke.layers.linear import Linear
 from twostroke.spec_decode.base import FinishedPass
 
 Logits = Callable[[Tensor], Tensor]
-# One layer of all heads, each of which maps its state ``x`` to ``x + silu(x @ weight + bias)``:
-# gives the inner states of the first heads, before ``silu``, ``[heads, rows, hidden]``.
-ResidualLayer = Callable[[Tensor], Tensor]
 # Passes of each number of heads before the first request's. The second may be slow as well.
 WARM_UPS = 3
 
@@ -49,6 +46,11 @@ class LayerByHead(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.stack([head(state) for head, state in zip(self.heads, x)])
+
+
+# One layer of all heads, each of which maps its state ``x`` to ``x + silu(x @ weight + bias)``:
+# gives the inner states of the first heads, before ``silu``, ``[heads, rows, hidden]``.
+ResidualLayer = StackedLayer | LayerByHead
 
 
 class MedusaHeads:
