@@ -10,8 +10,8 @@ import asyncio
 
 from twostroke import SamplingParams, start_async_engine
 from twostroke.core.config import EngineConfig
-from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.core.generation_request import GenerationRequest
+from twostroke.engine.clients.thread import AsyncEngine
 
 
 async def follow(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 
-from twostroke.core import wire
+from tests import wire
 from twostroke.core.errors import ErrorMessage, TwostrokeError
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.step import ScheduledRequest, StepPlan, StepResult

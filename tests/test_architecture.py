@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 from textwrap import dedent
 
@@ -21,6 +24,14 @@ MAX_LINES = 400
 MAX_FILES_OF_A_RECIPE = 5
 # Files that may be longer, each with its reason.
 LONGER: dict[str, str] = {}
+# Public names that two files may define, each with its reason.
+DEFINED_TWICE = {
+    **dict.fromkeys(("main", "serve", "simulate"), "commands, named as what one types"),
+    **dict.fromkeys(
+        ("AllowedTools", "CalledFunction", "ShownModel", "TextFields"),
+        "two dialects call it so, and the API's document shows the name",
+    ),
+}
 
 
 def parts_of_the_package() -> list[str]:
@@ -78,6 +89,43 @@ def test_a_folder_has_few_files() -> None:
         if path.name != "__init__.py"
     )
     assert not {name for name, count in counts.items() if count > MAX_FILES}
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """The source by the names of its modules."""
+    return {
+        ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): (
+            ast.parse(path.read_text())
+        )
+        for path in SOURCE.rglob("*.py")
+    }
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    """Not even for types alone, or within a function: of two modules one can be read first."""
+    imported = {
+        name: {
+            target
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module
+            for target in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+            if target in modules() and target != name
+        }
+        for name, tree in modules().items()
+    }
+    TopologicalSorter(imported).prepare()  # raises CycleError
+
+
+def test_a_public_name_is_defined_once() -> None:
+    """A search for one finds one thing."""
+    places = defaultdict(set)
+    for module, tree in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                places[node.name].add(module)
+    twice = {name for name, where in places.items() if len(where) > 1 and name[0] != "_"}
+    assert twice <= DEFINED_TWICE.keys()
 
 
 def test_every_decision_is_in_the_index() -> None:

@@ -35,12 +35,11 @@ from benchmarks.environment import OtherPrograms, environment
 from benchmarks.inspector import page_cost
 from benchmarks.inspector.traffic import send, serving
 from tests.inspector.browser import opened, running_browser
-from twostroke.inspector.columns import encode_steps
+from tests.inspector.showing import page_of
 from twostroke.inspector.recording import Recording
 from twostroke.inspector.static_files import known_files
+from twostroke.observability.frames.columns import encode_steps
 from twostroke.observability.recorder import read_jsonl
-from twostroke.server.inspecting import inspecting_server
-from twostroke.server.options import ServerOptions
 
 RESULTS = Path(__file__).parents[1] / "results/inspector.json"
 CLIENTS = 24
@@ -178,35 +177,27 @@ def _slope(values: list[float]) -> float:
 def opened_in_browser(path: Path) -> dict[str, float]:
     """Seconds until the page shows a recording, and until it shows another moment."""
     source = Recording(path)
-    server, listener, address = inspecting_server(source, ServerOptions(port=0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        with running_browser() as browser:
-            with opened(browser, f"{address}#/live?at=0") as page:
-                page.wait_for_selector(".step h2")
-            began = time.perf_counter()
-            middle = source.describe().last_step // 2
-            with opened(browser, f"{address}#/live?at={middle}") as page:
-                page.wait_for_selector(".step h2", timeout=60_000)
-                shown = time.perf_counter() - began
-                source.wait_until_read(300)
-                jumps = []
-                for number in range(1, 10):
-                    step = source.describe().last_step * number // 10
-                    start = time.perf_counter()
-                    page.evaluate(f"location.hash = '#/live?at={step}'")
-                    page.wait_for_function(
-                        "step => document.querySelector('footer .num').textContent"
-                        ".replace(/\\D/g, '') === String(step)",
-                        arg=step,
-                        timeout=60_000,
-                    )
-                    jumps.append(time.perf_counter() - start)
-    finally:
-        source.close()
-        server.should_exit = True
-        thread.join(timeout=10)
+    with page_of(source) as address, running_browser() as browser:
+        with opened(browser, f"{address}#/live?at=0") as page:
+            page.wait_for_selector(".step h2")
+        began = time.perf_counter()
+        middle = source.describe().last_step // 2
+        with opened(browser, f"{address}#/live?at={middle}") as page:
+            page.wait_for_selector(".step h2", timeout=60_000)
+            shown = time.perf_counter() - began
+            source.wait_until_read(300)
+            jumps = []
+            for number in range(1, 10):
+                step = source.describe().last_step * number // 10
+                start = time.perf_counter()
+                page.evaluate(f"location.hash = '#/live?at={step}'")
+                page.wait_for_function(
+                    "step => document.querySelector('footer .num').textContent"
+                    ".replace(/\\D/g, '') === String(step)",
+                    arg=step,
+                    timeout=60_000,
+                )
+                jumps.append(time.perf_counter() - start)
     return {"page_seconds_to_open": shown, "page_median_jump_seconds": statistics.median(jumps)}
 
 

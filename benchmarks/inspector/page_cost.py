@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,10 +19,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.inspector.browser import opened, running_browser
+from tests.inspector.showing import page_of
 from twostroke.cli.main import run
 from twostroke.inspector.recording import Recording
-from twostroke.server.inspecting import inspecting_server
-from twostroke.server.options import ServerOptions
 
 METRICS = ("TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration")
 FRAMES = """async (milliseconds) => {
@@ -52,15 +50,8 @@ def playing(requests: int) -> Iterator[str]:
         assert run(["simulate", "pilot", "--gpu", "cpu", *flags, "--record", str(path)]) == 0
         source = Recording(path, "simulation")
         source.wait_until_read(300)
-        server, listener, address = inspecting_server(source, ServerOptions(port=0))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
+        with page_of(source) as address:
             yield address
-        finally:
-            source.close()
-            server.should_exit = True
-            thread.join(timeout=10)
 
 
 def cost_of(page: Any, seconds: float) -> dict[str, Any]:

@@ -23,10 +23,8 @@ import httpx
 from benchmarks.inspector.traffic import LONG, SYSTEM, send, serving
 from tests.inspector.browser import opened, running_browser
 from tests.inspector.fleets import fleet_page
+from tests.inspector.showing import showing
 from twostroke.cli.main import run
-from twostroke.inspector.recording import Recording
-from twostroke.server.inspecting import inspecting_server
-from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -141,21 +139,13 @@ def of_recording() -> None:
         with serving("--max-num-batched-tokens", "512", "--record", str(path)) as url:
             asyncio.run(send(url, 8.0, 12))
         last = sum(1 for _ in path.open()) - 1
-        source = Recording(path, "recording")
-        server, listener, address = inspecting_server(source, ServerOptions(port=0))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
+        with showing("recording", path) as address:
             for page, size, theme in pages(f"{address}#/timeline?at={last}"):
                 time.sleep(1.5)
                 page.click("text=Who stuttered?")
                 page.wait_for_selector("aside >> text=Its longest gap")
                 time.sleep(0.4)
                 keep(page, "timeline", size, theme)
-        finally:
-            source.close()
-            server.should_exit = True
-            thread.join(timeout=10)
 
 
 def of_speculation() -> None:

@@ -250,7 +250,7 @@ def span_milliseconds() -> float:
 
     from twostroke.observability.tracing import names
     from twostroke.observability.tracing.spans import SpanMaker
-    from twostroke.observability.tracing.timelines import Chunk, Progress, Sampling
+    from twostroke.observability.tracing.timelines import Progress, PromptChunk, Sampling
     from twostroke.observability.tracing.trace import RequestTrace
 
     trace = RequestTrace(None, {}, lambda _: None)
@@ -259,7 +259,7 @@ def span_milliseconds() -> float:
     for stage in (names.READ, names.CONTEXT, names.TOKENISE, names.PREPARE):
         trace.stage(stage, {names.NUM_TOKENS: 100})
     timeline = Timeline("chatcmpl-1", 0, trace.began, Sampling.of(SamplingParams()), 256)
-    timeline.chunks += [Chunk(trace.began, trace.began, 1, 0, 256, 64)] * 2
+    timeline.chunks += [PromptChunk(trace.began, trace.began, 1, 0, 256, 64)] * 2
     timeline.progress += [Progress(trace.began, 32, 20, 64)] * 2
     timeline.first_scheduled = timeline.first_token = timeline.ended = trace.began
     trace.keep(timeline)

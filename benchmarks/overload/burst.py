@@ -19,7 +19,7 @@ from benchmarks.overload.mixes import LONG_PROMPT
 from benchmarks.overload.simulated import RESULTS, model_folder
 from twostroke.core.config import SchedulerConfig
 from twostroke.observability.events import StepEvent
-from twostroke.observability.latency import Distribution
+from twostroke.observability.latency import LatencyDistribution
 from twostroke.observability.recorder import Recorder
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario
@@ -54,7 +54,7 @@ def main(
     rows = ["| budget | steps in the burst | gap, median | P99 | longest |", "|---" * 5 + "|"]
     for name, events in runs.items():
         gaps = [event.duration for event in events if _decodes(event) and event.time >= BURST]
-        spread = Distribution.of(gaps, (50, 99))
+        spread = LatencyDistribution.of(gaps, (50, 99))
         rows.append(
             f"| {name} | {len(gaps)} | {1000 * spread.percentiles[50]:.1f} ms |"
             f" {1000 * spread.percentiles[99]:.1f} ms | {1000 * max(gaps):.1f} ms |"

@@ -29,7 +29,7 @@ from benchmarks.overload.mixes import LONG_PROMPT, MIXES, Mix, write_mix
 from benchmarks.overload.simulated import RESULTS, model_folder
 from benchmarks.server import running_server
 from twostroke.core.config import SchedulerConfig
-from twostroke.observability.latency import Distribution
+from twostroke.observability.latency import LatencyDistribution
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.simulate import simulate
@@ -172,7 +172,7 @@ def _live(
 
 
 def _mean(values: list[float]) -> float:
-    return Distribution.of(values).mean
+    return LatencyDistribution.of(values).mean
 
 
 def _text(record: Mapping[str, Any], outcomes: list[Outcome], target: float) -> tuple[str, int]:

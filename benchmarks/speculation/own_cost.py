@@ -23,7 +23,7 @@ from benchmarks.speculation.never_slower import PROMPT, TEMPERATURE
 from benchmarks.speculation.rounds import engines, run_round
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.hooks.drafts import Drafts
+from twostroke.runtime.hooks.drafts import ProposedDrafts
 from twostroke.runtime.torch_executor import TorchExecutor
 
 
@@ -63,7 +63,7 @@ def _measured(
     """Seconds of each step by part."""
     depth, executor = engine.scheduler.depth, engine.executor
     assert isinstance(executor, TorchExecutor)
-    drafts = next((hook for hook in executor.hooks if isinstance(hook, Drafts)), None)
+    drafts = next((hook for hook in executor.hooks if isinstance(hook, ProposedDrafts)), None)
     proposer = None if drafts is None else drafts.proposer
     parts = {
         "choose": depth,

@@ -117,7 +117,7 @@ def make_speed_probe(device: str) -> SpeedProbe:
     return SpeedProbe(resolve_device(device))
 
 
-def name_of_gpu(device: str) -> str:
+def name_of_device(device: str) -> str:
     """What a device calls itself; empty for a processor."""
     if device.startswith("cpu"):
         return ""

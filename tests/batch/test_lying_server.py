@@ -273,7 +273,7 @@ async def test_the_number_of_choices_is_what_was_asked_for(tmp_path: Path) -> No
     for choices, fault in ((texts, None), (texts[:3], "the answer has 3 choices instead of 4")):
         raw = json.dumps({**HONEST, "choices": choices}).encode()
         answer = answers.Answer(200, httpx.Headers(), raw)
-        output, _ = answers.make_output(asked, answer)
+        output, _ = answers.output_line(asked, answer)
         assert (output.error and output.error.message) == fault
 
 

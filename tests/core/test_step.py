@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests import wire
 from tests.specs import resolved
-from twostroke.core import wire
 from twostroke.core.errors import (
     EngineDeadError,
     EngineError,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests import wire
 from tests.checkpoints import tiny_config, write_checkpoint
-from twostroke.core import wire
 from twostroke.core.config import EngineConfig
 from twostroke.core.distribution import Distribution
 from twostroke.core.errors import InvalidRequestError

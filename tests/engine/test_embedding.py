@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests import wire
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
-from twostroke.core import wire
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.core.generation_request import GenerationRequest, pooling_request

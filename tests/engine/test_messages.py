@@ -9,9 +9,9 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from tests import wire
 from tests.engine.calls import TOKENIZER, call
 from tests.fakes import FakeExecutor
-from twostroke.core import wire
 from twostroke.core.config import EngineConfig, ObservabilityConfig, SchedulerConfig
 from twostroke.core.errors import ErrorMessage, InvalidRequestError, ShuttingDownError
 from twostroke.core.generation_request import GenerationRequest

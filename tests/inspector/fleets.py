@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+from tests.inspector.showing import page_over
 from twostroke.cli.main import run
 from twostroke.inspector.fleet.recorded_fleet import RecordedFleet
-from twostroke.server.inspecting import fleet_app, serving
-from twostroke.server.options import ServerOptions
+from twostroke.server.inspecting import fleet_app
 
 REPLICAS = 3
 
@@ -32,14 +31,10 @@ def fleet_recording() -> Path:
 def fleet_page(path: Path) -> Iterator[str]:
     """The address of the page over a fleet's file, all of it read."""
     fleet = RecordedFleet(path)
-    server, listener, address = serving(fleet_app(fleet), ServerOptions(port=0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        for replica in fleet.replicas:
-            assert replica is None or replica.wait_until_read(30)
-        yield address
-    finally:
-        server.should_exit = True
-        thread.join(timeout=10)
-        fleet.close()
+    with page_over(fleet_app(fleet)) as address:
+        try:
+            for replica in fleet.replicas:
+                assert replica is None or replica.wait_until_read(30)
+            yield address
+        finally:
+            fleet.close()

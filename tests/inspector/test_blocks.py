@@ -8,7 +8,7 @@ from tests.server.tiny import make_engine
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.inspector.blocks import draw_blocks
-from twostroke.inspector.visibility import Visibility
+from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.snapshot import BlockState
 
 PROMPT = list(range(1, 18))  # four full blocks of four, and one token

@@ -9,22 +9,17 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-from tests.inspector.browser import needs_browser, opened, running_browser, violations
-from tests.inspector.recorded import events, recording
+from tests.inspector.browser import needs_browser, opened, violations
+from tests.inspector.recorded import events
+from tests.inspector.showing import showing
 from tests.server.running import running_server, wait_until
 from tests.server.tiny import tiny_engine
 from twostroke.core.config import ObservabilityConfig
-from twostroke.inspector.recording import Recording
-from twostroke.inspector.source import Kind
-from twostroke.server.inspecting import inspecting_server
-from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -39,12 +34,6 @@ SEEN = {
     "request": "ol.stations li",
     "kv": "text=Block map",
 }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -71,26 +60,6 @@ def live() -> Iterator[str]:
         stop.set()
         for thread in threads:
             thread.join(timeout=30)
-
-
-@contextmanager
-def showing(kind: Kind, path: Path | None = None) -> Iterator[str]:
-    source = Recording(path or recording(), kind)
-    server, listener, address = inspecting_server(source, ServerOptions(port=0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield address
-    finally:
-        source.close()
-        server.should_exit = True
-        thread.join(timeout=10)
-
-
-@pytest.fixture(scope="module")
-def recorded() -> Iterator[str]:
-    with showing("recording") as address:
-        yield address
 
 
 def step_shown(page: Page) -> int:

@@ -12,7 +12,7 @@ from tests.server.tiny import make_engine
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.inspector.content import OVERHEAD, Content, ContentBook, TokenPage, token_page
+from twostroke.inspector.content import OVERHEAD, ContentBook, RequestContent, TokenPage, token_page
 from twostroke.sampling.random import uniforms
 
 PROMPT = list(range(1, 18))
@@ -120,14 +120,14 @@ def test_characters_of_several_tokens_belong_to_the_last_and_others_are_replaced
     tokenizer = engine.tokenizer
     assert tokenizer is not None
     emoji = tokenizer.encode("a\U0001f600b", add_special_tokens=False)
-    content = Content("", len(emoji), 0, 1.0, None)
+    content = RequestContent("", len(emoji), 0, 1.0, None)
     content.tokens.extend(emoji)
     texts = token_page(content, tokenizer, 0, 99).texts
     assert "".join(text or "" for text in texts) == "a\U0001f600b"
     assert None in texts
     # From the middle of it on, and a character that never ends.
     assert token_page(content, tokenizer, texts.index(None) + 1, 99).texts[-1] == "b"
-    broken = Content("", 3, 0, 1.0, None)
+    broken = RequestContent("", 3, 0, 1.0, None)
     broken.tokens.extend([emoji[1], emoji[0], emoji[1]])
     shown = token_page(broken, tokenizer, 0, 99).texts
     assert shown[1] == "\ufffda"
@@ -138,7 +138,7 @@ def test_characters_of_several_tokens_belong_to_the_last_and_others_are_replaced
 def test_infinite_log_probabilities_are_none() -> None:
     engine = make_engine()
     assert engine.tokenizer is not None
-    content = Content("", 1, 0, 1.0, None)
+    content = RequestContent("", 1, 0, 1.0, None)
     content.tokens.extend([1, 2])
     content.logprobs.append(-math.inf)
     assert token_page(content, engine.tokenizer, 0, 9).logprobs == [None, None]

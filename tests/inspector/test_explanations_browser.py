@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.inspector.browser import needs_browser, opened, running_browser
+from tests.inspector.browser import needs_browser, opened
 from tests.server.running import running_server
 from tests.server.tiny import tiny_engine
 from twostroke.core.config import ObservabilityConfig
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 
 pytestmark = needs_browser
 OPEN = "details.how[open]"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ import pytest
 from tests.inspector.compare.test_routes import inspecting
 from tests.inspector.recorded import events, recording
 from twostroke.engine.clients.base import EngineClient
-from twostroke.inspector.columns import encode_steps
 from twostroke.inspector.live import LiveSource
-from twostroke.inspector.merged_rows import merge_rows
 from twostroke.inspector.recording import Recording
 from twostroke.observability.events import StepEvent
+from twostroke.observability.frames.columns import encode_steps
+from twostroke.observability.frames.merged_rows import merge_rows
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import pytest
 
 from tests.inspector.recorded import events, recording
 from twostroke.core.errors import ConfigError
-from twostroke.inspector.columns import MAX_SHARES, MAX_STEPS, Frame, encode_steps
 from twostroke.inspector.recording import MAX_DECODED, Recording
 from twostroke.inspector.source import Fit
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import StepEvent
+from twostroke.observability.frames.columns import MAX_SHARES, MAX_STEPS, StepFrame, encode_steps
+from twostroke.observability.frames.visibility import Visibility
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def source() -> Iterator[Recording]:
     opened.close()
 
 
-def frame(source: Recording, begin: int, end: int) -> Frame:
+def frame(source: Recording, begin: int, end: int) -> StepFrame:
     return asyncio.run(source.frame(begin, end, None, max_steps=MAX_STEPS, max_shares=MAX_SHARES))
 
 
@@ -38,7 +38,7 @@ def test_any_range_equals_the_events_of_the_file(source: Recording) -> None:
 def test_the_moment_is_never_merged(source: Recording) -> None:
     """The page fills its store by these: a merged step would be no step of the engine's."""
 
-    def fitting(fit: Fit) -> Frame:
+    def fitting(fit: Fit) -> StepFrame:
         return asyncio.run(source.frame(10, 200, None, max_steps=4096, max_shares=100, fit=fit))
 
     assert fitting("merge").merged > 1

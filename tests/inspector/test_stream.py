@@ -8,11 +8,11 @@ import time
 from typing import Any
 
 from tests.inspector.recorded import events
-from twostroke.inspector.columns import Frame, StepColumns, encode_steps
 from twostroke.inspector.source import Description, Fit, Overview, State
 from twostroke.inspector.stream import stream_frames
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import StepEvent
+from twostroke.observability.frames.columns import StepColumns, StepFrame, encode_steps
+from twostroke.observability.frames.visibility import Visibility
 
 
 class Growing:
@@ -35,7 +35,7 @@ class Growing:
         max_steps: int,
         max_shares: int,
         fit: Fit = "merge",
-    ) -> Frame:
+    ) -> StepFrame:
         kept = self.events[max(begin, self.first) : end]
         return encode_steps(kept, visible, max_steps=max_steps, max_shares=max_shares)
 

@@ -15,6 +15,9 @@ from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
 
 BLOCK_SIZE = 16
+# Rows and context of each request: alone, few, and more than one task of rows; from an empty cache
+# and on top of a context.
+MIXED = ([1, 3, 1, 8, 20, 1, 30, 130, 60], [1, 50, 200, 130, 20, 16, 77, 150, 60])
 
 
 @pytest.fixture
@@ -85,11 +88,7 @@ def test_equals_sdpa_on_any_mix(
         return torch.randn(*shape, generator=generator).to(dtype)
 
     num_blocks = 60
-    # Alone, few, and more than one task of rows; from an empty cache and on top of a context.
-    query_lens, context_lens = (
-        [1, 3, 1, 8, 20, 1, 30, 130, 60],
-        [1, 50, 200, 130, 20, 16, 77, 150, 60],
-    )
+    query_lens, context_lens = MIXED
     tokens = sum(query_lens)
     caches = [random(num_blocks, BLOCK_SIZE, kv_heads, head_dim) for _ in range(2)]
     inputs = [

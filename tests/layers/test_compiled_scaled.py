@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.layers.test_compiled import metadata_of
+from tests.layers.test_compiled import MIXED, metadata_of
 from twostroke.core.config import KVCacheDtype
 from twostroke.kernels.library import Library, load_library
 from twostroke.layers.attention.compiled import CompiledBackend
@@ -67,11 +67,7 @@ def test_equals_the_dequantised_blocks_on_any_mix(
     if name == "int4" and head_dim % 32:
         pytest.skip("refused: no whole groups")
     generator = torch.Generator().manual_seed(heads)
-    # Alone, few, and more than one task of rows; from an empty cache and on top of a context.
-    query_lens, context_lens = (
-        [1, 3, 1, 8, 20, 1, 30, 130, 60],
-        [1, 50, 200, 130, 20, 16, 77, 150, 60],
-    )
+    query_lens, context_lens = MIXED
     tokens = sum(query_lens)
     inputs = [
         torch.randn(tokens, count, head_dim, generator=generator).to(dtype)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from twostroke.observability.latency import (
-    Distribution,
+    LatencyDistribution,
     latency_fields,
     latency_rows,
     meets_targets,
@@ -21,7 +21,7 @@ def test_percentiles_are_interpolated() -> None:
     assert percentile([1.0, 2.0, 3.0, 4.0], 90) == pytest.approx(3.7)
     assert percentile([5.0], 99) == 5.0
     assert percentile([], 50) == 0.0
-    spread = Distribution.of([3.0, 1.0, 2.0])
+    spread = LatencyDistribution.of([3.0, 1.0, 2.0])
     assert spread.mean == 2.0
     assert list(spread.percentiles) == [50, 90, 95, 99]
     assert list(spread.percentiles.values()) == pytest.approx([2.0, 2.8, 2.9, 2.98])
@@ -46,7 +46,7 @@ def test_a_good_request_exceeds_no_target() -> None:
 
 
 def test_reports_are_in_milliseconds() -> None:
-    distribution = Distribution.of([0.001, 0.003], (50, 99))
+    distribution = LatencyDistribution.of([0.001, 0.003], (50, 99))
     fields = latency_fields("ttft", distribution)
     assert fields == pytest.approx({"mean_ttft_ms": 2, "median_ttft_ms": 2, "p99_ttft_ms": 2.98})
     assert latency_rows({"TTFT": distribution}) == (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.scheduling.harness import BLOCK, Harness, make_request
-from tests.scheduling.test_tiers import Tiers, fill, run
+from tests.scheduling.test_tiers import PROMPT, evicted, run
 from twostroke.core.step import StepResult
 from twostroke.observability.events import StepEvent
 from twostroke.observability.observer import ObservedStep
@@ -15,12 +15,8 @@ from twostroke.scheduling.stats import read_stats
 
 def returned() -> Harness:
     """A prefix of five blocks has been evicted to host memory and begins to come back."""
-    harness = Harness(num_blocks=8, open_tiers=Tiers(host=40))
-    prompt = list(range(5 * BLOCK + 1))
-    harness.scheduler.add(make_request("first", prompt, 2))
-    run(harness)
-    fill(harness)
-    harness.scheduler.add(make_request("again", prompt, 2))
+    harness, _ = evicted()
+    harness.scheduler.add(make_request("again", PROMPT, 2))
     harness.step()
     return harness
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from training.bank import load_bank
-from twostroke.cli.terminal_chat.demo_tools import tool_schemas
+from twostroke.cli.terminal_chat.demo_tools import demo_tool_schemas
 from twostroke.core.config import EngineConfig
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.runtime.loading import load_torch_executor
@@ -71,9 +71,9 @@ def test_tools_are_declared_as_transformers_would() -> None:
     ]
     template = ChatTemplate.from_tokenizer(tokenizer)
     for messages in ([MESSAGES[1], *turns], [*MESSAGES, *turns]):
-        text = template.render(messages, tools=tool_schemas(), add_generation_prompt=True)
+        text = template.render(messages, tools=demo_tool_schemas(), add_generation_prompt=True)
         assert text == theirs.apply_chat_template(
-            messages, tools=tool_schemas(), add_generation_prompt=True, tokenize=False
+            messages, tools=demo_tool_schemas(), add_generation_prompt=True, tokenize=False
         )
         assert text.count("tools: kv_cache_size(model, tokens), decode_speed(model, gpu)") == 1
         assert text.count(f"{json.dumps(arguments)}}}\n</tool_call>") == 2

@@ -16,7 +16,7 @@ from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InsufficientMemoryError, ModelLoadError, TwostrokeError
 from twostroke.models.support import parse_runnable
-from twostroke.runtime.weights import check_length
+from twostroke.runtime.weights import check_context_fits
 from twostroke.startup import load_engine
 from twostroke.text.chat_template import ChatTemplate
 
@@ -180,5 +180,5 @@ def test_a_context_that_fits_in_int4_is_let_in(
     assert int(spec.kv_bytes_per_token("int4")) * 4 < per_token
     device = torch.device("cpu")
     with pytest.raises(InsufficientMemoryError, match=f"one request of {length} tokens"):
-        check_length(length, spec, "float32", 0, device)
-    check_length(length, spec, "int4", 0, device)
+        check_context_fits(length, spec, "float32", 0, device)
+    check_context_fits(length, spec, "int4", 0, device)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tests import wire
 from tests.fakes import FakeExecutor, OpenTiers, next_token
 from tests.specs import resolved
-from twostroke.core import wire
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.kv_tier_config import PreemptionName

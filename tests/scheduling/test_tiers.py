@@ -23,6 +23,8 @@ from twostroke.core.step import Reason
 from twostroke.kv_cache.connector import KVConnector, TierInfo
 from twostroke.kv_tiers.memory_tier import MemoryTier
 
+PROMPT = list(range(5 * BLOCK + 1))
+
 
 class Tiers:
     """Opens tiers in memory of so many blocks, and keeps them for the test."""
@@ -134,14 +136,20 @@ def fill(harness: Harness, num_requests: int = 6) -> None:
     run(harness)
 
 
+def evicted(tiers: Tiers | None = None, num_blocks: int = 8) -> tuple[Harness, Request]:
+    """Of a request of five blocks all are in host memory, and none is in the cache."""
+    harness = Harness(num_blocks=num_blocks, open_tiers=tiers or Tiers(host=40))
+    first = make_request("first", PROMPT, 2)
+    harness.scheduler.add(first)
+    run(harness)
+    fill(harness, max(6, num_blocks // 2))
+    return harness, first
+
+
 def test_an_evicted_prefix_comes_back_from_host_memory() -> None:
     """A later request loads it instead of computing it, and the plans name the blocks."""
-    harness = Harness(num_blocks=8, open_tiers=Tiers(host=40))
-    prompt = list(range(5 * BLOCK + 1))
-    harness.scheduler.add(make_request("first", prompt, 2))
-    run(harness)
-    fill(harness)
-    again = make_request("again", prompt, 2)
+    harness, _ = evicted()
+    again = make_request("again", PROMPT, 2)
     harness.scheduler.add(again)
     harness.step()
     assert not harness.last.scheduled
@@ -149,17 +157,13 @@ def test_an_evicted_prefix_comes_back_from_host_memory() -> None:
     assert Reason.LOADING in harness.reasons()
     run(harness)
     assert again.num_cached_tokens == 5 * BLOCK
-    assert again.output_token_ids == expected_output(again, prompt)
+    assert again.output_token_ids == expected_output(again, PROMPT)
     assert harness.scheduler.tiers.counts.loaded["host"] == 5
 
 
 def test_other_requests_run_while_one_loads() -> None:
-    harness = Harness(num_blocks=16, open_tiers=Tiers(host=40))
-    prompt = list(range(5 * BLOCK + 1))
-    harness.scheduler.add(make_request("first", prompt, 2))
-    run(harness)
-    fill(harness, 8)
-    harness.scheduler.add(make_request("again", prompt, 2))
+    harness, _ = evicted(num_blocks=16)
+    harness.scheduler.add(make_request("again", PROMPT, 2))
     harness.scheduler.add(make_request("other", [7, 8, 9], 2))
     harness.step()
     assert list(harness.last.scheduled) == ["other"]
@@ -167,12 +171,8 @@ def test_other_requests_run_while_one_loads() -> None:
 
 
 def test_salts_are_apart_in_tiers() -> None:
-    harness = Harness(num_blocks=8, open_tiers=Tiers(host=40))
-    prompt = list(range(5 * BLOCK + 1))
-    harness.scheduler.add(make_request("first", prompt, 2))
-    run(harness)
-    fill(harness)
-    again = make_request("again", prompt, 2)
+    harness, _ = evicted()
+    again = make_request("again", PROMPT, 2)
     respecify(again, cache_salt="another tenant")
     harness.scheduler.add(again)
     run(harness)
@@ -213,12 +213,8 @@ def test_swap_space_is_bounded_and_given_back() -> None:
 
 def test_a_request_that_ends_while_its_blocks_load_leaks_none() -> None:
     """The executor still writes into them, so they stay taken until it says that it is through."""
-    harness = Harness(num_blocks=8, open_tiers=Tiers(host=40))
-    prompt = list(range(5 * BLOCK + 1))
-    harness.scheduler.add(make_request("first", prompt, 2))
-    run(harness)
-    fill(harness)
-    harness.scheduler.add(make_request("again", prompt, 2))
+    harness, _ = evicted()
+    harness.scheduler.add(make_request("again", PROMPT, 2))
     plan = harness.scheduler.schedule(0.0)
     assert plan.block_loads
     harness.scheduler.finish("again", FinishReason.ABORT, 0.0)
@@ -231,12 +227,8 @@ def test_a_request_that_ends_while_its_blocks_load_leaks_none() -> None:
 
 def test_a_cleared_cache_stays_empty_of_what_was_on_its_way() -> None:
     """The load goes on, as the executor writes; its request computes what it waited for."""
-    harness = Harness(num_blocks=8, open_tiers=Tiers(host=40))
-    prompt = list(range(5 * BLOCK + 1))
-    harness.scheduler.add(make_request("first", prompt, 2))
-    run(harness)
-    fill(harness)
-    again = make_request("again", prompt, 2)
+    harness, _ = evicted()
+    again = make_request("again", PROMPT, 2)
     harness.scheduler.add(again)
     plan = harness.scheduler.schedule(0.0)
     assert plan.block_loads
@@ -246,7 +238,7 @@ def test_a_cleared_cache_stays_empty_of_what_was_on_its_way() -> None:
     assert harness.kv.pool.num_cached == 0
     run(harness)
     assert again.num_cached_tokens == 0
-    assert again.output_token_ids == expected_output(again, prompt)
+    assert again.output_token_ids == expected_output(again, PROMPT)
 
 
 @pytest.mark.parametrize("groups", [KVGroups((None,)), KVGroups((None, 6))])
@@ -284,19 +276,14 @@ def test_a_cleared_cache_empties_the_swap_space_too() -> None:
 def test_a_load_that_fails_is_tried_as_far_as_it_can_be() -> None:
     """One block is lost: those before it are loaded, the rest is computed."""
     tiers = Tiers(host=40)
-    harness = Harness(num_blocks=8, open_tiers=tiers)
-    prompt = list(range(5 * BLOCK + 1))
-    first = make_request("first", prompt, 2)
-    harness.scheduler.add(first)
-    run(harness)
-    fill(harness)
+    harness, first = evicted(tiers)
     tiers.tiers["host"].drop([first.block_hashes[3]])
     tiers.tiers["host"].changes()  # as if it had happened just after the scheduler looked
-    again = make_request("again", prompt, 2)
+    again = make_request("again", PROMPT, 2)
     harness.scheduler.add(again)
     run(harness)
     assert again.num_cached_tokens == 3 * BLOCK
-    assert again.output_token_ids == expected_output(again, prompt)
+    assert again.output_token_ids == expected_output(again, PROMPT)
     assert harness.scheduler.tiers.counts.failed_loads == 1
 
 

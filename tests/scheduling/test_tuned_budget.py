@@ -17,7 +17,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.request import Request
 from twostroke.core.step import Reason, StepResult
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.scheduling.assemble import make_scheduler
+from twostroke.scheduling.assemble import assemble_scheduler
 from twostroke.scheduling.tuned_budget import LEAST_CHUNK, TunedBudget
 from twostroke.timing.step_times import read_shape
 
@@ -160,7 +160,7 @@ def test_the_scheduler_says_why() -> None:
     kv = KVCacheManager(400, 4)
     harness = Harness(config, num_blocks=400)
     harness.kv = kv
-    harness.scheduler = make_scheduler(config, kv, None).scheduler
+    harness.scheduler = assemble_scheduler(config, kv, None).scheduler
     harness.scheduler.add(make_request("chat", [1, 2, 3], 40))
     for _ in range(3):
         harness.step()

@@ -71,30 +71,9 @@ def make_engine(
 
 
 @contextmanager
-def tiny_engine(
-    max_model_len: int = CONTEXT,
-    speculation: SpeculationConfig | None = None,
-    observability: ObservabilityConfig | None = None,
-    observers: Sequence[Observer] = (),
-    kv_cache_memory: int = 2**20,
-    template: str = TEMPLATE,
-    tiers: KVTierConfig | None = None,
-    take_calls: CallsTaker | None = None,
-    **scheduler: Any,
-) -> Iterator[AsyncEngine]:
+def tiny_engine(**options: Any) -> Iterator[AsyncEngine]:
     """See ``make_engine`` and ``running_engine``."""
-    engine = make_engine(
-        max_model_len,
-        speculation,
-        observability,
-        observers,
-        kv_cache_memory,
-        template,
-        tiers,
-        take_calls,
-        **scheduler,
-    )
-    with running_engine(engine) as running:
+    with running_engine(make_engine(**options)) as running:
         yield running
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import InsufficientMemoryError
-from twostroke.inspector.simulations.simulation import AskedRequest, AskedRun
+from twostroke.questions.small_run import AskedRequest, AskedRun
 from twostroke.simulator.answer_question import answer_question
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario

@@ -26,7 +26,7 @@ from training.tuning.evaluate import ToolCase, is_right, tool_cases
 from training.tuning.losses import MedusaHeads, tuning_losses
 from training.tuning.phrasings import DEVICES, MODELS, PHRASINGS
 from training.tuning.tool_calls import ToolConversations, call_text, draw_call
-from twostroke.cli.terminal_chat.demo_tools import DEMO_TOOLS, run_tool, tool_schemas
+from twostroke.cli.terminal_chat.demo_tools import DEMO_TOOLS, demo_tool_schemas, run_tool
 from twostroke.model_spec.public_models import find_model
 from twostroke.runtime.speculation.medusa_weights import load_medusa_heads
 from twostroke.runtime.torch_executor import TorchExecutor
@@ -39,7 +39,7 @@ PILOT = WEIGHTS_DIR / "pilot"
 
 def test_what_is_taught_is_what_the_template_renders() -> None:
     """System prompts, calls as messages and results, in the tokens of `data.Encoder`."""
-    tools = {tool["function"]["name"]: tool for tool in tool_schemas()}
+    tools = {tool["function"]["name"]: tool for tool in demo_tool_schemas()}
     template = ChatTemplate.from_tokenizer(Tokenizer.from_folder(PILOT))
     encoder, tokenizer = Encoder(load_tokenizer(PILOT)), load_tokenizer(PILOT)
     builder = ToolConversations(ConversationBuilder(load_bank()))

@@ -31,7 +31,7 @@ from training.suites import held_out_cases
 from training.tuning.phrasings import NO_TOOL
 from training.tuning.tool_calls import answer_from, call_text, draw_call, draw_result
 from twostroke import LLM, SamplingParams
-from twostroke.cli.terminal_chat.demo_tools import DEMO_TOOLS, tool_schemas
+from twostroke.cli.terminal_chat.demo_tools import DEMO_TOOLS, demo_tool_schemas
 from twostroke.core.request import FinishReason
 from twostroke.text.answer_parsing.parser import AnswerParser
 from twostroke.text.answer_parsing.parts import CallArguments, CallStarted, Content
@@ -129,7 +129,7 @@ def is_right(case: ToolCase, text: str, judge: Judge) -> bool:
 def measure_tools(model: Path, bank: Bank) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """Scores by suite, and some of the failures."""
     cases, judge = list(tool_cases(bank)), Judge(bank)
-    schemas = {tool["function"]["name"]: tool for tool in tool_schemas()}
+    schemas = {tool["function"]["name"]: tool for tool in demo_tool_schemas()}
     with LLM(str(model), **SETTINGS) as llm:
         encoder = ChatEncoder(ChatTemplate.from_tokenizer(llm.tokenizer), llm.tokenizer)
         prompts = [

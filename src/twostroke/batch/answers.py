@@ -104,7 +104,7 @@ class AnswerReader:
         return b"".join(pieces)
 
 
-def make_output(line: Call, answer: Answer) -> tuple[BatchOutput, Any]:
+def output_line(line: Call, answer: Answer) -> tuple[BatchOutput, Any]:
     """The output line of a response, and the response's JSON (``None`` if it is not JSON)."""
     try:
         body: Any = msgspec.json.decode(answer.body)

@@ -18,8 +18,8 @@ from twostroke.batch.answers import (
     UnusableAnswerError,
     count_in,
     failed_output,
-    make_output,
     message_in,
+    output_line,
 )
 from twostroke.batch.lines import BadLine, BatchError, BatchOutput, Call, Line
 from twostroke.batch.results import ResultsFile
@@ -195,9 +195,9 @@ class LineSender:
 
     async def _make_output(self, line: Call, answer: Answer) -> BatchOutput:
         if len(answer.body) > LARGE_ANSWER:
-            output, body = await asyncio.to_thread(make_output, line, answer)
+            output, body = await asyncio.to_thread(output_line, line, answer)
         else:
-            output, body = make_output(line, answer)
+            output, body = output_line(line, answer)
         self.totals.prompt_tokens += count_in(body, *PROMPT_COUNTS)
         self.totals.completion_tokens += count_in(body, *ANSWER_COUNTS)
         return output

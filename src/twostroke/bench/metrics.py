@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from twostroke.observability.latency import (
     PERCENTILES,
-    Distribution,
+    LatencyDistribution,
     meets_targets,
     time_per_output_token,
 )
@@ -61,10 +61,10 @@ class ServeMetrics:
     input_tokens: int
     output_tokens: int
     goodput: float | None
-    ttft: Distribution
-    tpot: Distribution
-    itl: Distribution
-    e2el: Distribution
+    ttft: LatencyDistribution
+    tpot: LatencyDistribution
+    itl: LatencyDistribution
+    e2el: LatencyDistribution
     accepted: int = 0
     rejected: int = 0
 
@@ -89,8 +89,8 @@ def summarize(
 ) -> ServeMetrics:
     """The metrics of a run of ``duration`` seconds; goodput only where there are ``targets``."""
 
-    def distribution(values: Sequence[float]) -> Distribution:
-        return Distribution.of(values, percentiles)
+    def distribution(values: Sequence[float]) -> LatencyDistribution:
+        return LatencyDistribution.of(values, percentiles)
 
     good = [record for record in records if record.error is None]
     return ServeMetrics(

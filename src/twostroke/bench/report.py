@@ -16,7 +16,12 @@ from twostroke.bench.server_verdict import ServerVerdict
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import reason, write_text
 from twostroke.observability.draft_counts import DraftCounts
-from twostroke.observability.latency import LATENCIES, Distribution, latency_fields, latency_rows
+from twostroke.observability.latency import (
+    LATENCIES,
+    LatencyDistribution,
+    latency_fields,
+    latency_rows,
+)
 from twostroke.observability.profile import COMPONENTS
 from twostroke.observability.tables import print_table
 
@@ -70,7 +75,9 @@ def print_offline_report(result: OfflineResult, stream: TextIO) -> None:
     ]
     print_table(("", ""), counts, stream)
     print_table(
-        *latency_rows({name: Distribution.of(steps) for name, steps in _steps(result).items()}),
+        *latency_rows(
+            {name: LatencyDistribution.of(steps) for name, steps in _steps(result).items()}
+        ),
         stream,
     )
 
@@ -111,7 +118,7 @@ def offline_report(result: OfflineResult, setting: Mapping[str, Any]) -> dict[st
     }
     report |= DraftCounts(result.accepted, result.rejected, result.output_tokens).fields()
     for name, steps in _steps(result).items():
-        report |= latency_fields(name.replace(" ", "_"), Distribution.of(steps))
+        report |= latency_fields(name.replace(" ", "_"), LatencyDistribution.of(steps))
     if result.prefill_profile:
         report["components"] = {
             "prefill_steps": result.prefill_profile,

@@ -37,7 +37,7 @@ class WorkItem:
     output_len: int
 
 
-def make_workload(options: WorkloadOptions) -> list[WorkItem]:
+def make_work_items(options: WorkloadOptions) -> list[WorkItem]:
     """The requests in order of arrival, the first at time 0.
 
     Raises:

@@ -83,13 +83,13 @@ def serve(*, workload: WorkloadFlags | None = None, run: ServeBenchFlags | None 
         serve_report,
         write_json,
     )
-    from twostroke.bench.workload import make_warmups, make_workload
+    from twostroke.bench.workload import make_warmups, make_work_items
 
     workload, run = workload or WorkloadOptions(), run or ServeBenchOptions()
-    items = make_workload(workload)
+    items = make_work_items(workload)
     began = datetime.now(UTC)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        work = measure(items, make_warmups(workload, items[0], run.num_warmups), run)
+        work = run_workload(items, make_warmups(workload, items[0], run.num_warmups), run)
         model, records, duration, verdicts = runner.run(work)
     metrics = summarize(records, duration, run.goodput_targets(), run.percentiles())
     failures = describe_failures(records)
@@ -125,7 +125,7 @@ class Measured(NamedTuple):
     verdicts: list[ServerVerdict]
 
 
-async def measure(
+async def run_workload(
     items: list[WorkItem], warmups: list[WorkItem], options: ServeBenchOptions
 ) -> Measured:
     """Run a workload; progress on stderr."""

@@ -63,11 +63,11 @@ def chat(
             decode, and whether a model fits on a device. Calls run in this process; each is shown
             with its result.
     """
-    from twostroke.cli.session import check_unicode, open_session
+    from twostroke.cli.session import open_session, refuse_surrogates
 
     config = engine_config(model, model_options, cache, speculation=speculation, template=template)
     sampling = sampling or SamplingOptions()
-    check_unicode(system, *sampling.stop)
+    refuse_surrogates(system, *sampling.stop)
     _check_drafts(config, show_drafts)
     loads = any(flags is not None for flags in (cache, speculation, template))
     session = open_session(config, url, named=model is not None, loads=loads)
@@ -113,7 +113,7 @@ def _converse(
 
     from twostroke.cli.session import LocalSession
     from twostroke.cli.terminal_chat.answer_view import WrittenElsewhere
-    from twostroke.cli.terminal_chat.conversation import Conversation
+    from twostroke.cli.terminal_chat.conversation import TerminalConversation
     from twostroke.cli.terminal_chat.line_input import EditedLines, PipedLines, history_file
 
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
@@ -125,17 +125,19 @@ def _converse(
         make_view = WrittenElsewhere
     if tools:
         session = _with_demo_tools(session)
-    conversation = Conversation(session, lines, make_view, system, fields, interactive=interactive)
+    conversation = TerminalConversation(
+        session, lines, make_view, system, fields, interactive=interactive
+    )
     with asyncio.Runner() as runner:
         conversation.run(runner)
 
 
 def _with_demo_tools(session: Session) -> Session:
     from twostroke.cli.terminal_chat.conversation import note
-    from twostroke.cli.terminal_chat.demo_tools import run_tool, tool_schemas
+    from twostroke.cli.terminal_chat.demo_tools import demo_tool_schemas, run_tool
     from twostroke.cli.terminal_chat.tool_session import ToolSession
 
-    return ToolSession(session, tool_schemas(), run_tool, note)
+    return ToolSession(session, demo_tool_schemas(), run_tool, note)
 
 
 def _choose_view(*, drawn: bool) -> Callable[[], AnswerView]:

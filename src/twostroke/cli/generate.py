@@ -50,7 +50,7 @@ def generate(
     """
     import asyncio
 
-    from twostroke.cli.session import check_unicode, not_utf8, open_session
+    from twostroke.cli.session import not_utf8, open_session, refuse_surrogates
 
     try:
         text = sys.stdin.read() if prompt == "-" else prompt
@@ -58,7 +58,7 @@ def generate(
         raise not_utf8() from error
     sampling = sampling or SamplingOptions()
     form = form or FormOptions()
-    check_unicode(text, system, *sampling.stop, form.regex, *form.choice)
+    refuse_surrogates(text, system, *sampling.stop, form.regex, *form.choice)
     form.as_fields()  # what cannot be read is said before the model is loaded
     session = open_session(
         engine_config(None, model_options, cache, speculation=speculation, template=template),

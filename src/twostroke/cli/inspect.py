@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from twostroke.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from twostroke.inspector.model.facts import ModelFacts
+    from starlette.types import ASGIApp
+
+    from twostroke.questions.model_facts import ModelFacts
 
 from twostroke.server.options import ServerOptions
 
@@ -41,8 +44,6 @@ def inspect(
         allowed_hosts: Name under which browsers may address the page (repeat the flag for more; *
             is any); by default localhost and addresses.
     """
-    from twostroke.observability.fleet_file import is_fleet_file
-
     facts = None
     if model is not None:
         from twostroke.simulator.cost.shown_costs import facts_of_recording
@@ -53,11 +54,10 @@ def inspect(
             "--gpu and --efficiencies say nothing without a model", hint="give --model too"
         )
     options = ServerOptions(host=host, port=port, allowed_hosts=allowed_hosts)
-    show = show_fleet if is_fleet_file(recording) else show_recording
     show(recording, "recording", recording.name, options, facts=facts)
 
 
-def show_recording(
+def show(
     path: Path,
     kind: Literal["recording", "simulation"],
     name: str,
@@ -65,49 +65,34 @@ def show_recording(
     configuration: Mapping[str, object] | None = None,
     facts: ModelFacts | None = None,
 ) -> None:
-    """Serve the page over a file until Ctrl-C; its address goes to stdout.
+    """Serve the page over a recording, or over all that a fleet's file names, until Ctrl-C.
+
+    Its address goes to stdout.
 
     Args:
         configuration: Of the engine, where it is known.
         facts: The model whose steps these are, if it is known.
 
     Raises:
-        ConfigError: The file cannot be read, or the address not be bound.
-    """
-    from twostroke.inspector.recording import Recording
-    from twostroke.server.inspecting import inspecting_server
-
-    source = Recording(path, kind, name, configuration)
-    try:
-        server, listener, address = inspecting_server(source, options, facts)
-        print(f"{source.num_steps} steps of {name}; Ctrl-C ends", file=sys.stderr)
-        print(address, flush=True)
-        server.run(sockets=[listener])
-    finally:
-        source.close()
-
-
-def show_fleet(
-    path: Path,
-    kind: Literal["recording", "simulation"],
-    name: str,
-    options: ServerOptions,
-    configuration: Mapping[str, object] | None = None,
-    facts: ModelFacts | None = None,
-) -> None:
-    """The same over all replicas that a fleet's file names.
-
-    Raises:
         ConfigError: A file cannot be read, or the address not be bound.
     """
     from twostroke.inspector.fleet.recorded_fleet import RecordedFleet
-    from twostroke.server.inspecting import fleet_app, serving
+    from twostroke.inspector.recording import Recording
+    from twostroke.observability.fleet_file import is_fleet_file
+    from twostroke.server.inspecting import create_inspecting_app, fleet_app, serving
 
-    fleet = RecordedFleet(path, kind, name, configuration)
-    try:
-        server, listener, address = serving(fleet_app(fleet, facts), options)
-        print(f"{len(fleet.replicas)} replicas of {name}; Ctrl-C ends", file=sys.stderr)
+    with ExitStack() as opened:
+        app: ASGIApp
+        if is_fleet_file(path):
+            fleet = RecordedFleet(path, kind, name, configuration)
+            opened.callback(fleet.close)
+            app, extent = fleet_app(fleet, facts), f"{len(fleet.replicas)} replicas"
+        else:
+            source = Recording(path, kind, name, configuration)
+            opened.callback(source.close)
+            app = create_inspecting_app(source, facts=facts)
+            extent = f"{source.num_steps} steps"
+        server, listener, address = serving(app, options)
+        print(f"{extent} of {name}; Ctrl-C ends", file=sys.stderr)
         print(address, flush=True)
         server.run(sockets=[listener])
-    finally:
-        fleet.close()

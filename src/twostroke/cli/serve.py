@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from twostroke.core.config import ModelOptions
     from twostroke.engine.executor import ExecutorInfo
-    from twostroke.inspector.model.facts import ModelFacts
     from twostroke.observability.observer import Observer
+    from twostroke.questions.model_facts import ModelFacts
 
 
 def serve(
@@ -98,8 +98,8 @@ def describe_model(
         ModelLoadError: Its description cannot be read.
     """
     from twostroke.simulator.cost.shown_costs import facts_of_engine
-    from twostroke.startup import make_speed_probe, name_of_gpu
+    from twostroke.startup import make_speed_probe, name_of_device
 
     probe = partial(make_speed_probe, info.device)
-    gpu = name_of_gpu(info.device)
+    gpu = name_of_device(info.device)
     return facts_of_engine(options, info, probe, gpu=gpu, efficiencies=efficiencies)

@@ -21,7 +21,7 @@ from twostroke.core.errors import (
 if TYPE_CHECKING:
     import httpx
 
-    from twostroke.cli.tool_calling import CallsInDeltas, CallsInText, ToolCall
+    from twostroke.cli.tool_calling import AskedCall, CallsInDeltas, CallsInText
     from twostroke.core.output import RequestOutput
     from twostroke.engine.clients.loaded_model import LoadedModel
 
@@ -48,7 +48,7 @@ class AnswerPiece(NamedTuple):
 
     text: str
     counts: TokenCounts | None = None
-    calls: Sequence[ToolCall] = ()
+    calls: Sequence[AskedCall] = ()
 
 
 class Session(Protocol):
@@ -107,7 +107,7 @@ def open_session(
     return RemoteSession(url, config.model.model if named else None, seed=config.model.seed)
 
 
-def check_unicode(*texts: str | None) -> None:
+def refuse_surrogates(*texts: str | None) -> None:
     """Refuse text that came in as bytes other than UTF-8, which Python holds as lone surrogates."""
     for text in texts:
         if text and any("\ud800" <= character <= "\udfff" for character in text):

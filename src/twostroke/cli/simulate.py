@@ -103,7 +103,7 @@ def report_and_show(scenario: Scenario, output: OutputOptions) -> None:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from twostroke.cli.inspect import show_fleet, show_recording
+    from twostroke.cli.inspect import show
     from twostroke.inspector.fleet.recorded_fleet import MAX_SHOWN
     from twostroke.server.options import ServerOptions
     from twostroke.simulator.cost.shown_costs import facts_of_simulation
@@ -126,9 +126,8 @@ def report_and_show(scenario: Scenario, output: OutputOptions) -> None:
             "max_prefill_chunk": engine.scheduler.max_prefill_chunk,
             "policy": str(engine.scheduler.policy),
         }
-        show = show_recording
         if deployment.replicas > 1:
-            path, show = fleet_file(path), show_fleet
+            path = fleet_file(path)
         options = ServerOptions(port=0)
         show(path, "simulation", deployment.model, options, configuration, facts)
 

@@ -13,7 +13,7 @@ from twostroke.text.tokenizer import Tokenizer
 from twostroke.tools.registry import family_of_template
 
 
-class ToolCall(NamedTuple):
+class AskedCall(NamedTuple):
     """A call that an answer asks for; ``arguments`` is JSON text, as the model wrote it."""
 
     name: str
@@ -22,7 +22,7 @@ class ToolCall(NamedTuple):
 
 
 def call_messages(
-    text: str, calls: Sequence[ToolCall], results: Sequence[str]
+    text: str, calls: Sequence[AskedCall], results: Sequence[str]
 ) -> list[dict[str, Any]]:
     """An answer with calls, and their results, as messages of OpenAI's API."""
     made = [
@@ -72,7 +72,7 @@ class CallsInText:
         """The text for the user in what the answer has gained."""
         return self._take(self._parser.feed(text))
 
-    def finish(self) -> tuple[str, list[ToolCall]]:
+    def finish(self) -> tuple[str, list[AskedCall]]:
         """The rest of the text, and all calls."""
         return self._take(self._parser.finish()), self._calls.finish()
 
@@ -93,16 +93,16 @@ class CallsInDeltas:
     """Puts calls together from their pieces."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, ToolCall] = {}
+        self._calls: dict[int, AskedCall] = {}
 
     def add(self, index: int, *, name: str = "", arguments: str = "", id: str = "") -> None:
         """More of call ``index``."""
-        former = self._calls.get(index, ToolCall("", "", ""))
-        self._calls[index] = ToolCall(
+        former = self._calls.get(index, AskedCall("", "", ""))
+        self._calls[index] = AskedCall(
             former.name + name, former.arguments + arguments, former.id or id
         )
 
-    def finish(self) -> list[ToolCall]:
+    def finish(self) -> list[AskedCall]:
         """All calls, in order; those without an id get one."""
         return [
             call._replace(id=call.id or f"call_{uuid.uuid4().hex[:24]}")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twostroke.constraints.schemas.intersections import MAX_WAYS, num_ways
-from twostroke.constraints.schemas.paths import Part, longest_path
+from twostroke.constraints.schemas.paths import SchemaPart, longest_path
 from twostroke.core.errors import InvalidRequestError
 
 MAX_PATH = 2_000  # rules that lead through one another, groups in them included
@@ -66,7 +66,10 @@ def checked_grammar(text: str, param: str, inline_schema: InlineSchema) -> str:
             case "options":
                 _, position = _json_at(text, position, param)
     _check_intersections(text, num_intersections, param)
-    if longest_path({name: Part(depths[name], references[name]) for name in depths}) > MAX_PATH:
+    if (
+        longest_path({name: SchemaPart(depths[name], references[name]) for name in depths})
+        > MAX_PATH
+    ):
         raise InvalidRequestError(
             f"{param} has rules that lead through more than {MAX_PATH} others",
             param=param,

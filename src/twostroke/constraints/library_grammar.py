@@ -11,7 +11,7 @@ from twostroke.constraints.schemas.closing import Closing
 from twostroke.constraints.schemas.json_schema import rewrite_schema
 from twostroke.constraints.schemas.json_values import WorkLimit, check_size
 from twostroke.constraints.structural_tag import structural_tag_grammar
-from twostroke.constraints.thoughts import after_thought, with_grammar
+from twostroke.constraints.thoughts import grammar_after_thought, with_grammar
 from twostroke.constraints.tool_answers import FORM, tool_call_grammar
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.structured_outputs import (
@@ -32,7 +32,7 @@ def library_grammar(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> st
     Raises:
         InvalidRequestError: What it asks for cannot be enforced; the message names the keyword.
     """
-    return after_thought(_grammar_of_form(wanted, tokenizer), wanted.thought, tokenizer)
+    return grammar_after_thought(_grammar_of_form(wanted, tokenizer), wanted.thought, tokenizer)
 
 
 def _grammar_of_form(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> str:

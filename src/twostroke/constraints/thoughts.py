@@ -14,7 +14,7 @@ Thought = Literal["", "optional", "opened", "channels"]
 _ANSWER = "answer"
 
 
-def after_thought(grammar: str, thought: Thought, tokenizer: Tokenizer) -> str:
+def grammar_after_thought(grammar: str, thought: Thought, tokenizer: Tokenizer) -> str:
     """A grammar in which the answer may think first.
 
     Args:

@@ -49,6 +49,10 @@ class InvalidRequestError(TwostrokeError):
         super().__init__(message, hint=hint)
         self.param = param
 
+    def renamed(self, param: str | None, message: str | None = None) -> InvalidRequestError:
+        """The refusal as another dialect says it, with its name of the field."""
+        return InvalidRequestError(message or self.message, param=param, hint=self.hint)
+
 
 class RequestTooLargeError(InvalidRequestError):
     """A request can never fit: ``needed`` tokens exceed the ``available`` ones.
@@ -69,6 +73,16 @@ class RequestTooLargeError(InvalidRequestError):
         super().__init__(message, param=param, hint=hint)
         self.needed = needed
         self.available = available
+
+    def renamed(self, param: str | None, message: str | None = None) -> RequestTooLargeError:
+        """As above; the message stays, since clients know it."""
+        return RequestTooLargeError(
+            self.message,
+            needed=self.needed,
+            available=self.available,
+            param=param,
+            hint=self.hint,
+        )
 
 
 def context_overflow(max_tokens: int, however: str) -> str:

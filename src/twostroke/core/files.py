@@ -34,14 +34,14 @@ def read_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     return data
 
 
-def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
+def read_text(path: Path) -> str:
     """A whole file in UTF-8, without a byte order mark.
 
     Raises:
         OSError: As ``read_bytes``.
         UnicodeDecodeError: It is in another encoding.
     """
-    text = read_bytes(path, max_bytes).decode("utf-8-sig")
+    text = read_bytes(path).decode("utf-8-sig")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -51,11 +51,11 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
-def bounded_lines(file: IO[AnyStr], max_length: int = MAX_LINE) -> Iterator[AnyStr]:
-    """The lines of a file. Raises OSError if one is longer than ``max_length``."""
-    while line := file.readline(max_length + 1):
-        if len(line) > max_length:
-            raise OSError(errno.EFBIG, f"a line is longer than {max_length >> 20} MiB")
+def bounded_lines(file: IO[AnyStr]) -> Iterator[AnyStr]:
+    """The lines of a file. Raises OSError if one is longer than ``MAX_LINE``."""
+    while line := file.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise OSError(errno.EFBIG, f"a line is longer than {MAX_LINE >> 20} MiB")
         yield line
 
 

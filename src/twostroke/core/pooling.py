@@ -17,7 +17,6 @@ from twostroke.core.sampling_params import SamplingParams
 # Which hidden states become the vector: the last token's, the first token's, or their mean.
 PoolingKind = Literal["last", "cls", "mean"]
 PoolingTask = Literal["embed", "score"]
-POOLING_KINDS: tuple[PoolingKind, ...] = ("last", "cls", "mean")
 
 
 class PoolingAbility(msgspec.Struct, frozen=True, kw_only=True):

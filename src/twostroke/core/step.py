@@ -1,6 +1,6 @@
 """One step as two messages: the scheduler's plan for it, and what the executor made of it.
 
-Both are plain data and have a wire form (``core/wire.py``), so that an executor may live in
+Both are plain data and have a wire form (msgspec), so that an executor may live in
 another process. An executor keeps what it needs of each request between steps; a plan
 says what is new: requests in ``new_requests``, tokens and blocks as the part that changed.
 """

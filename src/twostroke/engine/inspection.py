@@ -14,7 +14,7 @@ from twostroke.observability.snapshot import (
     BlockState,
     EngineSnapshot,
     PrefixChain,
-    RequestState,
+    RequestSnapshot,
 )
 from twostroke.scheduling.scheduler import Scheduler
 
@@ -39,7 +39,7 @@ class EndedRequests:
 
     def __init__(self, block_size: int, num_groups: int = 1) -> None:
         self._sizes = block_size, num_groups
-        self.states: deque[RequestState] = deque(maxlen=NUM_REMEMBERED)
+        self.states: deque[RequestSnapshot] = deque(maxlen=NUM_REMEMBERED)
         self.chains: deque[PrefixChain] = deque()
         self._num_keys = 0  # of all chains
 
@@ -58,7 +58,7 @@ class EndedRequests:
         """What is remembered stays readable."""
 
     def _remember(self, request: Request) -> None:
-        self.states.append(RequestState.of(request))
+        self.states.append(RequestSnapshot.of(request))
         if request.block_hashes:
             if len(self.chains) == NUM_REMEMBERED:
                 self._num_keys -= len(self.chains.popleft().keys)
@@ -95,7 +95,7 @@ def take_snapshot(
     return EngineSnapshot(
         time=clock(),
         unix_time=time.time(),
-        running=[RequestState.of(r, len(tables[r.request_id])) for r in running.values()],
+        running=[RequestSnapshot.of(r, len(tables[r.request_id])) for r in running.values()],
         waiting=waiting,
         waiting_left_out=len(scheduler.requests) - len(running) - len(waiting),
         ended=list(ended.states),
@@ -103,14 +103,14 @@ def take_snapshot(
     )
 
 
-def _first_waiting(scheduler: Scheduler) -> list[RequestState]:
+def _first_waiting(scheduler: Scheduler) -> list[RequestSnapshot]:
     """The first of each tenant, so that a full queue of one does not hide another's."""
-    running, waiting = scheduler.running, list[RequestState]()
+    running, waiting = scheduler.running, list[RequestSnapshot]()
     copied: Counter[str] = Counter()
     for request in islice(scheduler.requests.values(), MAX_LOOKED_AT + len(running)):
         if request.request_id not in running and copied[request.tenant] < MAX_WAITING:
             copied[request.tenant] += 1
-            waiting.append(RequestState.of(request))
+            waiting.append(RequestSnapshot.of(request))
     return waiting
 
 

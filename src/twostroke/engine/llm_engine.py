@@ -39,8 +39,7 @@ from twostroke.observability.tracing.stations import CallStations
 from twostroke.scheduling.admission.load_meter import LoadMeter
 from twostroke.scheduling.admission.overdue import OverdueCalls
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
-from twostroke.scheduling.assemble import MadeScheduler
-from twostroke.scheduling.assemble import make_scheduler as assemble_scheduler
+from twostroke.scheduling.assemble import MadeScheduler, assemble_scheduler
 from twostroke.scheduling.stats import read_stats
 from twostroke.text.tokenizer import Tokenizer
 

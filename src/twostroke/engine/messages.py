@@ -1,4 +1,4 @@
-"""What crosses between a front end and an engine: plain data with a wire form (``core/wire.py``).
+"""What crosses between a front end and an engine: plain data, which has a wire form (msgspec).
 
 A client's call is a ``GenerationRequest``. The client's side validates it (``intake.py``) and
 sends an ``AddRequest``, one of the ``EngineMessage``. What comes back is an ``EngineReply``: the

@@ -35,7 +35,7 @@ def new_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
-def digest_of(key: str) -> bytes:
+def key_digest(key: str) -> bytes:
     """The SHA-256 of a key. A fast hash suffices, since keys are random."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
@@ -49,7 +49,7 @@ def key_line(name: str, key: str, *, admin: bool = False) -> str:
     if not _NAME.fullmatch(name):
         hint = "use up to 64 letters, digits, dots, hyphens and underscores"
         raise ConfigError(f"{name!r} cannot be the name of a key", hint=hint)
-    return f"{name}:{digest_of(key).hex()}" + (f":{ADMIN}" if admin else "")
+    return f"{name}:{key_digest(key).hex()}" + (f":{ADMIN}" if admin else "")
 
 
 def read_key_file(path: Path) -> list[KeyRecord]:
@@ -89,7 +89,7 @@ def read_key_file(path: Path) -> list[KeyRecord]:
 
 def given_keys(keys: Iterable[str]) -> list[KeyRecord]:
     """Keys from the command line, named after their hash: the same name on every server."""
-    digests = map(digest_of, keys)
+    digests = map(key_digest, keys)
     return [KeyRecord(f"key-{digest.hex()[:8]}", digest) for digest in digests]
 
 
@@ -142,7 +142,7 @@ class KeyRing:
                 "no API key was sent",
                 hint="send the header Authorization: Bearer KEY, or X-Api-Key",
             )
-        digest = digest_of(key.strip())
+        digest = key_digest(key.strip())
         match: KeyRecord | None = None
         for record in self._records:  # all of them: the time must not depend on the key
             if hmac.compare_digest(record.digest, digest) and (match is None or record.revoked):

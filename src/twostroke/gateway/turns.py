@@ -16,21 +16,12 @@ class Turns:
     Args:
         at_once: Places; ``None``: as many as are wanted.
         of_one_key: That one key may hold.
-        max_waiting: Calls of one key that may wait for one.
         rests: Whether a key waits as long as its last turn took before its next one.
     """
 
-    def __init__(
-        self,
-        at_once: int | None,
-        of_one_key: int,
-        *,
-        max_waiting: int = MAX_WAITING,
-        rests: bool = False,
-    ) -> None:
+    def __init__(self, at_once: int | None, of_one_key: int, *, rests: bool = False) -> None:
         self._at_once = at_once
         self._of_one_key = of_one_key
-        self._max_waiting = max_waiting
         self._rests = rests
         self._held: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the next key is the first
@@ -44,9 +35,9 @@ class Turns:
             QueueFullError: Too many calls of this key wait already.
         """
         waiting = self._waiting.setdefault(key, deque())
-        if len(waiting) >= self._max_waiting:
+        if len(waiting) >= MAX_WAITING:
             raise QueueFullError(
-                f"{self._max_waiting} calls that read wait already", hint="read less at a time"
+                f"{MAX_WAITING} calls that read wait already", hint="read less at a time"
             )
         place = asyncio.get_running_loop().create_future()
         waiting.append(place)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from twostroke.core.request import BlockKey
-from twostroke.inspector.visibility import Visibility
+from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.snapshot import BlockState, PrefixChain
 
 MAX_CELLS = 32768

@@ -53,7 +53,7 @@ class TokenPage(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Content:
+class RequestContent:
     """One request's tokens; while it runs they are read from ``request``."""
 
     tenant: str
@@ -80,13 +80,13 @@ class ContentBook:
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._live: dict[str, Content] = {}
-        self._ended: OrderedDict[str, Content] = OrderedDict()
+        self._live: dict[str, RequestContent] = {}
+        self._ended: OrderedDict[str, RequestContent] = OrderedDict()
         self.num_bytes = 0
 
     def on_add(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            self._live[request.request_id] = Content(
+            self._live[request.request_id] = RequestContent(
                 request.tenant,
                 request.num_prompt_tokens,
                 request.spec.seed,
@@ -108,7 +108,7 @@ class ContentBook:
     def close(self) -> None:
         """What is kept stays readable."""
 
-    def find(self, request_id: str) -> Content | None:
+    def find(self, request_id: str) -> RequestContent | None:
         """What is kept of a request."""
         return self._live.get(request_id) or self._ended.get(request_id)
 
@@ -128,7 +128,7 @@ class ContentBook:
             self.num_bytes -= oldest.num_bytes
 
 
-def token_page(content: Content, tokenizer: Tokenizer, begin: int, count: int) -> TokenPage:
+def token_page(content: RequestContent, tokenizer: Tokenizer, begin: int, count: int) -> TokenPage:
     """The tokens from position ``begin`` on, at most ``count``."""
     request = content.request
     # A request that ends meanwhile has put its tokens here before it let go of itself.
@@ -173,7 +173,7 @@ def _texts(tokens: Sequence[int], tokenizer: Tokenizer) -> list[str | None]:
     return texts
 
 
-def _logprobs(content: Content, begin: int, end: int) -> list[float | None]:
+def _logprobs(content: RequestContent, begin: int, end: int) -> list[float | None]:
     known = content.logprobs
     indices = range(begin - content.num_prompt, end - content.num_prompt)
     return [
@@ -182,7 +182,7 @@ def _logprobs(content: Content, begin: int, end: int) -> list[float | None]:
     ]
 
 
-def _draws(content: Content, begin: int, end: int) -> list[float | None]:
+def _draws(content: RequestContent, begin: int, end: int) -> list[float | None]:
     draws: list[float | None] = [None] * (end - begin)
     first = max(begin, content.num_prompt)
     if first < end and content.temperature > 0:

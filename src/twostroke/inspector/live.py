@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.clients.base import EngineClient
-from twostroke.inspector.columns import Frame, encode_steps, those_that_fit
 from twostroke.inspector.content import ContentBook, TokenPage, token_page
 from twostroke.inspector.request_table import RequestTable
 from twostroke.inspector.source import Description, Fit, Overview, State
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import StepEvent
+from twostroke.observability.frames.columns import StepFrame, encode_steps, those_that_fit
+from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.observability.tracing.call_book import CallBook
 from twostroke.observability.tracing.stations import CallStations
@@ -107,10 +107,10 @@ class LiveSource:
         max_steps: int,
         max_shares: int,
         fit: Fit = "merge",
-    ) -> Frame:
+    ) -> StepFrame:
         events = self.events(begin)
 
-        def make() -> Frame:
+        def make() -> StepFrame:
             kept = events[: bisect_left(events, end, key=lambda event: event.step)]
             if fit == "first":
                 kept = those_that_fit(kept, max_steps, max_shares)

@@ -18,15 +18,20 @@ import msgspec
 
 from twostroke.core.errors import ConfigError
 from twostroke.inspector.block_replay import BlockReplay, Saved
-from twostroke.inspector.columns import Frame, encode_steps, join_frames, those_that_fit
 from twostroke.inspector.content import TokenPage
 from twostroke.inspector.fleet.occupancy import Occupancy
 from twostroke.inspector.line_file import LineFile
-from twostroke.inspector.merged_rows import merge_rows
 from twostroke.inspector.request_table import RequestTable
 from twostroke.inspector.source import Description, Fit, Kind, Overview, State
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import ScheduledTokens, StepEvent
+from twostroke.observability.frames.columns import (
+    StepFrame,
+    encode_steps,
+    join_frames,
+    those_that_fit,
+)
+from twostroke.observability.frames.merged_rows import merge_rows
+from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.recorder import CALL_START
 from twostroke.observability.snapshot import BlockState
 from twostroke.observability.tracing.stations import CallLine, CallStations
@@ -84,7 +89,7 @@ class Recording:
             raise
         self._table = RequestTable()
         self.occupancy = Occupancy()
-        self._overview: list[Frame] = []
+        self._overview: list[StepFrame] = []
         self._num_read = 0
         self._calls: dict[str, int] = {}  # places in ``_call_lines``
         self._replay = BlockReplay(Saved(self._last.total_blocks, self._block_size))
@@ -146,10 +151,10 @@ class Recording:
         max_steps: int,
         max_shares: int,
         fit: Fit = "merge",
-    ) -> Frame:
+    ) -> StepFrame:
         first, last = bisect_left(self._steps, begin), bisect_left(self._steps, end)
 
-        def make() -> Frame:
+        def make() -> StepFrame:
             if fit != "merge":
                 order = range(first, last) if fit == "first" else range(last - 1, first - 1, -1)
                 events = those_that_fit(map(self._event, order), max_steps, max_shares)
@@ -320,6 +325,6 @@ class Recording:
                 if len(self._calls) < MAX_CALLS:
                     self._calls[request_id] = place
 
-    def _from_overview(self, first: int, last: int) -> Frame:
+    def _from_overview(self, first: int, last: int) -> StepFrame:
         size = -(-len(self._steps) // OVERVIEW_ROWS)
         return join_frames(self._overview[first // size : -(-last // size)], size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from twostroke.inspector.visibility import Visibility
+from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.snapshot import BlockState
 
 MAX_BLOCKS = 8192

@@ -16,7 +16,7 @@ from twostroke.inspector.content import MAX_TOKENS, TokenPage
 from twostroke.inspector.request_blocks import RequestBlocks, blocks_of
 from twostroke.inspector.routes import HEADERS
 from twostroke.inspector.source import RequestSource
-from twostroke.inspector.visibility import Visibility
+from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.tracing.stations import CallStations
 
 RequestId = Annotated[str, Query(min_length=1, max_length=200)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from twostroke.inspector.source import OverviewRequest
 from twostroke.observability.events import ScheduledTokens, StepEvent
-from twostroke.observability.snapshot import RequestState
+from twostroke.observability.snapshot import RequestSnapshot
 
 MAX_ENDED = 512  # requests that ended before a moment and are named with it
 
@@ -102,7 +102,7 @@ class RequestTable:
 
     def at(
         self, step: int, shares: Mapping[str, ScheduledTokens], time: float
-    ) -> tuple[list[RequestState], list[RequestState], list[RequestState]]:
+    ) -> tuple[list[RequestSnapshot], list[RequestSnapshot], list[RequestSnapshot]]:
         """What runs, waits and has ended after ``step``.
 
         Args:
@@ -123,7 +123,7 @@ class RequestTable:
         return running, waiting, ended[-MAX_ENDED:]
 
 
-def _state(row: _Row, status: str, share: ScheduledTokens | None, time: float) -> RequestState:
+def _state(row: _Row, status: str, share: ScheduledTokens | None, time: float) -> RequestSnapshot:
     computed = output = 0
     if status == "finished":
         computed, output = row.prompt + row.output - 1, row.output
@@ -131,7 +131,7 @@ def _state(row: _Row, status: str, share: ScheduledTokens | None, time: float) -
         computed = share.start + share.num_tokens - share.num_drafts + share.num_accepted_drafts
         output = max(0, computed - row.prompt + int(share.sampled))
     is_token = row.first_token is not None and row.first_token <= time
-    return RequestState(
+    return RequestSnapshot(
         request_id=row.request_id,
         status=status,
         num_prompt_tokens=row.prompt,

@@ -14,11 +14,11 @@ from starlette.responses import Response, StreamingResponse
 from twostroke.gateway.caller import caller_of
 from twostroke.gateway.feeds import Feeds
 from twostroke.inspector.blocks import BlockMap, draw_blocks
-from twostroke.inspector.columns import MAX_SHARES, MAX_STEPS
 from twostroke.inspector.source import Fit, StepSource
 from twostroke.inspector.stream import stream_frames
-from twostroke.inspector.visibility import Visibility
-from twostroke.observability.snapshot import RequestState
+from twostroke.observability.frames.columns import MAX_SHARES, MAX_STEPS
+from twostroke.observability.frames.visibility import Visibility
+from twostroke.observability.snapshot import RequestSnapshot
 
 STEP = Query(ge=-1, le=2**62)
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -31,9 +31,9 @@ class ShownState(msgspec.Struct):
     """
 
     time: float
-    running: list[RequestState]
-    waiting: list[RequestState]
-    ended: list[RequestState]
+    running: list[RequestSnapshot]
+    waiting: list[RequestSnapshot]
+    ended: list[RequestSnapshot]
     blocks: BlockMap | None = None
     some_left_out: bool = False
 
@@ -154,7 +154,7 @@ async def _visibility(
     return Visibility(tenant, await source.requests_of(tenant), only)
 
 
-def _shown(requests: list[RequestState], visible: Visibility | None) -> list[RequestState]:
+def _shown(requests: list[RequestSnapshot], visible: Visibility | None) -> list[RequestSnapshot]:
     return [r for r in requests if visible is None or visible(r.request_id)]
 
 

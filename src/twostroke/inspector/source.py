@@ -6,10 +6,10 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from twostroke.inspector.columns import Frame, StepColumns
 from twostroke.inspector.content import TokenPage
-from twostroke.inspector.visibility import Visibility
-from twostroke.observability.snapshot import BlockState, RequestState
+from twostroke.observability.frames.columns import StepColumns, StepFrame
+from twostroke.observability.frames.visibility import Visibility
+from twostroke.observability.snapshot import BlockState, RequestSnapshot
 from twostroke.observability.tracing.stations import CallStations
 
 Fit = Literal["merge", "first", "last"]
@@ -59,9 +59,9 @@ class State(msgspec.Struct):
     """
 
     time: float
-    running: list[RequestState]
-    waiting: list[RequestState]
-    ended: list[RequestState]
+    running: list[RequestSnapshot]
+    waiting: list[RequestSnapshot]
+    ended: list[RequestSnapshot]
     blocks: BlockState | None = None
     waiting_left_out: int = 0
 
@@ -104,7 +104,7 @@ class StepSource(Protocol):
         max_steps: int,
         max_shares: int,
         fit: Fit = "merge",
-    ) -> Frame:
+    ) -> StepFrame:
         """Steps with ``begin <= step < end``, as far as they are still there.
 
         Where they are more than the limits allow, they are merged, or only the first or last that

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from twostroke.inspector.source import StepSource
-from twostroke.inspector.visibility import Visibility
+from twostroke.observability.frames.visibility import Visibility
 
 FRAME_SECONDS = 1 / 15
 IDLE_SECONDS = 1.0

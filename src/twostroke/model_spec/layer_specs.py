@@ -239,13 +239,6 @@ class LayerSpec:
         return (*attention, *recurrent, *mlp, *(self.experts.shared if self.experts else ()))
 
     @property
-    def linears_with_copies(self) -> list[tuple[int, LinearSpec]]:
-        """All products, each with how many of it there are: as many as experts, or one."""
-        experts = self.experts.linears if self.experts else ()
-        count = self.experts.count if self.experts else 0
-        return [(1, linear) for linear in self.linears] + [(count, linear) for linear in experts]
-
-    @property
     def other_parameters(self) -> int:
         """Of one layer: norms, gates, convolutions and the like."""
         attention = self.attention.other_parameters if self.attention else 0

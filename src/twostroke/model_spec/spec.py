@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.layer_specs import LayerSpec, LinearSpec, seen_pairs
-from twostroke.model_spec.number_formats import cache_format
+from twostroke.model_spec.number_formats import cache_format, weight_format
 from twostroke.model_spec.rope import RopeSpec
-from twostroke.model_spec.weight_parts import weight_parts
+from twostroke.model_spec.weight_parts import WeightPart, layer_parts, plain_part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,32 @@ class ModelSpec:
 
     def weight_bytes(self, format_: str | None = None, ranks: int = 1) -> int:
         """Bytes of the weights on one of ``ranks`` devices: the sum of ``weight_parts``."""
-        return round(sum(part.all_bits for part in weight_parts(self, format_, ranks)) / 8)
+        return round(sum(part.all_bits for part in self.weight_parts(format_, ranks)) / 8)
+
+    def weight_parts(self, format_: str | None = None, ranks: int = 1) -> Iterator[WeightPart]:
+        """The parts in the order of the model.
+
+        Embeddings, head, router, norms and biases are never quantised, nor what the checkpoint left
+        out. A tied head has no part of its own.
+
+        Args:
+            format_: Number format of the weights; by default the checkpoint's.
+            ranks: Devices that share each layer; parameters and bits are of one of them.
+
+        Raises:
+            ConfigError: The format is unknown.
+        """
+        stored = weight_format(format_ or self.format)
+        plain = 32 if stored.name == "fp32" else 16
+        head = self.head
+        table = head.rank_parameters(ranks)
+        yield plain_part(None, 1, "embedding", "embedding", head.outputs, head.inputs, table, plain)
+        for run, layer in enumerate(self.layers):
+            yield from layer_parts(run, layer, stored, plain, ranks)
+        other = self.other_parameters
+        yield plain_part(None, 1, "other", "final_norm", 0, 0, other, plain)
+        if not self.tied:
+            yield plain_part(None, 1, "head", head.name, head.inputs, head.outputs, table, plain)
 
     def kv_bytes_per_token(self, format_: str = "auto", ranks: int = 1) -> float:
         """What one more token adds to one device's cache while no window is full."""
@@ -114,18 +139,18 @@ class ModelSpec:
         )
         return bits / 8
 
-    def kv_bytes(self, tokens: int, format_: str = "auto", ranks: int = 1) -> float:
+    def kv_bytes(self, tokens: int, format_: str = "auto") -> float:
         """What a request of ``tokens`` tokens needs at least, its states included.
 
         Windows that are full grow no more.
         """
         cached = cache_format(format_)
         bits = sum(
-            layer.count * layer.attention.cached_bits(cached, ranks) * layer.attention.seen(tokens)
+            layer.count * layer.attention.cached_bits(cached) * layer.attention.seen(tokens)
             for layer in self.layers
             if layer.attention
         )
-        return bits / 8 + self.state_bytes(ranks)
+        return bits / 8 + self.state_bytes()
 
     def state_bytes(self, ranks: int = 1) -> int:
         """What a request needs whatever its length: the states of recurrent layers."""

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from twostroke.model_spec.number_formats import NumberFormat, weight_format
-
-if TYPE_CHECKING:
-    from twostroke.model_spec.layer_specs import LayerSpec
-    from twostroke.model_spec.spec import ModelSpec
+from twostroke.model_spec.layer_specs import LayerSpec
+from twostroke.model_spec.number_formats import NumberFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,37 +40,10 @@ class WeightPart:
         return self.layers * self.bits
 
 
-def weight_parts(
-    model: ModelSpec, format_: str | None = None, ranks: int = 1
-) -> Iterator[WeightPart]:
-    """The parts in the order of the model.
-
-    Embeddings, head, router, norms and biases are never quantised, nor what the checkpoint left
-    out. A tied head has no part of its own.
-
-    Args:
-        format_: Number format of the weights; by default the checkpoint's.
-        ranks: Devices that share each layer; parameters and bits are of one of them.
-
-    Raises:
-        ConfigError: The format is unknown.
-    """
-    stored = weight_format(format_ or model.format)
-    plain = 32 if stored.name == "fp32" else 16
-    head = model.head
-    table = head.rank_parameters(ranks)
-    yield _plain_part(None, 1, "embedding", "embedding", head.outputs, head.inputs, table, plain)
-    for run, layer in enumerate(model.layers):
-        yield from _layer_parts(run, layer, stored, plain, ranks)
-    other = model.other_parameters
-    yield _plain_part(None, 1, "other", "final_norm", 0, 0, other, plain)
-    if not model.tied:
-        yield _plain_part(None, 1, "head", head.name, head.inputs, head.outputs, table, plain)
-
-
-def _layer_parts(
+def layer_parts(
     run: int, layer: LayerSpec, stored: NumberFormat, plain: int, ranks: int
 ) -> Iterator[WeightPart]:
+    """Those of one run of equal layers; ``plain`` is the width of what is not quantised."""
     groups = (
         ("attention", 1, layer.attention.linears if layer.attention else ()),
         ("recurrent", 1, layer.recurrent.linears if layer.recurrent else ()),
@@ -102,10 +71,10 @@ def _layer_parts(
                 bits=copies * outputs * (inputs * width + linear.bias * plain),
             )
     other = layer.other_parameters
-    yield _plain_part(run, layer.count, "other", "norms", 0, 0, other, plain)
+    yield plain_part(run, layer.count, "other", "norms", 0, 0, other, plain)
 
 
-def _plain_part(
+def plain_part(
     run: int | None,
     layers: int,
     group: str,

@@ -41,11 +41,9 @@ def read_runnable(folder: Path) -> ModelSpec:
     return spec
 
 
-def parse_runnable(
-    config: Mapping[str, Any], generation: Mapping[str, Any] | None = None
-) -> ModelSpec:
-    """The same of the contents of ``config.json`` (and ``generation_config.json``)."""
-    spec = parse_model(config, generation, MODEL_TYPES)
+def parse_runnable(config: Mapping[str, Any]) -> ModelSpec:
+    """The same of the contents of ``config.json``."""
+    spec = parse_model(config, None, MODEL_TYPES)
     check_runnable(spec)
     return spec
 

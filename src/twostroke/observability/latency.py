@@ -21,14 +21,16 @@ TARGETS = ("ttft", "tpot", "e2el")
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
+class LatencyDistribution:
     """Mean and percentiles, in the unit of the values; all 0 without values."""
 
     mean: float
     percentiles: dict[int, float]
 
     @classmethod
-    def of(cls, values: Sequence[float], percentiles: Sequence[int] = PERCENTILES) -> Distribution:
+    def of(
+        cls, values: Sequence[float], percentiles: Sequence[int] = PERCENTILES
+    ) -> LatencyDistribution:
         ordered = sorted(values)
         return cls(
             fmean(ordered) if ordered else 0.0, {p: percentile(ordered, p) for p in percentiles}
@@ -59,7 +61,7 @@ def meets_targets(request: object, targets: Mapping[str, float]) -> bool:
     return all(float(getattr(request, name)) <= limit for name, limit in targets.items())
 
 
-def latency_fields(key: str, distribution: Distribution) -> dict[str, float]:
+def latency_fields(key: str, distribution: LatencyDistribution) -> dict[str, float]:
     """For a report: ``mean_ttft_ms``, ``median_ttft_ms``, ``p99_ttft_ms`` ..."""
     fields = {f"mean_{key}_ms": 1000 * distribution.mean}
     for percent, seconds in distribution.percentiles.items():
@@ -68,7 +70,7 @@ def latency_fields(key: str, distribution: Distribution) -> dict[str, float]:
 
 
 def latency_rows(
-    distributions: Mapping[str, Distribution],
+    distributions: Mapping[str, LatencyDistribution],
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """For a table: header and rows, in milliseconds."""
     percentiles = list(next(iter(distributions.values())).percentiles)

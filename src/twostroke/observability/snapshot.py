@@ -7,7 +7,7 @@ import msgspec
 from twostroke.core.request import BlockKey, Request
 
 
-class RequestState(msgspec.Struct, frozen=True, kw_only=True):
+class RequestSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """One request at one moment; times in seconds on the engine's clock.
 
     Attributes:
@@ -35,7 +35,7 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
 
     @classmethod
-    def of(cls, request: Request, num_blocks: int = 0) -> RequestState:
+    def of(cls, request: Request, num_blocks: int = 0) -> RequestSnapshot:
         return cls(
             request_id=request.request_id,
             status=request.status.value,
@@ -105,8 +105,8 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     time: float
     unix_time: float
-    running: list[RequestState]
-    waiting: list[RequestState]
-    ended: list[RequestState]
+    running: list[RequestSnapshot]
+    waiting: list[RequestSnapshot]
+    ended: list[RequestSnapshot]
     waiting_left_out: int = 0
     blocks: BlockState | None = None

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from twostroke.core.errors import ErrorMessage
 from twostroke.runtime.step_run import StepRun
-from twostroke.runtime.verification import Draw, draw
+from twostroke.runtime.verification import Draw, draw_and_verify
 from twostroke.sampling.sampler import Sampler
 
 
@@ -29,7 +29,7 @@ def draw_tokens(step: StepRun, hidden: Tensor, sampler: Sampler) -> None:
     def logits_of(rows: slice) -> Tensor:
         return step.model.logits(hidden[rows])
 
-    for drawn in draw(batch, indices, logits_of, sampler, step.accept, step.masks):
+    for drawn in draw_and_verify(batch, indices, logits_of, sampler, step.accept, step.masks):
         _take(step, drawn)
 
 

@@ -56,7 +56,7 @@ def rows_to_draw_from(batch: Batch) -> list[int] | None:
     return None if len(rows) == batch.query_start[-1] else rows
 
 
-def draw(
+def draw_and_verify(
     batch: Batch,
     indices: Sequence[int],
     logits_of: Callable[[slice], Tensor],

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,13 +38,8 @@ _ROUNDED = {
     "int4": NumberFormat("int4", 4, "int8", scale_bits=32, group=GROUP),
 }
 PROGRESS_AFTER_SECONDS = 1.0
+Advance = Callable[[int], None]  # called with each number of bytes that were loaded
 SCORE_HEAD = "score.weight"  # of a decoder that ranks pairs of texts, see ``ScoreHead``
-
-
-class Progress(Protocol):
-    """Called after every ``count`` bytes that were loaded."""
-
-    def __call__(self, count: int) -> None: ...
 
 
 def load_model(
@@ -95,7 +90,7 @@ def load_model(
         weights = loaded_bytes(spec, torch_dtype.itemsize, quantization)
         check_memory(weights, device)
         cache_dtype = str(torch_dtype).removeprefix("torch.") if kv_format == "auto" else kv_format
-        check_length(max_length, spec, cache_dtype, weights, device)
+        check_context_fits(max_length, spec, cache_dtype, weights, device)
         with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
             parameters = StoredParameters(expected, files, torch_dtype, device, progress)
             return Decoder(spec, family, parameters, max_length, quantization, profiler)
@@ -197,7 +192,7 @@ class StoredParameters:
         files: TensorFiles,
         dtype: torch.dtype,
         device: torch.device,
-        progress: Progress | None = None,
+        progress: Advance | None = None,
     ) -> None:
         self._expected = {parameter.name: parameter for parameter in expected}
         self._files, self._dtype, self._device, self._progress = files, dtype, device, progress
@@ -250,7 +245,7 @@ def check_memory(needed: int, device: torch.device) -> None:
         )
 
 
-def check_length(
+def check_context_fits(
     length: int, spec: ModelSpec, cache_dtype: str, weights: int, device: torch.device
 ) -> None:
     """Refuse a context of which not one request fits beside the weights, before it is allocated."""
@@ -272,11 +267,11 @@ def _some(names: list[str]) -> str:
 
 
 @contextmanager
-def _progress_bar(total: int) -> Iterator[Progress]:
+def _progress_bar(total: int) -> Iterator[Advance]:
     """A bar on stderr if that is a terminal, shown once loading has taken a second."""
     with ExitStack() as stack:
         start, done = time.perf_counter(), 0
-        advance: Progress | None = None
+        advance: Advance | None = None
 
         def progress(count: int) -> None:
             nonlocal done, advance
@@ -294,12 +289,11 @@ def _progress_bar(total: int) -> Iterator[Progress]:
         yield progress
 
 
-def _start_bar(stack: ExitStack, total: int) -> Progress:
+def _start_bar(stack: ExitStack, total: int) -> Advance:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("loading weights"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    bar = stack.enter_context(RichProgress(*columns, console=Console(stderr=True), transient=True))
+    bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
     task = bar.add_task("weights", total=total)
     return lambda count: bar.advance(task, count)

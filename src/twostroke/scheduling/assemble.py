@@ -28,7 +28,7 @@ class MadeScheduler:
     times: StepTimes
 
 
-def make_scheduler(
+def assemble_scheduler(
     config: SchedulerConfig,
     kv: KVCacheManager,
     speculation: Speculation | None,

@@ -105,7 +105,7 @@ class Outlook:
         return best, best_speed * self.plain
 
 
-class StepCost(NamedTuple):
+class PassCost(NamedTuple):
     """What the drafts of a step cost, in seconds.
 
     Attributes:
@@ -193,7 +193,7 @@ class DraftEstimator:
         """Seconds by which drafts of one request make a step longer."""
         return self.times.of_trying(self.num_drawing, depth)
 
-    def observe(self, plan: StepPlan, result: StepResult, *, asked: bool) -> StepCost | None:
+    def observe(self, plan: StepPlan, result: StepResult, *, asked: bool) -> PassCost | None:
         """Take in a step; ``None`` if it drew nothing.
 
         Args:
@@ -219,7 +219,7 @@ class DraftEstimator:
 
     def _measure(
         self, plan: StepPlan, result: StepResult, num_right: int, *, asked: bool
-    ) -> StepCost | None:
+    ) -> PassCost | None:
         """Note how long drafting took, and the pass if it did nothing but decode."""
         rows, times, num_drafts = self.num_drawing, self.times, self.num_drafts
         drafts = num_drafts or result.draft_token_ids or not times.largest_pass
@@ -236,7 +236,7 @@ class DraftEstimator:
             reading = drafting - loss if self._reads_now else 0.0
         if num_drafts:
             loss += times.of_pass(rows + num_drafts) - plain * (1 + num_right / rows)
-        return StepCost(loss, reading, plain) if times.largest_pass else None
+        return PassCost(loss, reading, plain) if times.largest_pass else None
 
     def _count_made(self, plan: StepPlan, result: StepResult) -> int:
         """Note which requests got drafts, of those that were to. Returns the greatest depth."""

@@ -12,7 +12,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.fleet.recorded_fleet import RecordedFleet
 from twostroke.inspector.fleet.routes import fleet_router
-from twostroke.inspector.model.facts import ModelFacts
 from twostroke.inspector.model.routes import ModelRoutes
 from twostroke.inspector.overview_routes import overview_router
 from twostroke.inspector.request_routes import request_router
@@ -20,6 +19,7 @@ from twostroke.inspector.routes import InspectRoutes
 from twostroke.inspector.simulations.routes import simulate_router
 from twostroke.inspector.source import RequestSource
 from twostroke.inspector.static_files import page_router
+from twostroke.questions.model_facts import ModelFacts
 from twostroke.server.http.errors import install_error_handlers
 from twostroke.server.http.foreign_hosts import HostCheck
 from twostroke.server.http.lifecycle import base_url
@@ -81,19 +81,12 @@ def fleet_app(fleet: RecordedFleet, facts: ModelFacts | None = None) -> ASGIApp:
     return application
 
 
-def inspecting_server(
-    source: RequestSource, options: ServerOptions, facts: ModelFacts | None = None
-) -> tuple[uvicorn.Server, socket.socket, str]:
-    """A server that has not started, its socket, and the page's address.
+def serving(app: ASGIApp, options: ServerOptions) -> tuple[uvicorn.Server, socket.socket, str]:
+    """A server of an application with the page, not started; its socket, the page's address.
 
     Raises:
         ConfigError: The address cannot be bound.
     """
-    return serving(create_inspecting_app(source, facts=facts), options)
-
-
-def serving(app: ASGIApp, options: ServerOptions) -> tuple[uvicorn.Server, socket.socket, str]:
-    """The same for any application with the page."""
     listener = listen(options)
     config = uvicorn.Config(
         HostCheck(app, options),

@@ -1,7 +1,7 @@
 """``python -m twostroke.simulator.answer_question``: questions of pages, their answers to stdout.
 
 The scheduler is the engine's own, the times are the cost model's. Question and answer:
-``inspector/simulations/simulation.py``.
+``questions/small_run.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import select
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,44 +17,27 @@ import msgspec
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import TwostrokeError
-from twostroke.core.output import RequestOutput
-from twostroke.core.request import Request
-from twostroke.inspector.simulations.process import ANSWERED, IDLE_SECONDS, NICENESS, REFUSED
-from twostroke.inspector.simulations.simulation import (
+from twostroke.observability.events import StepEvent
+from twostroke.questions.small_run import (
+    ANSWERED,
+    IDLE_SECONDS,
+    REFUSED,
     AskedRun,
     Device,
     RequestRun,
-    ShareColumns,
+    RunShares,
+    RunSteps,
     SimulatedRun,
-    StepColumns,
 )
-from twostroke.observability.events import StepEvent
-from twostroke.observability.observer import ObservedStep
 from twostroke.routing.routers import make_router
 from twostroke.simulator.deployment.deployment import Deployment, deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.kept_events import KeptEvents
 from twostroke.simulator.fleet.make_replicas import make_replicas
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 
-
-class Events:
-    """An observer that keeps the records of one replica's steps."""
-
-    def __init__(self) -> None:
-        self.events: list[StepEvent] = []
-
-    def on_add(self, requests: Sequence[Request]) -> None:
-        """Requests are known already."""
-
-    def on_step(self, step: ObservedStep) -> None:
-        self.events.append(step.event)
-
-    def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
-        """Nobody leaves."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
+NICENESS = 10
 
 
 def answer_question(asked: AskedRun) -> SimulatedRun:
@@ -65,7 +47,7 @@ def answer_question(asked: AskedRun) -> SimulatedRun:
         TwostrokeError: The model does not fit onto its devices, or cannot be split over them.
     """
     options, cache, scheduler, deployment = _deploy(asked)
-    watching = [Events() for _ in range(asked.replicas)]
+    watching = [KeptEvents() for _ in range(asked.replicas)]
     replicas = make_replicas(
         deployment, options, cache, scheduler, observers=[[events] for events in watching]
     )
@@ -117,13 +99,13 @@ def _specs(asked: AskedRun) -> list[RequestSpec]:
 
 
 def _sum_up(
-    asked: AskedRun, deployment: Deployment, result: FleetResult, watching: list[Events]
+    asked: AskedRun, deployment: Deployment, result: FleetResult, watching: list[KeptEvents]
 ) -> SimulatedRun:
     events = sorted(
         ((event, replica) for replica, kept in enumerate(watching) for event in kept.events),
         key=lambda pair: pair[0].time,
     )
-    steps, shares = StepColumns(), ShareColumns()
+    steps, shares = RunSteps(), RunShares()
     tokens = defaultdict[int, list[float]](list)  # when each request got its tokens
     for row, (event, replica) in enumerate(events):
         _append_step(steps, event, replica)
@@ -171,7 +153,7 @@ def _sum_up(
     )
 
 
-def _append_step(steps: StepColumns, event: StepEvent, replica: int) -> None:
+def _append_step(steps: RunSteps, event: StepEvent, replica: int) -> None:
     steps.replica.append(replica)
     steps.begin.append(event.time)
     steps.end.append(event.time + event.duration)

@@ -8,7 +8,7 @@ pass of the heads makes the whole chain (docs/decisions/0013-drafts-are-accepted
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,14 +21,6 @@ from twostroke.spec_decode.base import FinishedPass
 Logits = Callable[[Tensor], Tensor]
 # Passes of each number of heads before the first request's. The second may be slow as well.
 WARM_UPS = 3
-
-
-class ResidualLayer(Protocol):
-    """One layer of all heads: each maps its state ``x`` to ``x + silu(x @ weight + bias)``."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """The inner states of the first heads, before ``silu``: ``[heads, rows, hidden]``."""
-        ...
 
 
 class StackedLayer(NamedTuple):
@@ -54,6 +46,11 @@ class LayerByHead(NamedTuple):
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.stack([head(state) for head, state in zip(self.heads, x)])
+
+
+# One layer of all heads, each of which maps its state ``x`` to ``x + silu(x @ weight + bias)``:
+# gives the inner states of the first heads, before ``silu``, ``[heads, rows, hidden]``.
+ResidualLayer = StackedLayer | LayerByHead
 
 
 class MedusaHeads:

@@ -44,7 +44,6 @@ def least_deviations(
     *,
     pull: float,
     starts: int = 8,
-    seed: int = 0,
 ) -> Minimum:
     """The values with the least loss.
 
@@ -60,7 +59,7 @@ def least_deviations(
         pull: Above 0.
         starts: How many descents, at least one.
     """
-    random, names = Random(seed), list(space)
+    random, names = Random(0), list(space)
     home = np.log([space[name][0] for name in names])
     low, high = (np.log([space[name][end] for name in names]) for end in (1, 2))
     descent = _Descent(errors, names, np.array(shares), pull, home, low, high)

@@ -41,15 +41,11 @@ class Rules:
             position = match.end()
         return " ".join(part for part in [*parts, quoted(text[position:])] if part)
 
-    def after_text(self, marker: str, name: str = "opened", text: str = "TEXT") -> str:
-        """An expression for a text that ends with the first ``marker``.
-
-        Args:
-            text: Terminal of what comes before it; by default any text.
-        """
+    def after_text(self, marker: str, name: str = "opened") -> str:
+        """An expression for any text that ends with the first ``marker``."""
         if self.is_special(marker):
-            return f"{text} {self.literal(marker)}"
-        self._lines.append(f"{name}[lazy]: {text} {quoted(marker)}")
+            return f"TEXT {self.literal(marker)}"
+        self._lines.append(f"{name}[lazy]: TEXT {quoted(marker)}")
         return name
 
 

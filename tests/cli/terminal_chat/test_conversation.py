@@ -16,7 +16,7 @@ import pytest
 from tests.server.scripted import ScriptedEngine
 from twostroke.cli.session import AnswerPiece, LocalSession, RemoteSession, Session, TokenCounts
 from twostroke.cli.terminal_chat.answer_view import PlainView
-from twostroke.cli.terminal_chat.conversation import Conversation, describe_speed
+from twostroke.cli.terminal_chat.conversation import TerminalConversation, describe_speed
 from twostroke.cli.terminal_chat.line_input import PipedLines
 from twostroke.core.errors import EngineError, InvalidRequestError
 from twostroke.server.application import create_app
@@ -68,9 +68,9 @@ def converse(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     with asyncio.Runner() as runner:
-        Conversation(session, PipedLines(), PlainView, system, {}, interactive=interactive).run(
-            runner
-        )
+        TerminalConversation(
+            session, PipedLines(), PlainView, system, {}, interactive=interactive
+        ).run(runner)
 
 
 def test_turns_are_remembered(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twostroke.cli.terminal_chat.demo_tools import DEMO_TOOLS, run_tool, tool_schemas
+from twostroke.cli.terminal_chat.demo_tools import DEMO_TOOLS, demo_tool_schemas, run_tool
 
 
 def run(name: str, **arguments: object) -> str:
@@ -54,7 +54,7 @@ def test_no_call_raises(name: str, arguments: str) -> None:
 
 
 def test_schemas_accept_what_the_tools_take() -> None:
-    for tool in tool_schemas():
+    for tool in demo_tool_schemas():
         schema = tool["function"]["parameters"]
         jsonschema.Draft202012Validator.check_schema(schema)
         values = {"model": "llama-3.1-8b", "gpu": "h100", "tokens": 10}

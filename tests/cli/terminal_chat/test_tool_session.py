@@ -11,7 +11,7 @@ import pytest
 
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.cli.session import AnswerPiece, LocalSession, RemoteSession, Session
-from twostroke.cli.terminal_chat.demo_tools import run_tool, tool_schemas
+from twostroke.cli.terminal_chat.demo_tools import demo_tool_schemas, run_tool
 from twostroke.cli.terminal_chat.tool_session import (
     MAX_CALLS,
     MAX_ROUNDS,
@@ -19,7 +19,7 @@ from twostroke.cli.terminal_chat.tool_session import (
     describe_call,
     shortened,
 )
-from twostroke.cli.tool_calling import CallsInDeltas, ToolCall
+from twostroke.cli.tool_calling import AskedCall, CallsInDeltas
 from twostroke.core.errors import InvalidRequestError
 from twostroke.server.application import create_app
 
@@ -57,16 +57,16 @@ class Scripted:
         raise AssertionError("not called")
 
 
-def ask(session: Session, fields: Mapping[str, Any] | None = None) -> tuple[str, list[ToolCall]]:
-    async def collect() -> tuple[str, list[ToolCall]]:
+def ask(session: Session, fields: Mapping[str, Any] | None = None) -> tuple[str, list[AskedCall]]:
+    async def collect() -> tuple[str, list[AskedCall]]:
         pieces = [piece async for piece in session.chat(QUESTION, fields or {})]
         return "".join(p.text for p in pieces), [call for p in pieces for call in p.calls]
 
     return asyncio.run(collect())
 
 
-def fits(id: str = "call_1") -> ToolCall:
-    return ToolCall("fits_on", '{"model": "llama-3.1-8b", "gpu": "h100"}', id)
+def fits(id: str = "call_1") -> AskedCall:
+    return AskedCall("fits_on", '{"model": "llama-3.1-8b", "gpu": "h100"}', id)
 
 
 def test_a_call_is_carried_out_and_its_result_sent_back() -> None:
@@ -75,7 +75,7 @@ def test_a_call_is_carried_out_and_its_result_sent_back() -> None:
         [AnswerPiece("Let me see. "), AnswerPiece("", None, [fits()])],
         [AnswerPiece("Yes, it fits.")],
     )
-    session = ToolSession(inner, tool_schemas(), run_tool, lines.append)
+    session = ToolSession(inner, demo_tool_schemas(), run_tool, lines.append)
     text, _ = ask(session, {"temperature": 0})
     assert text == "Let me see. Yes, it fits."
     assert lines == ["fits_on(model=llama-3.1-8b, gpu=h100) -> yes, 16 of 86 GB"]
@@ -89,7 +89,7 @@ def test_a_call_is_carried_out_and_its_result_sent_back() -> None:
 def test_a_model_that_only_calls_is_stopped() -> None:
     lines: list[str] = []
     inner = Scripted([AnswerPiece("", None, [fits(str(n)) for n in range(MAX_CALLS + 5)])])
-    ask(ToolSession(inner, tool_schemas(), run_tool, lines.append))
+    ask(ToolSession(inner, demo_tool_schemas(), run_tool, lines.append))
     assert len(inner.seen) == MAX_ROUNDS
     assert len(lines) == MAX_ROUNDS * MAX_CALLS + 1
     assert "stopped" in lines[-1]
@@ -97,9 +97,9 @@ def test_a_model_that_only_calls_is_stopped() -> None:
 
 
 def test_lines_are_short_and_hold_no_control_characters() -> None:
-    call = ToolCall("x\x1b[2J", '{"a": "b\\nc"}', "1")
+    call = AskedCall("x\x1b[2J", '{"a": "b\\nc"}', "1")
     assert describe_call(call) == "x?[2J(a=b c)"
-    assert describe_call(ToolCall("f", "[" * 10_000, "1")).endswith("...")
+    assert describe_call(AskedCall("f", "[" * 10_000, "1")).endswith("...")
     assert len(shortened("word " * 1000)) <= 160
 
 
@@ -110,7 +110,7 @@ def test_calls_come_together_from_deltas() -> None:
     calls.add(0, arguments=": 1}")
     first, second = calls.finish()
     assert (first.name, first.arguments) == ("a", '{"x": 1}')
-    assert first.id.startswith("call_") and second == ToolCall("b", "", "two")
+    assert first.id.startswith("call_") and second == AskedCall("b", "", "two")
 
 
 TOOL_TEMPLATE = (
@@ -130,7 +130,7 @@ def test_calls_are_found_in_this_process_and_on_a_server(remote: bool) -> None:
         if remote
         else LocalSession(engine.loaded_model())
     )
-    text, [call] = ask(session, {"tools": tool_schemas(), "max_tokens": 50})
+    text, [call] = ask(session, {"tools": demo_tool_schemas(), "max_tokens": 50})
     assert text == "Let me see. "
     assert run_tool(call.name, call.arguments) == "yes, 16 of 86 GB"
     prompt = engine.tokenizer.decode(engine.submitted[0].prompt_token_ids)
@@ -139,4 +139,4 @@ def test_calls_are_found_in_this_process_and_on_a_server(remote: bool) -> None:
 
 def test_a_model_without_a_form_for_calls_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="no form for tool calls"):
-        ask(LocalSession(ScriptedEngine().loaded_model()), {"tools": tool_schemas()})
+        ask(LocalSession(ScriptedEngine().loaded_model()), {"tools": demo_tool_schemas()})

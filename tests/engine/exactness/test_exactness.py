@@ -7,7 +7,7 @@ reference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,12 +23,14 @@ from tests.checkpoints import LLAMA3_ROPE, TINY, tiny_config, write_checkpoint
 from tests.instruction_sets import INSTRUCTION_SETS, selected
 from tests.proposers import GUESSING, Guessing, ScriptedProposer
 from tests.spec_decode.heads import head_tensors, write_heads
+from twostroke.constraints.constraint import Constraint
 from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import GenerationRequest
+from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.hooks.drafts import Drafts
+from twostroke.runtime.hooks.drafts import ProposedDrafts
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
@@ -120,12 +122,9 @@ def calls(draw: st.DrawFn) -> list[Call]:
     return made
 
 
-def run(
-    engine: LLMEngine, calls: list[Call]
-) -> dict[tuple[str, int], tuple[list[int], FinishReason | None]]:
+def outputs_of(engine: LLMEngine, calls: list[Call], max_steps: int) -> Iterator[RequestOutput]:
     """Drive the engine through the calls; its block tables are checked after every step."""
-    got: dict[tuple[str, int], tuple[list[int], FinishReason | None]] = {}
-    for step in range(2000):
+    for step in range(max_steps):
         for call in calls:
             if call.step == step:
                 engine.submit(call.request)
@@ -133,19 +132,25 @@ def run(
         for call in calls:
             if call.abort_at == step:
                 outputs += engine.abort(call.request.request_id)
-        for output in outputs:
-            assert output.error is None
-            tokens, _ = got.get((output.request_id, output.index), ([], None))
-            if output.logprobs is not None:
-                assert [
-                    position.chosen.token_id for position in output.logprobs
-                ] == output.token_ids
-            got[output.request_id, output.index] = (tokens + output.token_ids, output.finish_reason)
+        yield from outputs
         engine.scheduler.kv.check_integrity()
         if step > 10 and not engine.has_work():
             break
-    assert not engine.has_work()
     assert engine.scheduler.kv.pool.num_free == engine.scheduler.kv.pool.num_blocks
+
+
+def run(
+    engine: LLMEngine, calls: list[Call]
+) -> dict[tuple[str, int], tuple[list[int], FinishReason | None]]:
+    """Tokens and end of each answer."""
+    got: dict[tuple[str, int], tuple[list[int], FinishReason | None]] = {}
+    for output in outputs_of(engine, calls, 2000):
+        assert output.error is None
+        tokens, _ = got.get((output.request_id, output.index), ([], None))
+        if output.logprobs is not None:
+            assert [position.chosen.token_id for position in output.logprobs] == output.token_ids
+        got[output.request_id, output.index] = (tokens + output.token_ids, output.finish_reason)
+    assert not engine.has_work()
     return got
 
 
@@ -219,9 +224,11 @@ def test_every_output_equals_the_reference_without_a_cache(
             for index in range(call.request.params.n)
         }
         engine = LLMEngine(executor, config=config)
-        if guessing is not None and not any(isinstance(hook, Drafts) for hook in executor.hooks):
+        if guessing is not None and not any(
+            isinstance(hook, ProposedDrafts) for hook in executor.hooks
+        ):
             engine.scheduler.depth = FixedDepth(depth, needs_slots=needs_slots)
-            executor.hooks.insert(0, Drafts(make_proposer(guessing, calls, answers)))
+            executor.hooks.insert(0, ProposedDrafts(make_proposer(guessing, calls, answers)))
         outputs = run(engine, calls)
     for key, (expected, expected_reason) in answers.items():
         tokens, reason = outputs.get(key, ([], FinishReason.ABORT))
@@ -256,7 +263,10 @@ def make_proposer(
 
 
 def naive_answer(
-    executor: TorchExecutor, request: GenerationRequest, index: int
+    executor: TorchExecutor,
+    request: GenerationRequest,
+    index: int,
+    constraint: Constraint | None = None,
 ) -> tuple[list[int], FinishReason]:
     """What the reference without a cache answers."""
     return generate_naive(
@@ -266,6 +276,7 @@ def naive_answer(
         seed=derive_seed(request.params.seed or 0, index),
         eos_token_ids=executor.info.eos_token_ids,
         max_total_tokens=len(request.prompt_token_ids) + (request.params.max_tokens or 0),
+        constraint=constraint,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.engine.exactness.test_exactness import Call
+from tests.engine.exactness.test_exactness import Call, outputs_of
 from tests.server.tiny import VOCAB, checkpoint
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.config import EngineConfig
@@ -117,22 +117,10 @@ def make_engine(num_blocks: int, **options: Any) -> LLMEngine:
 
 
 def run(engine: LLMEngine, calls: list[Call]) -> dict[tuple[str, int], Answer]:
-    """Drive the engine through the calls; its block tables are checked after every step."""
+    """What each answer got."""
     answers: dict[tuple[str, int], Answer] = {}
-    for step in range(1000):
-        for call in calls:
-            if call.step == step:
-                engine.submit(call.request)
-        outputs = engine.step() if engine.has_work() else []
-        for call in calls:
-            if call.abort_at == step:
-                outputs += engine.abort(call.request.request_id)
-        for output in outputs:
-            answers.setdefault((output.request_id, output.index), Answer()).add(output)
-        engine.scheduler.kv.check_integrity()
-        if step > 8 and not engine.has_work():
-            break
-    assert engine.scheduler.kv.pool.num_free == engine.scheduler.kv.pool.num_blocks
+    for output in outputs_of(engine, calls, 1000):
+        answers.setdefault((output.request_id, output.index), Answer()).add(output)
     return answers
 
 

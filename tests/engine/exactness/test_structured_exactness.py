@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.constraints import walks
-from tests.engine.exactness.test_exactness import Call, run
+from tests.engine.exactness.test_exactness import Call, naive_answer, run
 from tests.proposers import GUESSING, Guessing, ScriptedProposer
 from tests.runtime.constraints.late_masks import late_masks
 from tests.server.tiny import VOCAB, checkpoint
 from tests.specs import resolved
+from tests.wire import decode, encode
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.constraints.constraint import AllowedTokens, Constraint, Grammar
 from twostroke.constraints.starting import start_constraint
@@ -32,14 +33,11 @@ from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import NewRequest
 from twostroke.core.structured_outputs import StructuredOutputsParams
-from twostroke.core.wire import decode, encode
 from twostroke.engine.answer import CollectedAnswer
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.hooks.drafts import Drafts
+from twostroke.runtime.hooks.drafts import ProposedDrafts
 from twostroke.runtime.loading import load_torch_executor
-from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
-from twostroke.sampling.random import derive_seed
 from twostroke.scheduling.speculation import FixedDepth
 
 PERSON = {
@@ -160,14 +158,8 @@ def test_every_answer_with_a_form_equals_a_plain_loop_with_masks(
         request, wanted = call.request, call.request.params.structured_outputs
         for index in range(request.params.n):
             tokens, reason = outputs.get((request.request_id, index), ([], FinishReason.ABORT))
-            expected, expected_reason = generate_naive(
-                executor.model,
-                request.prompt_token_ids,
-                request.params,
-                seed=derive_seed(request.params.seed or 0, index),
-                eos_token_ids=executor.info.eos_token_ids,
-                max_total_tokens=len(request.prompt_token_ids) + (request.params.max_tokens or 0),
-                constraint=constraint_of(request),
+            expected, expected_reason = naive_answer(
+                executor, request, index, constraint_of(request)
             )
             if reason is FinishReason.ABORT:
                 expected, expected_reason = expected[: len(tokens)], FinishReason.ABORT
@@ -384,7 +376,7 @@ def test_drafts_change_no_answer_with_a_form(engine: LLMEngine, guessing: Guessi
     alone = [answer.token_ids for answer in answers(engine, *wanted)]
     known = {str(number): tokens for number, tokens in enumerate(alone)}
     proposer = ScriptedProposer(known, guessing, VOCAB)
-    executor.hooks.insert(0, Drafts(proposer))
+    executor.hooks.insert(0, ProposedDrafts(proposer))
     engine.scheduler.depth = FixedDepth(4)
     try:
         assert [answer.token_ids for answer in answers(engine, *wanted)] == alone

@@ -23,7 +23,7 @@ from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
 from twostroke.core.request import FinishReason
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.hooks.drafts import Drafts
+from twostroke.runtime.hooks.drafts import ProposedDrafts
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.scheduling.speculation import FixedDepth
 
@@ -107,7 +107,7 @@ def test_no_token_changes_over_a_restart(
             engine = LLMEngine(executor, config=config)
             if guessing is not None:
                 engine.scheduler.depth = FixedDepth(3)
-                executor.hooks.insert(0, Drafts(make_proposer(guessing, calls, answers)))
+                executor.hooks.insert(0, ProposedDrafts(make_proposer(guessing, calls, answers)))
             outputs = run(engine, calls)
             engine.close()
             for key, (expected, expected_reason) in answers.items():

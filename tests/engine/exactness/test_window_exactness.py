@@ -32,7 +32,7 @@ from twostroke.core.kv_groups import KVGroups
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.hooks.drafts import Drafts
+from twostroke.runtime.hooks.drafts import ProposedDrafts
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
@@ -135,7 +135,7 @@ def test_every_output_equals_the_reference_without_a_cache(
         }
         if guessing in ("n-gram", "half right"):
             engine.scheduler.depth = FixedDepth(depth)
-            executor.hooks.insert(0, Drafts(make_proposer(guessing, calls, answers)))
+            executor.hooks.insert(0, ProposedDrafts(make_proposer(guessing, calls, answers)))
         outputs = run(engine, calls)
     for key, (expected, reason) in answers.items():
         tokens, ended = outputs.get(key, ([], FinishReason.ABORT))

@@ -11,8 +11,9 @@ from tests.inspector.recorded import events, recording
 from twostroke.core.errors import InvalidRequestError
 from twostroke.inspector.compare import collect as module
 from twostroke.inspector.compare.collect import collect, make_job
-from twostroke.inspector.compare.messages import Against, Question, ReplayJob
+from twostroke.inspector.compare.messages import Against, Question
 from twostroke.inspector.recording import Recording
+from twostroke.questions.replay import ReplayJob
 
 
 @pytest.fixture(scope="module")

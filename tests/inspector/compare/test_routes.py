@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.gateway.test_usage import ADMIN, ALICE, bearer, gateway_with_keys
 from tests.inspector.recorded import recording
+from tests.inspector.showing import showing
 from tests.server.running import running_server
 from tests.server.tiny import tiny_engine
 from twostroke.core.errors import InvalidRequestError
@@ -22,24 +22,14 @@ from twostroke.inspector.compare.messages import Question
 from twostroke.inspector.compare.process import NobodyWaitsError, run_replay
 from twostroke.inspector.compare.routes import MAX_WAITING
 from twostroke.inspector.recording import Recording
-from twostroke.server.inspecting import inspecting_server
-from twostroke.server.options import ServerOptions
 
 ALL = {"begin": 0.0, "end": 100.0}
 
 
 @contextmanager
 def inspecting() -> Iterator[str]:
-    source = Recording(recording())
-    server, listener, address = inspecting_server(source, ServerOptions(port=0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
+    with showing("recording") as address:
         yield address.replace("/inspect/", "/v1/inspect/compare")
-    finally:
-        source.close()
-        server.should_exit = True
-        thread.join(timeout=10)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from functools import partial
 from tests.server.tiny import checkpoint
 from twostroke.core.config import ModelOptions
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.inspector.model.facts import ModelFacts
+from twostroke.questions.model_facts import ModelFacts
 from twostroke.simulator.cost.shown_costs import facts_of_engine
 from twostroke.startup import make_speed_probe
 

@@ -17,11 +17,11 @@ from tests.server.running import running_server
 from tests.server.tiny import tiny_engine
 from twostroke.core.errors import ModelLoadError
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.inspector.model.facts import ModelFacts
 from twostroke.inspector.model.points import work_of
 from twostroke.inspector.recording import Recording
 from twostroke.model_spec.kv_arithmetic import kv_arithmetic
 from twostroke.model_spec.public_models import find_model
+from twostroke.questions.model_facts import ModelFacts
 from twostroke.server.inspecting import create_inspecting_app
 from twostroke.simulator.cost.shown_costs import facts_of_recording
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import httpx
 import pytest
 
-from tests.inspector.browser import needs_browser, opened, running_browser, violations
+from tests.inspector.browser import needs_browser, opened, violations
 from tests.inspector.recorded import events
-from tests.inspector.test_browser import HOSTILE, REMEMBERED, showing, wait_for_step
+from tests.inspector.test_browser import HOSTILE, REMEMBERED, wait_for_step
 from tests.server.running import running_server, wait_until
 from tests.server.tiny import tiny_engine
 
@@ -22,18 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = needs_browser
 VERDICT = "text=Continuous batching saves"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def recorded() -> Iterator[str]:
-    with showing("recording") as address:
-        yield address
 
 
 def ink(page: Page, selector: str, share_from: float = 0.0, share_to: float = 1.0) -> int:

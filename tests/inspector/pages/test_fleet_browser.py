@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.inspector.browser import needs_browser, opened, running_browser, violations
+from tests.inspector.browser import needs_browser, opened, violations
 from tests.inspector.fleets import REPLICAS, fleet_page, fleet_recording
-from tests.inspector.test_browser import showing, step_shown, wait_for_step
+from tests.inspector.showing import showing
+from tests.inspector.test_browser import step_shown, wait_for_step
 from tests.server.running import running_server
 from tests.server.tiny import tiny_engine
 
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
 pytestmark = needs_browser
 HOSTILE = "<img src=x onerror=document.title='hacked'>\u202eabc"
 STEP = 150
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

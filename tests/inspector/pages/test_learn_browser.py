@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.inspector.browser import needs_browser, opened, running_browser, violations
-from tests.inspector.test_browser import showing
+from tests.inspector.browser import needs_browser, opened, violations
+from tests.inspector.showing import showing
 from tests.server.running import running_process, wait_until
 
 if TYPE_CHECKING:
@@ -27,22 +27,10 @@ NEED_A_MODEL = ("tokens", "sampling")
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
 def live() -> Iterator[str]:
     """The address of the page over pilot."""
     with running_process("-m", "twostroke", "serve", "pilot", "--port", "0") as server:
         yield f"{server.url()}/inspect/"
-
-
-@pytest.fixture(scope="module")
-def recorded() -> Iterator[str]:
-    with showing("recording") as address:
-        yield address
 
 
 def open_chapter(page: Page, address: str, chapter: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,18 +14,13 @@ import httpx
 import pytest
 
 from tests.gateway.test_usage import ALICE, gateway_with_keys
-from tests.inspector.browser import needs_browser, opened, running_browser, violations
+from tests.inspector.browser import needs_browser, opened, violations
 from tests.inspector.model.described import describe_tiny
-from tests.inspector.recorded import recording
+from tests.inspector.showing import showing
 from tests.server.running import running_server
 from tests.server.tiny import tiny_engine
-from twostroke.inspector.model.facts import ModelFacts
-from twostroke.inspector.recording import Recording
-from twostroke.inspector.source import Kind
 from twostroke.model_spec.kv_arithmetic import kv_arithmetic
 from twostroke.model_spec.public_models import find_model, public_names
-from twostroke.server.inspecting import inspecting_server
-from twostroke.server.options import ServerOptions
 from twostroke.simulator.cost.shown_costs import facts_of_recording
 
 if TYPE_CHECKING:
@@ -34,12 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = needs_browser
 HOSTILE = "<script>document.title='hacked'</script>\u202eabc\u202c" + "\U0001f600" * 40
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +56,6 @@ def live() -> Iterator[str]:
         stop.set()
         for thread in threads:
             thread.join(timeout=30)
-
-
-@contextmanager
-def showing(kind: Kind, facts: ModelFacts | None) -> Iterator[str]:
-    source = Recording(recording(), kind)
-    server, listener, address = inspecting_server(source, ServerOptions(port=0), facts)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield address
-    finally:
-        source.close()
-        server.should_exit = True
-        thread.join(timeout=10)
 
 
 def put(page: Page, slider: str, key: str) -> None:
@@ -164,7 +138,7 @@ def test_steps_and_layers_are_reached_by_keys(browser: Browser, live: str) -> No
 
 
 def test_a_recording_says_what_is_missing(browser: Browser) -> None:
-    with showing("recording", None) as address, opened(browser, f"{address}#/model") as page:
+    with showing("recording") as address, opened(browser, f"{address}#/model") as page:
         page.wait_for_selector("text=twostroke inspect FILE --model NAME")
         assert violations(page) == []
         page.goto(f"{address}#/kv")
@@ -179,7 +153,7 @@ def test_a_recording_says_what_is_missing(browser: Browser) -> None:
 def test_a_simulation_has_its_model_and_follows_the_moment(browser: Browser) -> None:
     facts = replace(facts_of_recording("llama-3.1-8b", "h100"), measured=False, name=HOSTILE)
     with (
-        showing("simulation", facts) as address,
+        showing("simulation", facts=facts) as address,
         opened(browser, f"{address}#/model?at=60") as page,
     ):
         page.wait_for_selector(".roofline .said >> text=Step 60")
@@ -213,7 +187,7 @@ def test_a_key_of_one_tenant_sees_the_model_without_steps(
 
 
 def test_the_page_counts_as_the_command_does(browser: Browser) -> None:
-    with showing("recording", None) as address, opened(browser, address) as page:
+    with showing("recording") as address, opened(browser, address) as page:
         page.wait_for_selector("nav")
         found = page.evaluate(
             """async () => {

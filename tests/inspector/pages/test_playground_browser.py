@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -16,16 +15,13 @@ import httpx
 import pytest
 
 from tests.gateway.test_usage import ALICE
-from tests.inspector.browser import needs_browser, opened, running_browser, violations
-from tests.inspector.recorded import recording
+from tests.inspector.browser import needs_browser, opened, violations
+from tests.inspector.showing import showing
 from tests.server.running import running_server, wait_until
 from tests.server.tiny import tiny_engine
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.options import GatewayOptions
-from twostroke.inspector.recording import Recording
 from twostroke.inspector.source import Kind
-from twostroke.server.inspecting import inspecting_server
-from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
@@ -35,12 +31,6 @@ ROWS = ".bars-panel .rows li:not(.rest)"
 ROUTE = "**/v1/inspect/distribution"
 MINUS = "\u2212"
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -285,17 +275,8 @@ def test_a_key_and_its_limits_hold(browser: Browser) -> None:
 
 @pytest.mark.parametrize("kind", ["recording", "simulation"])
 def test_without_a_model_it_says_so(browser: Browser, kind: Kind) -> None:
-    source = Recording(recording(), kind)
-    server, listener, address = inspecting_server(source, ServerOptions(port=0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        with opened(browser, f"{address}#/playground") as page:
-            page.wait_for_selector("text=it needs a live one")
-            assert kind in page.locator("main").inner_text()
-            assert violations(page) == []
-            page.keyboard.press("Enter")
-    finally:
-        source.close()
-        server.should_exit = True
-        thread.join(timeout=10)
+    with showing(kind) as address, opened(browser, f"{address}#/playground") as page:
+        page.wait_for_selector("text=it needs a live one")
+        assert kind in page.locator("main").inner_text()
+        assert violations(page) == []
+        page.keyboard.press("Enter")

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.inspector.browser import needs_browser, opened, running_browser, violations
+from tests.inspector.browser import needs_browser, opened, violations
 from tests.inspector.recorded import events, recording
+from tests.inspector.showing import page_of
 from tests.server.running import running_server
 from tests.server.tiny import tiny_engine
 from twostroke.inspector.content import ContentBook
 from twostroke.inspector.recording import Recording
 from twostroke.inspector.source import Kind
 from twostroke.observability.events import StepEvent
-from twostroke.server.inspecting import inspecting_server
-from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -34,12 +33,6 @@ HOSTILE = (
 
 # Of an answer in one piece, written quickly or not.
 ANSWERED = "ol.stations >> text=/first byte at|all of it at once/"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
 
 
 @contextmanager
@@ -78,15 +71,8 @@ def showing(browser: Browser, url: str, request_id: str, **options: Any) -> Iter
 def showing_file(kind: Kind, path: Any = None) -> Iterator[str]:
     source = Recording(path or recording(), kind)
     assert source.wait_until_read(20)
-    web, listener, address = inspecting_server(source, ServerOptions(port=0))
-    thread = threading.Thread(target=web.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
+    with page_of(source) as address:
         yield address.removesuffix("/inspect/")
-    finally:
-        web.should_exit = True
-        thread.join(timeout=10)
-        source.close()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.inspector.browser import needs_browser, opened, running_browser, violations
-from tests.inspector.test_browser import HOSTILE, showing, step_shown
+from tests.inspector.browser import needs_browser, opened, violations
+from tests.inspector.showing import showing
+from tests.inspector.test_browser import HOSTILE, step_shown
 from tests.server.running import running_server
 from twostroke.cli.main import run
 from twostroke.core.config import EngineConfig
@@ -27,12 +28,6 @@ if TYPE_CHECKING:
 pytestmark = needs_browser
 ALWAYS = '{"method": "draft", "adaptive": false}'
 PROMPT = "What is a KV cache?"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

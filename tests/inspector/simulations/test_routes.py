@@ -24,7 +24,7 @@ from twostroke.inspector.simulations.routes import (
     MAX_WAITING,
     OneAtATime,
 )
-from twostroke.inspector.simulations.simulation import (
+from twostroke.questions.small_run import (
     MAX_OUTPUT_TOKENS,
     AskedRequest,
     AskedRun,

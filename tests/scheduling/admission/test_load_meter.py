@@ -11,7 +11,7 @@ from twostroke.core.request import FinishReason
 from twostroke.engine.engine import Engine
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.admission.load_meter import LoadMeter
-from twostroke.scheduling.assemble import make_scheduler
+from twostroke.scheduling.assemble import assemble_scheduler
 
 
 class Run:
@@ -20,7 +20,7 @@ class Run:
     def __init__(self, max_num_seqs: int = 1) -> None:
         self.now = 0.0
         config = SchedulerConfig(admission="predicted", max_num_seqs=max_num_seqs)
-        made = make_scheduler(config, KVCacheManager(64, BLOCK), None)
+        made = assemble_scheduler(config, KVCacheManager(64, BLOCK), None)
         self.meter = LoadMeter(made.scheduler, made.times)
         self.executor = FakeExecutor(64, BLOCK)
         self.engine = Engine(

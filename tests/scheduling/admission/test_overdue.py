@@ -12,12 +12,12 @@ from twostroke.observability.events import SchedulerStats
 from twostroke.observability.observer import ObservedStep
 from twostroke.scheduling.admission.load_meter import LoadMeter
 from twostroke.scheduling.admission.overdue import OverdueCalls
-from twostroke.scheduling.assemble import make_scheduler
+from twostroke.scheduling.assemble import assemble_scheduler
 
 
 def calls(factor: float = 1.0, **running: int) -> OverdueCalls:
     """In an engine that runs so many requests, by tenant."""
-    made = make_scheduler(SchedulerConfig(admission="predicted"), KVCacheManager(64, 4), None)
+    made = assemble_scheduler(SchedulerConfig(admission="predicted"), KVCacheManager(64, 4), None)
     meter = LoadMeter(made.scheduler, made.times)
     meter.load = meter.load._replace(running=running)
     return OverdueCalls(made.times, meter, factor)

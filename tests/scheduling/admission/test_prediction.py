@@ -17,7 +17,7 @@ from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission
 from twostroke.scheduling.admission.prediction import EngineLoad, predict_ttft
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.scheduling.admission.waiting_calls import Ahead, WaitingCall, WaitingCalls
-from twostroke.scheduling.assemble import make_scheduler
+from twostroke.scheduling.assemble import assemble_scheduler
 from twostroke.timing.step_times import Prices, PromptWork
 
 SMALL = st.floats(0, 1, allow_subnormal=False)
@@ -110,7 +110,7 @@ def admission(
     load: EngineLoad | None = None, policy: PolicyName = "fcfs", factor: float = 1.0
 ) -> tuple[PredictedAdmission, LoadMeter]:
     config = SchedulerConfig(policy=policy, admission="predicted", admission_factor=factor)
-    made = make_scheduler(config, KVCacheManager(64, 4), None)
+    made = assemble_scheduler(config, KVCacheManager(64, 4), None)
     meter = LoadMeter(made.scheduler, made.times)
     meter.load = load or meter.load
     targets = TTFTTargets(parse_targets(("ttft=p95:1", "ttft=p95:9,key=slow")), "m")
@@ -216,7 +216,7 @@ def test_targets_by_key_and_percentile() -> None:
 
 def test_the_meter_knows_what_is_left_of_prompts() -> None:
     config = SchedulerConfig(admission="predicted", max_num_batched_tokens=8)
-    made = make_scheduler(config, KVCacheManager(64, 4), None)
+    made = assemble_scheduler(config, KVCacheManager(64, 4), None)
     meter = LoadMeter(made.scheduler, made.times)
     request = make_request("long", list(range(1, 31)))
     meter.on_add([request])

@@ -17,7 +17,7 @@ from twostroke.scheduling.admission.corrections import HIGHEST, LOWEST, Correcti
 from twostroke.scheduling.admission.load_meter import Left, LoadMeter
 from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission
 from twostroke.scheduling.admission.prediction import EngineLoad
-from twostroke.scheduling.assemble import make_scheduler
+from twostroke.scheduling.assemble import assemble_scheduler
 
 POLICIES: tuple[PolicyName, ...] = ("fcfs", "priority", "fair", "deadline")
 
@@ -116,7 +116,7 @@ def test_what_the_least_call_is_refused_for_holds_for_every_call(policy: PolicyN
 def test_entries_take_no_longer_than_answers_may() -> None:
     """Places that stay taken for an hour of pauses are no sign of hours between entries."""
     config = SchedulerConfig(admission="predicted", max_num_seqs=2)
-    made = make_scheduler(config, KVCacheManager(64, 4), None)
+    made = assemble_scheduler(config, KVCacheManager(64, 4), None)
     meter = LoadMeter(made.scheduler, made.times)
     for name in ("a", "b"):
         made.scheduler.add(make_request(name, [1, 2, 3], 10))

@@ -11,7 +11,7 @@ from tests.timing.test_step_times import Machine
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import Request
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.scheduling.assemble import make_scheduler
+from twostroke.scheduling.assemble import assemble_scheduler
 from twostroke.scheduling.policies.deadline import LATE_SHARE, PATIENCE, SPARE, DeadlinePolicy
 from twostroke.timing.step_times import StepTimes
 
@@ -161,7 +161,7 @@ def test_all_requests_end_on_any_mix(rows: list[tuple[int, int, float | None]]) 
     """With preemptions (few blocks) and chunks; the fake executor checks every slot."""
     harness = Harness(CONFIG, num_blocks=24)
     kv = KVCacheManager(24, BLOCK)
-    harness.kv, harness.scheduler = kv, make_scheduler(CONFIG, kv, None).scheduler
+    harness.kv, harness.scheduler = kv, assemble_scheduler(CONFIG, kv, None).scheduler
     for number, (prompt, answer, target) in enumerate(rows):
         made = make_request(f"r{number}", [number % 7 + 1] * prompt, answer)
         respecify(made, ttft_target=target)

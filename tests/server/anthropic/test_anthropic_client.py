@@ -9,15 +9,8 @@ import anthropic
 import pytest
 from anthropic.types import ToolUseBlock
 
-from tests.server.anthropic.messages_calls import (
-    BODY,
-    CALLS,
-    THINKING,
-    USER,
-    WEATHER,
-    engine_that_says,
-    prompt_of,
-)
+from tests.server.anthropic.messages_calls import BODY, USER, WEATHER, engine_that_says
+from tests.server.dialogues import CALLS, THINKING, prompt_of
 from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.errors import (

@@ -14,13 +14,8 @@ import pytest
 from anthropic.lib.tools._beta_builtin_memory_tool import BetaLocalFilesystemMemoryTool
 from anthropic.lib.tools._beta_functions import BetaBuiltinFunctionTool
 
-from tests.server.anthropic.messages_calls import (
-    BODY,
-    USER,
-    WEATHER,
-    engine_that_says,
-    prompt_of,
-)
+from tests.server.anthropic.messages_calls import BODY, USER, WEATHER, engine_that_says
+from tests.server.dialogues import prompt_of
 from tests.server.http_calls import post
 from tests.server.running import running_server
 from tests.server.scripted import Script, ScriptedEngine

@@ -15,14 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from tests.server.anthropic.messages_calls import (
-    BODY,
-    CALLS,
-    THINKING,
-    WEATHER,
-    engine_that_says,
-    events_of,
-)
+from tests.server.anthropic.messages_calls import BODY, WEATHER, engine_that_says
+from tests.server.dialogues import CALLS, THINKING, events_of
 from tests.server.http_calls import post
 from tests.server.scripted import ScriptedEngine
 from twostroke.core.errors import QueueFullError, RequestFailedError

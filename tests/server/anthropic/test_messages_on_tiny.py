@@ -11,7 +11,7 @@ import openai
 import pytest
 from anthropic.types import Message, MessageTokensCount, ModelInfo
 
-from tests.server.anthropic.messages_calls import events_of
+from tests.server.dialogues import events_of
 from tests.server.running import running_server, wait_until
 from tests.server.tiny import CONTEXT, tiny_engine
 from twostroke.engine.clients.thread import AsyncEngine

@@ -6,15 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.anthropic.messages_calls import (
-    BODY,
-    CHAT,
-    THINKING,
-    USER,
-    WEATHER,
-    engine_that_says,
-    prompt_of,
-)
+from tests.server.anthropic.messages_calls import BODY, USER, WEATHER, engine_that_says
+from tests.server.dialogues import CHAT, THINKING, prompt_of
 from tests.server.http_calls import post
 from tests.server.scripted import Script, ScriptedEngine
 

@@ -10,7 +10,8 @@ from typing import Any
 import anthropic
 import pytest
 
-from tests.server.anthropic.messages_calls import BODY, USER, engine_that_says, prompt_of
+from tests.server.anthropic.messages_calls import BODY, USER, engine_that_says
+from tests.server.dialogues import prompt_of
 from tests.server.http_calls import post
 from tests.server.running import running_server
 from tests.server.scripted import Script, ScriptedEngine

@@ -31,7 +31,7 @@ from twostroke.engine.llm_engine import LLMEngine
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.options import GatewayOptions
 from twostroke.observability.events import SchedulerStats
-from twostroke.server.batches.gate import Gate, Line, has_room, num_places
+from twostroke.server.batches.gate import AnsweredLine, Gate, has_room, num_places
 from twostroke.server.options import ServerOptions
 from twostroke.server.state.server_state import ServerState
 from twostroke.text.tokenizer import Tokenizer
@@ -97,7 +97,7 @@ async def test_what_waits_is_bounded() -> None:
 async def test_one_that_leaves_lets_others_in() -> None:
     """Before its prompt is known, while it waits, and while it is answered."""
     gate = gate_of()
-    inside: list[Line] = []
+    inside: list[AnsweredLine] = []
 
     async def stay() -> None:
         async with gate.enter("a") as line:

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from twostroke.core.errors import ConfigError
 from twostroke.server.files.room import NoRoomError
-from twostroke.server.files.table import FileTable, Part, StoredFile
+from twostroke.server.files.table import FilePart, FileTable, StoredFile
 
 LIMIT = 20_000
 TENANTS = ("", "a", "b")
@@ -60,7 +60,7 @@ class Files(RuleBasedStateMachine):
             return
         contents = self.contents[file_id]
         first = max(contents, default=0) + 2  # numbers may have gaps
-        parts = [Part(first + i, bytes([i]) * size) for i, size in enumerate(sizes)]
+        parts = [FilePart(first + i, bytes([i]) * size) for i, size in enumerate(sizes)]
         try:
             self.table.append(file_id, parts)
         except NoRoomError as error:
@@ -150,7 +150,7 @@ def test_a_tenant_leaves_room_for_others() -> None:
         table.begin(new_file(tenant, tenant))
         try:
             for part in range(100_000):
-                table.append(tenant, [Part(part, b"x" * 50)])
+                table.append(tenant, [FilePart(part, b"x" * 50)])
         except NoRoomError as error:
             assert (error.tenant, error.limit) == (tenant, 2**20)
         assert table.part_numbers(tenant)
@@ -162,12 +162,12 @@ def test_what_was_being_sent_is_forgotten(tmp_path: Path) -> None:
     table = FileTable(path, 2**20, lambda: 0.0)
     for name, state in (("a", "uploading"), ("b", "growing"), ("c", "uploading")):
         table.begin(new_file(name, state=state))
-        table.append(name, [Part(0, b"x" * 100)])
+        table.append(name, [FilePart(0, b"x" * 100)])
     table.finish("c", "name", "batch", 100)
     before = table.room.num_bytes
     table.close()
     table = FileTable(path, 2**20, lambda: 0.0)
-    assert not table.delete("a") and table.read("b", -1, 1) == [Part(0, b"x" * 100)]
+    assert not table.delete("a") and table.read("b", -1, 1) == [FilePart(0, b"x" * 100)]
     (file,) = table.page("a", ["batch"], None, 10, newest_first=True)
     assert (file.id, file.num_bytes) == ("c", 100)
     assert table.room.num_bytes == before * 2 // 3

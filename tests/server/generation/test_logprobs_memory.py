@@ -28,6 +28,13 @@ CHAT: dict[str, Any] = {
     "max_tokens": 4,
     "n": 20,
 }
+SCOPE = {
+    "type": "http",
+    "method": "POST",
+    "path": PATH,
+    "headers": [(b"content-type", b"application/json")],
+    "query_string": b"",
+}
 
 
 def server(engine: ScriptedEngine) -> tuple[Any, ServerState]:
@@ -118,14 +125,7 @@ async def test_a_stream_holds_only_what_its_client_has_not_taken() -> None:
         if len(held) > 50:
             await taking.wait()
 
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": PATH,
-        "headers": [(b"content-type", b"application/json")],
-        "query_string": b"",
-    }
-    call = asyncio.ensure_future(app(scope, receive, send))
+    call = asyncio.ensure_future(app(dict(SCOPE), receive, send))
     while len(held) <= 50:
         await asyncio.sleep(0.01)
     assert max(held[:50]) < 64 * 2**10  # an event or two
@@ -152,14 +152,7 @@ async def test_a_large_answer_holds_its_room_until_it_is_taken() -> None:
         await asyncio.sleep(0.01)
         held.append(budget.num_held_bytes)
 
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": PATH,
-        "headers": [(b"content-type", b"application/json")],
-        "query_string": b"",
-    }
-    await app(scope, receive, send)
+    await app(dict(SCOPE), receive, send)
     assert set(held) == {2 * 40 * 21 * LOGPROB_BYTES} and budget.num_held_bytes == 0
 
 

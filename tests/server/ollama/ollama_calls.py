@@ -7,23 +7,10 @@ from typing import Any
 
 import httpx
 
+from tests.server.dialogues import CHAT
 from tests.server.http_calls import client_for
 from tests.server.scripted import Script, ScriptedEngine
 
-CHAT = """\
-{% if tools %}tools: {{ tools | tojson }}
-{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}\
-{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}\
-{% for c in m.tool_calls or [] %}[{{ c.id }} {{ c.function.name }}\
- {{ c.function.arguments.city }}]{% endfor %}\
-{% if m.tool_call_id %}[{{ m.tool_call_id }} {{ m.name }}]{% endif %}|
-{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}\
-{# <tool_call> is the form #}"""
-THINKING = """\
-{% for m in messages %}{{ m.role }}: {{ m.content }}
-{% endfor %}{% if enable_thinking is defined and not enable_thinking %}<think></think>\
-{% else %}<think>
-{% endif %}"""
 USER: list[Any] = [{"role": "user", "content": "hi"}]
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -33,13 +20,6 @@ WEATHER: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     },
 }
-CALLS = (
-    "I look. <tool",
-    '_call>\n{"name": "get_weather", "arg',
-    'uments": {"city": "Zür',
-    'ich"}}\n</tool_call>\n<tool_call>{"name": "get_weather",',
-    ' "arguments": {"city": "Bern"}}</tool_call>',
-)
 TEXT = "the quick brown fox"
 
 
@@ -48,11 +28,6 @@ def engine_that_says(*pieces: str, template: str = CHAT, **script: Any) -> Scrip
     if pieces:
         fields["pieces"] = pieces
     return ScriptedEngine(Script(**fields), template=template)
-
-
-def prompt_of(engine: ScriptedEngine) -> str:
-    """The text of the last prompt."""
-    return engine.tokenizer.decode(engine.submitted[-1].prompt_token_ids, skip_special_tokens=False)
 
 
 async def post(engine: ScriptedEngine, path: str, body: object, **options: Any) -> httpx.Response:

@@ -8,16 +8,15 @@ from typing import Any
 import ollama
 import pytest
 
+from tests.server.dialogues import THINKING, prompt_of
 from tests.server.ollama.ollama_calls import (
     TEXT,
-    THINKING,
     USER,
     WEATHER,
     chat,
     engine_that_says,
     lines_of,
     post,
-    prompt_of,
 )
 from tests.server.running import ROOT
 from tests.server.scripted import ScriptedEngine

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.server.dialogues import CALLS, THINKING
 from tests.server.ollama.ollama_calls import (
-    CALLS,
     TEXT,
-    THINKING,
     USER,
     WEATHER,
     chat,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -51,19 +50,6 @@ def client_of(
 
 def sdk(url: str, key: str = "none") -> openai.OpenAI:
     return openai.OpenAI(base_url=url + "/v1", api_key=key, max_retries=0)
-
-
-def events_of(text: str) -> list[dict[str, Any]]:
-    """The events of a stream, whose names must be their types."""
-    *frames, rest = text.split("\n\n")
-    assert rest == ""
-    events = []
-    for frame in frames:
-        name, data = frame.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
-        events.append(event)
-    return events
 
 
 def last_prompt(engine: ScriptedEngine) -> str:

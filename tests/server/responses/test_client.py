@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
-from langchain_openai import ChatOpenAI
 
+from tests.server.dialogues import langchain
 from tests.server.openai.tools.test_tools import WEATHER
 from tests.server.responses.responding import (
     EVERYTHING,
@@ -301,16 +300,9 @@ def test_a_stop_string_of_ours(client: openai.OpenAI, engine: ScriptedEngine) ->
 @pytest.mark.parametrize("engine", [engine_that_says(*EVERYTHING, template=THINKING_HERMES)])
 @pytest.mark.parametrize("chained", [False, True])
 def test_langchain_by_way_of_responses(engine: ScriptedEngine, chained: bool) -> None:
-    with running_server(engine) as url, httpx.Client() as connections:
-        model = ChatOpenAI(
-            base_url=url + "/v1",
-            api_key="x",  # type: ignore[arg-type]
-            model="scripted",
-            http_client=connections,
-            max_retries=0,
-            use_responses_api=True,
-            use_previous_response_id=chained,
-        ).bind_tools([WEATHER])
+    options = {"use_responses_api": True, "use_previous_response_id": chained}
+    with running_server(engine) as url, langchain(url, "scripted", **options) as client:
+        model = client.bind_tools([WEATHER])
         answer: Any = model.invoke([HumanMessage("hi")])
         assert [call["args"]["city"] for call in answer.tool_calls] == ["Zürich", "Bern"]
         results = [ToolMessage("sunny", tool_call_id=call["id"]) for call in answer.tool_calls]

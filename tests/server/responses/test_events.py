@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel
 
+from tests.server.dialogues import events_of
 from tests.server.http_calls import client_for, post
 from tests.server.responses.responding import (
     EVERYTHING,
     FLAT_WEATHER,
     THINKING_HERMES,
     engine_that_says,
-    events_of,
 )
 from tests.server.scripted import ScriptedEngine
 from twostroke.server.responses.events import EVENTS, Event, OutputItemDone, event_type

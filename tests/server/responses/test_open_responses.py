@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.server.dialogues import events_of
 from tests.server.http_calls import post
-from tests.server.responses.responding import EVERYTHING, FLAT_WEATHER, engine_that_says, events_of
+from tests.server.responses.responding import EVERYTHING, FLAT_WEATHER, engine_that_says
 
 NUMBERS = {"top_p", "presence_penalty", "frequency_penalty", "temperature"}
 INTEGERS = {"created_at", "top_logprobs"}

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.server.dialogues import events_of
 from tests.server.http_calls import client_for, post
-from tests.server.responses.responding import FLAT_WEATHER, engine_that_says, events_of, last_prompt
+from tests.server.responses.responding import FLAT_WEATHER, engine_that_says, last_prompt
 from tests.server.scripted import ScriptedEngine
 
 WEATHER: dict[str, Any] = FLAT_WEATHER

@@ -14,7 +14,8 @@ import httpx
 import openai
 import pytest
 
-from tests.server.responses.responding import client_of, events_of, last_prompt, sdk
+from tests.server.dialogues import events_of
+from tests.server.responses.responding import client_of, last_prompt, sdk
 from tests.server.running import running_process, running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.errors import RequestFailedError

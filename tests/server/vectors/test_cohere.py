@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,6 @@ from twostroke.gateway.options import GatewayOptions
 from twostroke.server.http.ignored_header import IGNORED_FIELDS
 
 TEXTS = ["the dog", "a fox"]
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with vector_server(tmp_path_factory.mktemp("model"), prompts=True) as url:
-        yield url
 
 
 def embed(url: str, **body: Any) -> httpx.Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,17 +10,11 @@ import pytest
 
 from tests.server.running import running_server
 from tests.server.scripted import ScriptedEngine
-from tests.server.vectors.vector_server import CONTEXT, embeddings, vector_server
+from tests.server.vectors.vector_server import CONTEXT, embeddings
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.options import GatewayOptions
 
 TEXTS = ["the dog", "a fox"]
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with vector_server(tmp_path_factory.mktemp("model"), prompts=True) as url:
-        yield url
 
 
 def embed(url: str, **body: Any) -> httpx.Response:

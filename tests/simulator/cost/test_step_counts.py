@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from twostroke.core.errors import ConfigError
-from twostroke.inspector.model.facts import StepWork
 from twostroke.model_spec.public_models import find_model, public_names
+from twostroke.questions.model_facts import StepWork
 from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import load_efficiencies

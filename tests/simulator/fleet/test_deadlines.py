@@ -11,30 +11,14 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.step import Reason
 from twostroke.core.targets import parse_targets
 from twostroke.observability.events import StepEvent
-from twostroke.observability.observer import ObservedStep
 from twostroke.routing.routers import make_router
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.kept_events import KeptEvents
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 
 TARGET = 0.5
-
-
-class Events:
-    """An observer that keeps the record of each step."""
-
-    def __init__(self) -> None:
-        self.events: list[StepEvent] = []
-
-    def on_step(self, step: ObservedStep) -> None:
-        self.events.append(step.event)
-
-    def on_add(self, *_: object) -> None: ...
-
-    def on_end(self, *_: object) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def run(
@@ -44,7 +28,7 @@ def run(
     num_blocks: int = 5000,
     **config: Any,
 ) -> tuple[FleetResult, list[StepEvent]]:
-    events = Events()
+    events = KeptEvents()
     replica = Replica(
         make_executor(num_blocks, 16),
         SchedulerConfig(**{"max_num_seqs": 8, **config}),

@@ -11,7 +11,7 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.routing.routers import MAX_IMBALANCE, RouterName
 from twostroke.simulator.workloads.arrivals import ClosedLoop
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
-from twostroke.simulator.workloads.sessions import Sessions, Turn
+from twostroke.simulator.workloads.sessions import Sessions, SessionTurn
 
 
 @pytest.mark.parametrize("router", ["round-robin", "least-loaded", "prefix-affinity"])
@@ -62,7 +62,7 @@ def test_a_long_common_beginning_is_followed() -> None:
 
 
 def test_affinity_raises_the_hit_rate_of_sessions() -> None:
-    turns = [[Turn(40, 20)] * 4 for _ in range(9)]
+    turns = [[SessionTurn(40, 20)] * 4 for _ in range(9)]
     rates = {}
     for router in ("round-robin", "prefix-affinity"):
         sessions = Sessions(turns, [0.05 * number for number in range(9)], 0, 0.2)
@@ -98,7 +98,7 @@ def test_a_closed_loop_keeps_its_concurrency() -> None:
 
 def test_turns_of_a_session_follow_each_other_and_hit_the_cache() -> None:
     result = run_fleet(
-        Sessions([[Turn(20, 10)] * 3], [1.0], prefix_len=8, think_time=0.5), num_blocks=400
+        Sessions([[SessionTurn(20, 10)] * 3], [1.0], prefix_len=8, think_time=0.5), num_blocks=400
     )
     first, second, third = result.requests
     assert (first.prompt_tokens, second.prompt_tokens, third.prompt_tokens) == (28, 58, 88)

@@ -30,7 +30,7 @@ from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.results.columns import to_columns
 from twostroke.simulator.workloads.arrivals import ClosedLoop
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
-from twostroke.simulator.workloads.sessions import Sessions, Turn
+from twostroke.simulator.workloads.sessions import Sessions, SessionTurn
 
 PARAMS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, detokenize=False)
 
@@ -160,7 +160,8 @@ def cases(draw: st.DrawFn) -> tuple[Callable[[], Workload], SchedulerConfig, dic
         for number, row in enumerate(rows)
     ]
     turns = [
-        [Turn(random.randrange(1, 12), random.randrange(1, 12)) for _ in range(3)] for _ in range(3)
+        [SessionTurn(random.randrange(1, 12), random.randrange(1, 12)) for _ in range(3)]
+        for _ in range(3)
     ]
     pause = random.choice([0.0, 0.1])
     kinds: dict[str, Callable[[], Workload]] = {

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from tests import wire
 from tests.scheduling.harness import make_request
-from twostroke.core import wire
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.request import FinishReason, Request

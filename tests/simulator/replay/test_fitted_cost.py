@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from twostroke.core.errors import ConfigError
-from twostroke.inspector.compare.messages import RecordedStep
+from twostroke.questions.replay import RecordedStep
 from twostroke.simulator.replay.fitted_cost import fit_cost
 from twostroke.timing.step_shape import StepShape
 

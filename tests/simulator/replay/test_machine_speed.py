@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulator.replay.test_fitted_cost import recorded
-from twostroke.inspector.compare.messages import (
-    RecordedStep,
-    ReplayedRequest,
-    ReplayJob,
-    Settings,
-)
+from twostroke.questions.replay import RecordedStep, ReplayedRequest, ReplayJob, Settings
 from twostroke.simulator.replay.fitted_cost import fit_cost
 from twostroke.simulator.replay.machine_speed import MachineSpeed
 from twostroke.simulator.replay.replay import replay

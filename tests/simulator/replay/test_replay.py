@@ -9,14 +9,7 @@ import msgspec
 import pytest
 
 from tests.simulator.replay.test_fitted_cost import recorded
-from twostroke.inspector.compare.messages import (
-    Failure,
-    Replay,
-    ReplayedRequest,
-    ReplayJob,
-    Settings,
-    Side,
-)
+from twostroke.questions.replay import Failure, Replay, ReplayedRequest, ReplayJob, Settings, Side
 from twostroke.simulator.replay.replay import replay
 
 # Short and long answers in turn, a request each 30 ms, on an engine whose clock shows 5000.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.simulator.fleet.test_replica import live_engine, mixed_workload
 from tests.simulator.fleets import make_fleet
 from twostroke.core.config import CacheConfig, SchedulerConfig
-from twostroke.observability.latency import PERCENTILES, Distribution, meets_targets
+from twostroke.observability.latency import PERCENTILES, LatencyDistribution, meets_targets
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.fleet import RequestResult
@@ -52,7 +52,7 @@ def test_weighted_percentiles_are_those_of_the_expanded_list(
 ) -> None:
     values = np.array([value for value, _ in pairs], dtype=np.float64)
     weights = np.array([weight for _, weight in pairs], dtype=np.int64)
-    expected = Distribution.of(
+    expected = LatencyDistribution.of(
         [value for value, weight in pairs for _ in range(weight)], PERCENTILES
     )
     distribution = weighted_distribution(values, weights)

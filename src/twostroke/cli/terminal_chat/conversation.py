@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twostroke.cli.session import TokenCounts, check_unicode, not_utf8
+from twostroke.cli.session import TokenCounts, not_utf8, refuse_surrogates
 from twostroke.cli.terminal import paint, print_error
 from twostroke.cli.terminal_chat.commands import Command, help_text, read_command, with_setting
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError, TwostrokeError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twostroke.cli.terminal_chat.line_input import LineInput
 
 
-class Conversation:
+class TerminalConversation:
     """Reads lines, streams answers, and remembers both.
 
     Args:
@@ -79,7 +79,7 @@ class Conversation:
     def _read(self) -> str | None:
         try:
             line = self._lines.read()
-            check_unicode(line)
+            refuse_surrogates(line)
             return line
         except EOFError:
             if self._interactive:

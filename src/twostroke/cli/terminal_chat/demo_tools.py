@@ -60,7 +60,7 @@ DEMO_TOOLS: Mapping[str, DemoTool] = {
 }
 
 
-def tool_schemas() -> list[dict[str, Any]]:
+def demo_tool_schemas() -> list[dict[str, Any]]:
     """The tools as OpenAI's API takes them."""
     return [
         {

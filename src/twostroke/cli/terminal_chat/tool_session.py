@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from twostroke.cli.session import AnswerPiece, Message, Session
-from twostroke.cli.tool_calling import ToolCall, call_messages
+from twostroke.cli.tool_calling import AskedCall, call_messages
 
 # Answers with calls to one message: a model that goes on calling is stopped.
 MAX_ROUNDS = 4
@@ -57,7 +57,7 @@ class ToolSession:
     ) -> AsyncGenerator[AnswerPiece]:
         history = list(messages)
         for _ in range(MAX_ROUNDS):
-            text, calls = "", list[ToolCall]()
+            text, calls = "", list[AskedCall]()
             answer = self._session.chat(history, {**fields, "tools": self._schemas})
             async with aclosing(answer) as pieces:
                 async for piece in pieces:
@@ -70,13 +70,13 @@ class ToolSession:
             history += call_messages(text, calls[:MAX_CALLS], results)
         self._note(f"(stopped: {MAX_ROUNDS} answers in a row called tools)")
 
-    def _result(self, call: ToolCall) -> str:
+    def _result(self, call: AskedCall) -> str:
         result = self._run(call.name, call.arguments)
         self._note(f"{describe_call(call)} -> {shortened(result)}")
         return result
 
 
-def describe_call(call: ToolCall) -> str:
+def describe_call(call: AskedCall) -> str:
     """A call as a line shows it: ``fits_on(model=llama-3.1-8b, gpu=h100)``."""
     try:
         values = json.loads(call.arguments)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from twostroke.constraints.schemas.json_values import WorkLimit
-from twostroke.constraints.schemas.paths import Part, circles
+from twostroke.constraints.schemas.paths import SchemaPart, circles
 
 MAX_WAYS = 100_000  # a step of the library through so many pairs takes 0.3 s
 MAX_CHOICES = 256  # of what may hold at one place; beyond, all of it is taken to hold together
@@ -50,7 +50,9 @@ class _Walk:
         self._known: dict[str, list[Together]] = {}
 
     def most_ways(self, root: Any) -> int:
-        parts = {name: Part(1, list(_leads_to(each))) for name, each in self._definitions.items()}
+        parts = {
+            name: SchemaPart(1, list(_leads_to(each))) for name, each in self._definitions.items()
+        }
         for circle in circles(parts):
             for name in circle:
                 self._known[name] = self._choices([self._definitions[name]])

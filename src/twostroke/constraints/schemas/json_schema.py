@@ -17,7 +17,7 @@ from twostroke.constraints.schemas.json_values import (
     WorkLimit,
     first_inexact_number,
 )
-from twostroke.constraints.schemas.paths import Part, longest_path
+from twostroke.constraints.schemas.paths import SchemaPart, longest_path
 from twostroke.constraints.schemas.references import References
 from twostroke.constraints.schemas.schema_keywords import ANNOTATIONS, ENFORCED, FORMATS
 from twostroke.core.errors import InvalidRequestError
@@ -74,7 +74,7 @@ class _Rewriter:
             raise self._error("#", message, hint="give it fewer options or references") from error
 
     def _rewrite(self) -> Any:
-        parts: dict[str, Part] = {}
+        parts: dict[str, SchemaPart] = {}
         result = self._definition("#", self._root, "#", parts)
         definitions: dict[str, Any] = {}
         while self._pending:
@@ -92,11 +92,11 @@ class _Rewriter:
             message = "expressions that must all match one text go on in too many ways together"
             raise self._error("#", message, hint="give fewer or simpler patterns and formats")
 
-    def _definition(self, name: str, schema: Any, path: str, parts: dict[str, Part]) -> Any:
+    def _definition(self, name: str, schema: Any, path: str, parts: dict[str, SchemaPart]) -> Any:
         """A rewritten schema; how deep it is and what it refers to goes into ``parts``."""
         self._depth, self._referred = 0, []
         result = self._schema(schema, path, 0)
-        parts[name] = Part(self._depth + 1, self._referred)
+        parts[name] = SchemaPart(self._depth + 1, self._referred)
         return result
 
     def _schema(self, schema: Any, path: str, depth: int) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 
-class Part(NamedTuple):
+class SchemaPart(NamedTuple):
     """A definition of a schema, or a rule of a grammar.
 
     Attributes:
@@ -18,7 +18,7 @@ class Part(NamedTuple):
     references: Sequence[str]
 
 
-def longest_path(parts: Mapping[str, Part]) -> int:
+def longest_path(parts: Mapping[str, SchemaPart]) -> int:
     """Most levels that anything leads through without coming to the same part twice.
 
     An upper bound: of parts that refer to each other in a circle, all are taken to be on the path.
@@ -33,7 +33,7 @@ def longest_path(parts: Mapping[str, Part]) -> int:
     return max(longest.values(), default=0)
 
 
-def circles(parts: Mapping[str, Part]) -> Iterator[list[str]]:
+def circles(parts: Mapping[str, SchemaPart]) -> Iterator[list[str]]:
     """Parts that lead to one another, together, each after all that it leads to.
 
     Source: Tarjan, "Depth-first search and linear graph algorithms", SIAM J. Comput. 1 (1972); with

@@ -6,15 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.inspector.columns import Frame
-from twostroke.inspector.compare.messages import (
-    Question,
-    RecordedStep,
-    ReplayedRequest,
-    ReplayJob,
-    Settings,
-)
+from twostroke.inspector.compare.messages import Question
 from twostroke.inspector.source import StepSource
+from twostroke.observability.frames.columns import StepFrame
+from twostroke.questions.replay import RecordedStep, ReplayedRequest, ReplayJob, Settings
 
 MAX_REQUESTS = 2000
 MAX_SHARES_REPLAYED = 400_000  # a step's token for a request; each takes some microseconds
@@ -57,7 +52,7 @@ class Collected:
     held_at: int = 0  # how many ran when a request waited for a place
     num_drafts: int = 0
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: StepFrame) -> None:
         """Take in consecutive steps, none of them merged."""
         steps, shares = frame.steps, frame.shares
         for note in frame.notes:
@@ -98,7 +93,7 @@ class Collected:
         return seen
 
 
-def _add_share(shape: RecordedStep, frame: Frame, index: int) -> None:
+def _add_share(shape: RecordedStep, frame: StepFrame, index: int) -> None:
     shares = frame.shares
     tokens, drafts, start = shares.tokens[index], shares.drafts[index], shares.start[index]
     shape.sampled += shares.new[index] > 0
@@ -109,7 +104,7 @@ def _add_share(shape: RecordedStep, frame: Frame, index: int) -> None:
         shape.prefill.append((tokens, start))
 
 
-def _period(frame: Frame, row: int) -> float:
+def _period(frame: StepFrame, row: int) -> float:
     """Seconds of a step: while requests run, what passes until the next one counts to it."""
     steps = frame.steps
     seconds = steps.duration[row]
@@ -147,7 +142,7 @@ async def collect(source: StepSource, begin: float, end: float) -> Collected:
     return collected
 
 
-async def _page(source: StepSource, begin: int, end: int, fit: str) -> Frame:
+async def _page(source: StepSource, begin: int, end: int, fit: str) -> StepFrame:
     return await source.frame(
         begin,
         end,

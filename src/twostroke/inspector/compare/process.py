@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.inspector.compare.messages import Failure, Replay, ReplayJob
+from twostroke.questions.replay import Failure, Replay, ReplayJob
 
 COMMAND = (sys.executable, "-m", "twostroke.simulator.replay")
 MAX_SECONDS = 45.0  # beside an engine that has the processor first

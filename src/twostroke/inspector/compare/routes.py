@@ -15,7 +15,7 @@ from starlette.responses import Response
 from twostroke.core.errors import AdminKeyNeededError, InvalidRequestError, QueueFullError
 from twostroke.gateway.caller import caller_of
 from twostroke.inspector.compare.collect import collect, make_job
-from twostroke.inspector.compare.messages import Comparison, Question
+from twostroke.inspector.compare.messages import ComparisonAnswer, Question
 from twostroke.inspector.compare.process import NobodyWaitsError, run_replay
 from twostroke.inspector.request_body import read_body
 from twostroke.inspector.routes import HEADERS
@@ -78,13 +78,13 @@ class _Turns:
 
 async def _answer(
     source: StepSource, question: Question, is_gone: Callable[[], Awaitable[bool]]
-) -> Comparison:
+) -> ComparisonAnswer:
     if await is_gone():  # while it waited for its turn
         raise NobodyWaitsError
     collected = await collect(source, question.begin, question.end)
     job, left_out, notes = make_job(source, question, collected)
     replay = await run_replay(job, is_gone)
-    return Comparison(
+    return ComparisonAnswer(
         question,
         job.requests,
         replay.fit,

@@ -20,9 +20,9 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.clients.base import EngineClient, OutputStream
-from twostroke.inspector.model.facts import Ceilings, ModelFacts, Probe, StepWork
 from twostroke.inspector.model.points import Group, group_steps
 from twostroke.observability.events import StepEvent
+from twostroke.questions.model_facts import Ceilings, ModelFacts, Probe, StepWork
 
 BATCHES = (1, 4, 16, 64)
 # Tokens of each decoding request's prompt and answer, and of the prompt that is measured itself.
@@ -47,7 +47,7 @@ class Price(msgspec.Struct):
     batches: list[int]
 
 
-class Measurement(msgspec.Struct):
+class ModelMeasurement(msgspec.Struct):
     """What was measured.
 
     Attributes:
@@ -73,11 +73,11 @@ class Meter:
     """Measures one at a time, and keeps the latest result."""
 
     def __init__(self) -> None:
-        self.latest: Measurement | None = None
+        self.latest: ModelMeasurement | None = None
         self._busy = False
         self._probe: Probe | None = None
 
-    async def measure(self, client: EngineClient, facts: ModelFacts) -> Measurement:
+    async def measure(self, client: EngineClient, facts: ModelFacts) -> ModelMeasurement:
         """Probe the machine, then run the batches; call on the event loop's thread.
 
         Raises:
@@ -96,7 +96,7 @@ class Meter:
             self._busy = False
         return self.latest
 
-    async def _measure(self, client: EngineClient, facts: ModelFacts) -> Measurement:
+    async def _measure(self, client: EngineClient, facts: ModelFacts) -> ModelMeasurement:
         began, at = time.monotonic(), time.time()
         busy = client.status.stats.num_running > 0
         flops, bandwidth = await asyncio.to_thread(self._speed, facts)
@@ -117,7 +117,7 @@ class Meter:
         sheet = facts.costs.ceilings
         batches = price_of(client, facts).batches
         groups, shared, missing = _groups(events, own, batches, facts)
-        return Measurement(
+        return ModelMeasurement(
             at=at,
             took=time.monotonic() - began,
             ceilings=Ceilings(

@@ -7,9 +7,9 @@ from statistics import median
 
 import msgspec
 
-from twostroke.inspector.columns import Frame
-from twostroke.inspector.model.facts import StepCosts, StepWork
 from twostroke.observability.events import StepEvent
+from twostroke.observability.frames.columns import StepFrame
+from twostroke.questions.model_facts import StepCosts, StepWork
 
 MAX_POINTS = 512  # steps in one answer: each takes some 50 microseconds
 BATCHES = tuple(sorted({*(2**n for n in range(9)), 3, 6, 12, 24, 48, 96, 192}))
@@ -80,7 +80,7 @@ class Paths(msgspec.Struct):
     prefill: dict[str, float | str | None]
 
 
-def points_of(frame: Frame, costs: StepCosts) -> Points:
+def points_of(frame: StepFrame, costs: StepCosts) -> Points:
     """The unmerged steps of a frame that shows all requests; those without tokens are left out."""
     works: dict[int, list[int]] = {}
     for index, row in enumerate(frame.shares.row):

@@ -23,15 +23,16 @@ from twostroke.core.errors import (
 )
 from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.caller import caller_of
-from twostroke.inspector.columns import MAX_SHARES
-from twostroke.inspector.model.facts import Ceilings, FindFacts, ModelFacts
-from twostroke.inspector.model.measuring import Measurement, Meter, Price, price_of
+from twostroke.inspector.model.facts import FindFacts
+from twostroke.inspector.model.measuring import Meter, ModelMeasurement, Price, price_of
 from twostroke.inspector.model.points import MAX_POINTS, paths, points_of
 from twostroke.inspector.model.tower import Tower, draw_tower
 from twostroke.inspector.routes import HEADERS
 from twostroke.inspector.source import StepSource
 from twostroke.model_spec.kv_terms import KVTerms, kv_terms
 from twostroke.model_spec.public_models import find_model, public_names
+from twostroke.observability.frames.columns import MAX_SHARES
+from twostroke.questions.model_facts import Ceilings, ModelFacts
 
 MAX_CONTEXT, MAX_BATCH = 2**24, 4096
 UNKNOWN = "Nobody said which model ran here, and on which device."
@@ -57,7 +58,7 @@ class ShownModel(msgspec.Struct):
     ceilings: Ceilings | None = None
     calibrated: Ceilings | None = None
     price: Price | None = None
-    measurement: Measurement | None = None
+    measurement: ModelMeasurement | None = None
     notes: list[str] = []
 
 

@@ -8,10 +8,9 @@ from twostroke.model_spec.kv_arithmetic import kind_of
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.model_spec.weight_parts import weight_parts
 
 
-class Part(msgspec.Struct):
+class TowerPart(msgspec.Struct):
     """Weights of one kind, of one layer; see ``WeightPart``."""
 
     name: str
@@ -39,7 +38,7 @@ class Storey(msgspec.Struct):
     title: str
     layers: int
     first: int
-    parts: list[Part]
+    parts: list[TowerPart]
     parameters: int
     bytes: float
     attention: str = ""
@@ -82,10 +81,10 @@ def draw_tower(name: str, model: ModelSpec, weights: str, kv_cache: str, ranks: 
         ConfigError: A format is unknown.
     """
     storeys: list[Storey] = []
-    runs: dict[int | None, list[Part]] = {}
-    ends: list[tuple[str, Part]] = []
-    for part in weight_parts(model, weights, ranks):
-        shown = Part(
+    runs: dict[int | None, list[TowerPart]] = {}
+    ends: list[tuple[str, TowerPart]] = []
+    for part in model.weight_parts(weights, ranks):
+        shown = TowerPart(
             part.name,
             part.group,
             part.copies,
@@ -144,7 +143,7 @@ def _describe_layer(storey: Storey, layer: LayerSpec) -> None:
         storey.experts_per_token = layer.experts.per_token
 
 
-def _storey(title: str, parts: list[Part], layers: int, first: int) -> Storey:
+def _storey(title: str, parts: list[TowerPart], layers: int, first: int) -> Storey:
     return Storey(
         title,
         layers,

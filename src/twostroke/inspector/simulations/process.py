@@ -19,15 +19,12 @@ import weakref
 import msgspec
 
 from twostroke.core.errors import InvalidRequestError, TwostrokeError
-from twostroke.inspector.simulations.simulation import AskedRun
+from twostroke.questions.small_run import ANSWERED, IDLE_SECONDS, REFUSED, AskedRun
 
 # A module that reads a question a line from stdin and writes the answer to stdout. Its name and no
 # import: the simulator stands above the inspector.
 MODULE = "twostroke.simulator.answer_question"
 MAX_SECONDS = 30.0
-IDLE_SECONDS = 60.0  # after so long without a question the process ends by itself
-NICENESS = 10
-ANSWERED, REFUSED = b"answered ", b"refused "  # how a line of the process begins
 
 
 class SimulationError(TwostrokeError):

@@ -18,7 +18,7 @@ from twostroke.gateway.caller import caller_of
 from twostroke.inspector.request_body import read_body
 from twostroke.inspector.routes import HEADERS
 from twostroke.inspector.simulations.process import SimulationProcess
-from twostroke.inspector.simulations.simulation import AskedRun, read_question
+from twostroke.questions.small_run import AskedRun, read_question
 
 MAX_BODY = 64 * 1024
 MAX_WAITING = 8

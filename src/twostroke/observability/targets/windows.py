@@ -8,7 +8,7 @@ that what leaves a window takes away just what it brought.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 NUM_SLOTS = 60
 WINDOW_SECONDS = (60, 300, 3600)
@@ -55,8 +55,8 @@ class SlidingWindows:
     What happens in one second is collected first: a step costs one addition.
     """
 
-    def __init__(self, lengths: Iterable[int] = WINDOW_SECONDS) -> None:
-        self.windows = tuple(SlidingWindow(seconds) for seconds in lengths)
+    def __init__(self) -> None:
+        self.windows = tuple(SlidingWindow(seconds) for seconds in WINDOW_SECONDS)
         self._second = 0
         self._latest: dict[int, int] = {}
 

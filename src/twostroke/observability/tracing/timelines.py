@@ -20,7 +20,7 @@ MAX_SAMPLES = 64
 MAX_NOTES = 256
 
 
-class Chunk(NamedTuple):
+class PromptChunk(NamedTuple):
     """A piece of a prompt (or of what a preemption lost) in one step; seconds on its clock."""
 
     began: float
@@ -88,7 +88,7 @@ class Timeline:
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[PromptChunk] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     delays: list[Delay] = field(default_factory=list)
     first_scheduled: float | None = None
@@ -212,7 +212,9 @@ class TimelineObserver:
         if len(timeline.chunks) < MAX_NOTES:
             running = len(plan.scheduled)
             timeline.chunks.append(
-                Chunk(plan.time, step.finished, plan.step, share.start, share.num_tokens, running)
+                PromptChunk(
+                    plan.time, step.finished, plan.step, share.start, share.num_tokens, running
+                )
             )
         if share.samples:
             del self._prefilling[share.request_id]

@@ -8,7 +8,7 @@ from twostroke.spec_decode.base import FinishedPass, Proposer
 from twostroke.spec_decode.synthetic import SyntheticAcceptance
 
 
-class Drafts(PassHook):
+class ProposedDrafts(PassHook):
     """Asks a proposer, which it owns, for drafts where plans allow them."""
 
     def __init__(self, proposer: Proposer) -> None:

@@ -7,9 +7,9 @@ from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.hooks.constraints import Constraints
 from twostroke.runtime.hooks.distributions import Distributions
-from twostroke.runtime.hooks.drafts import Drafts, DraftsAcceptedAtARate
+from twostroke.runtime.hooks.drafts import DraftsAcceptedAtARate, ProposedDrafts
 from twostroke.runtime.hooks.prompt_scores import PromptScores
-from twostroke.runtime.hooks.tiers import NoAdapters, NoTiers, TierTransfers
+from twostroke.runtime.hooks.tiers import NoTiers, TierTransfers
 from twostroke.runtime.hooks.vectors import Vectors
 from twostroke.spec_decode.base import Proposer
 from twostroke.spec_decode.synthetic import SyntheticAcceptance
@@ -30,10 +30,9 @@ def make_hooks(
     4. guess drafts of what follows them;
     5. copy blocks from tiers, for a share of the time that all this took.
     """
-    tiers = NoTiers() if transfers is None else TierTransfers(transfers)
-    hooks: list[PassHook] = [tiers, NoAdapters()]
+    hooks: list[PassHook] = [NoTiers() if transfers is None else TierTransfers(transfers)]
     if proposer is not None:
-        hooks.append(Drafts(proposer))
+        hooks.append(ProposedDrafts(proposer))
     if synthetic is not None:
         hooks.append(DraftsAcceptedAtARate(synthetic))
     return [*hooks, Constraints(constraints), Distributions(), vectors, PromptScores()]

@@ -39,11 +39,3 @@ class NoTiers(PassHook):
     def update(self, step: StepRun) -> None:
         if step.plan.block_loads or step.plan.block_saves:
             raise EngineError("this executor has no tier to load blocks from or to save them to")
-
-
-class NoAdapters(PassHook):
-    """Refuses requests for an adapter: without it they would be answered by the base model."""
-
-    def update(self, step: StepRun) -> None:
-        if any(request.spec.adapter_id for request in step.plan.new_requests.values()):
-            raise EngineError("this executor has no adapters")

@@ -69,7 +69,7 @@ def _thinking_type(enabled: Any) -> Any:
     return "enabled" if enabled else "disabled"
 
 
-class ConversationFields(AnthropicFields):
+class PromptFields(AnthropicFields):
     """The fields that make a prompt."""
 
     is_body: ClassVar[bool] = True
@@ -182,10 +182,10 @@ class ConversationFields(AnthropicFields):
         return 1 if self.tool_choice and self.tool_choice.disable_parallel_tool_use else None
 
 
-class MessageRequest(ConversationFields):
+class MessageRequest(PromptFields):
     """Body of ``POST /v1/messages``."""
 
-    nested: ClassVar[tuple[str, ...]] = (*ConversationFields.nested, "metadata")
+    nested: ClassVar[tuple[str, ...]] = (*PromptFields.nested, "metadata")
 
     max_tokens: int = Field(
         description=(
@@ -227,7 +227,7 @@ class MessageRequest(ConversationFields):
             raise in_terms_of_messages(error) from error
 
 
-class CountTokensRequest(ConversationFields):
+class CountTokensRequest(PromptFields):
     """Body of ``POST /v1/messages/count_tokens``."""
 
 

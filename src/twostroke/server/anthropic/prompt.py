@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from twostroke.core.errors import InvalidRequestError
 from twostroke.observability.tracing.trace import NOT_TRACED, Trace
 from twostroke.server.anthropic.block_fields import BlockFields, MessageFields, text_block
-from twostroke.server.anthropic.message_request import ConversationFields
+from twostroke.server.anthropic.message_request import PromptFields
 from twostroke.server.anthropic.source_fields import texts_of
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.openai.chat_messages import (
@@ -43,7 +43,7 @@ class MessagesPrompt(NamedTuple):
 
 async def messages_prompt(
     model: ServedModel,
-    body: ConversationFields,
+    body: PromptFields,
     tools: Sequence[ToolFields],
     *,
     must_fit: bool,
@@ -89,7 +89,7 @@ def _size(message: MessageFields) -> int:
     return BLOCK_CHARS + (len(content) if isinstance(content, str) else BLOCK_CHARS * len(content))
 
 
-def _turns(body: ConversationFields) -> tuple[list[ChatMessage], list[str]]:
+def _turns(body: PromptFields) -> tuple[list[ChatMessage], list[str]]:
     """The turns of a chat, and which kinds of blocks they do not show."""
     _check_texts(body)
     system = texts_of(body.system)
@@ -156,9 +156,7 @@ def _call(block: BlockFields) -> CallOfTool:
     return CallOfTool.model_construct(id=block.id, type="function", function=function)
 
 
-def _template_variables(
-    model: ServedModel, body: ConversationFields
-) -> tuple[dict[str, Any], list[str]]:
+def _template_variables(model: ServedModel, body: PromptFields) -> tuple[dict[str, Any], list[str]]:
     """What ``thinking`` and ``output_config`` say to the template, and which of it is not read."""
     read = model.chat_encoder.template.variables
     values: dict[str, Any] = {}
@@ -183,7 +181,7 @@ def _template_variables(
     return values, ignored
 
 
-def _check_texts(body: ConversationFields) -> None:
+def _check_texts(body: PromptFields) -> None:
     """Refuse lone surrogates, under the names that the client has for the fields."""
     check_unicode("system", texts_of(body.system))
     for i, message in enumerate(body.messages):

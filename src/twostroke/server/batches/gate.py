@@ -23,7 +23,7 @@ POLL_SECONDS = 0.005
 SHARE_OF_STEP = 8
 
 
-class Line:
+class AnsweredLine:
     """A line that is being answered. Implements ``Background``.
 
     Args:
@@ -64,7 +64,7 @@ class Gate:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._num_held: Counter[str] = Counter()
-        self._inside: list[Line] = []
+        self._inside: list[AnsweredLine] = []
         # One line of each tenant waits for the turn, which goes to the one that waits longest.
         self._firsts: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._turn = asyncio.Lock()
@@ -84,11 +84,11 @@ class Gate:
         self._left.set()
 
     @asynccontextmanager
-    async def enter(self, tenant: str) -> AsyncIterator[Line]:
+    async def enter(self, tenant: str) -> AsyncIterator[AnsweredLine]:
         """Wait until there is room for a line, which is answered within."""
         async with self._firsts[tenant]:
             await self._turn.acquire()
-        line = Line(tenant, self._turn.release)
+        line = AnsweredLine(tenant, self._turn.release)
         try:
             while not self._has_room():
                 await self._wait()

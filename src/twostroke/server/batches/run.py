@@ -20,7 +20,7 @@ from twostroke.server.batches.record import BatchRecord, Status
 from twostroke.server.batches.stored_lines import MARGIN, check_stored, stored_lines
 from twostroke.server.batches.table import BatchTable
 from twostroke.server.files.store import FileStore
-from twostroke.server.files.table import PART_OVERHEAD, FileTable, Part
+from twostroke.server.files.table import PART_OVERHEAD, FilePart, FileTable
 
 T = TypeVar("T")
 # Lines up to here are parsed at once, longer ones on a thread.
@@ -195,7 +195,7 @@ class BatchRun:
         file_id = record.output_file if output.succeeded else record.error_file
 
         def write(files: FileTable) -> None:
-            files.append(file_id, [Part(number, self._form.answered(output) + b"\n")])
+            files.append(file_id, [FilePart(number, self._form.answered(output) + b"\n")])
 
         await self._store(write)
         if output.succeeded:
@@ -207,15 +207,15 @@ class BatchRun:
         record = self.record
         good = await self._store(lambda files: files.part_numbers(record.output_file))
         bad = await self._store(lambda files: files.part_numbers(record.error_file))
-        parts: list[Part] = []
+        parts: list[FilePart] = []
         async for line in self._lines(good | bad):
-            parts.append(Part(line.number, self._form.unanswered(line, record) + b"\n"))
+            parts.append(FilePart(line.number, self._form.unanswered(line, record) + b"\n"))
             if len(parts) == WRITTEN_AT_ONCE:
                 await self._write_parts(parts)
                 parts = []
         await self._write_parts(parts)
 
-    async def _write_parts(self, parts: Sequence[Part]) -> None:
+    async def _write_parts(self, parts: Sequence[FilePart]) -> None:
         """Add parts to the error file, where room is kept for them."""
         record = self.record
         size = min(record.reserved, sum(len(part.data) + PART_OVERHEAD for part in parts))

@@ -33,7 +33,7 @@ def distribution_router(state: ServerState) -> APIRouter:
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
         caller = caller_of(request.scope)
-        params = await compile_answer_form(model, body, params, caller.tenant)
+        params = await compile_answer_form(model, body.asked_forms(), params, caller.tenant)
         prompt = await _encode(model, body)
         caller.trace.stage(names.TOKENISE, {names.NUM_TOKENS: len(prompt)})
         request_id = name_request(request.scope, "cmpl")

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from twostroke.core.errors import EngineError
 from twostroke.server.files.room import NoRoomError
-from twostroke.server.files.table import FileTable, Part, StoredFile
+from twostroke.server.files.table import FilePart, FileTable, StoredFile
 from twostroke.server.http.errors import FilesFullError
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class FileStore:
             after = parts[-1].number
             yield b"".join(part.data for part in parts)
 
-    async def read(self, file_id: str, after: int) -> list[Part]:
+    async def read(self, file_id: str, after: int) -> list[FilePart]:
         """The next parts of a file, see ``FileTable.read``."""
         return await self.run(lambda files: files.read(file_id, after, READ_BYTES))
 
@@ -115,7 +115,7 @@ class FileWriter:
 
     async def _flush(self) -> None:
         if self._held:
-            part, self._held = Part(self._num_parts, bytes(self._held)), bytearray()
+            part, self._held = FilePart(self._num_parts, bytes(self._held)), bytearray()
             self._num_parts += 1
             await self._store.run(lambda files: files.append(self._file_id, [part]))
 

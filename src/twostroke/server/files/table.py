@@ -53,7 +53,7 @@ class StoredFile(NamedTuple):
     num_bytes: int = 0
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """A piece of a file. Pieces are in the order of their numbers, which may have gaps."""
 
     number: int
@@ -109,7 +109,7 @@ class FileTable:
             f"INSERT INTO files ({_COLUMNS}, size) VALUES ({places})", (*file, FILE_OVERHEAD)
         )
 
-    def append(self, file_id: str, parts: Sequence[Part]) -> None:
+    def append(self, file_id: str, parts: Sequence[FilePart]) -> None:
         """Add parts, whose numbers are new.
 
         Raises:
@@ -198,20 +198,20 @@ class FileTable:
         order = "DESC" if newest_first else "ASC"
         return self._files(f"{condition} ORDER BY number {order} LIMIT ?", (*values, limit))
 
-    def read(self, file_id: str, after: int, max_bytes: int) -> list[Part]:
+    def read(self, file_id: str, after: int, max_bytes: int) -> list[FilePart]:
         """The parts behind number ``after``: the first, and as many as fit into ``max_bytes``."""
         rows = self.connection.execute(
             "SELECT part, data FROM parts"
             " WHERE file = (SELECT number FROM files WHERE id = ?) AND part > ? ORDER BY part",
             (file_id, after),
         )
-        parts: list[Part] = []
+        parts: list[FilePart] = []
         num_bytes = 0
         for number, data in rows:
             num_bytes += len(data)
             if parts and num_bytes > max_bytes:
                 break
-            parts.append(Part(number, data))
+            parts.append(FilePart(number, data))
         rows.close()
         return parts
 

@@ -11,7 +11,7 @@ from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.http.body_fields import StrictModel
 from twostroke.server.http.validation_errors import describe_validation
-from twostroke.server.ollama.generation_fields import GenerationFields, OllamaChatRequest
+from twostroke.server.ollama.generation_fields import OllamaChatRequest, OllamaGenerationFields
 from twostroke.server.ollama.message_fields import OllamaMessageFields, chat_messages
 from twostroke.server.ollama.names import tagged
 from twostroke.server.ollama.option_fields import CHAT_NAMES, OptionFields
@@ -34,16 +34,16 @@ NAMES = (
 )
 
 
-class AsChat(NamedTuple):
+class OllamaAsChat(NamedTuple):
     """A chat request, and which fields of the other one change nothing."""
 
     request: ChatCompletionRequest
     ignored: list[str]
 
 
-async def as_chat(
-    model: ServedModel, body: GenerationFields, messages: Sequence[OllamaMessageFields]
-) -> AsChat:
+async def ollama_as_chat(
+    model: ServedModel, body: OllamaGenerationFields, messages: Sequence[OllamaMessageFields]
+) -> OllamaAsChat:
     """The chat request for a conversation.
 
     Raises:
@@ -68,7 +68,7 @@ async def as_chat(
     if body.top_logprobs and not body.logprobs:
         ignored.append("top_logprobs")
     request = validated(ChatCompletionRequest, values)
-    return AsChat(request, body.dropped_fields() + ignored + unread)
+    return OllamaAsChat(request, body.dropped_fields() + ignored + unread)
 
 
 def validated(request: type[T], values: Mapping[str, Any]) -> T:
@@ -86,7 +86,9 @@ def validated(request: type[T], values: Mapping[str, Any]) -> T:
         raise in_terms_of_ollama(describe_validation(mistakes)) from error
 
 
-def sampling_fields(model: ServedModel, body: GenerationFields) -> tuple[dict[str, Any], list[str]]:
+def sampling_fields(
+    model: ServedModel, body: OllamaGenerationFields
+) -> tuple[dict[str, Any], list[str]]:
     """The fields that say how to draw and in which form, and which options change nothing."""
     fields: dict[str, Any] = {}
     ignored: list[str] = []
@@ -103,7 +105,7 @@ def sampling_fields(model: ServedModel, body: GenerationFields) -> tuple[dict[st
     return fields, ignored
 
 
-def _thinking(model: ServedModel, body: GenerationFields) -> tuple[dict[str, Any], list[str]]:
+def _thinking(model: ServedModel, body: OllamaGenerationFields) -> tuple[dict[str, Any], list[str]]:
     """What ``think`` is in a chat request; what of it the model does not know is named."""
     think = body.think
     if think is None:
@@ -137,13 +139,11 @@ def in_terms_of_ollama(error: InvalidRequestError) -> InvalidRequestError:
     if param.startswith("messages[") and param.endswith(".name"):
         param = f"{param.removesuffix('.name')}.tool_name"
     if isinstance(error, RequestTooLargeError):
-        return RequestTooLargeError(
-            error.message,
-            needed=error.needed,
-            available=error.available,
-            param=param,
-            hint="shorten the conversation, or send truncate: true to leave its oldest turns out",
+        refusal = error.renamed(param)
+        refusal.hint = (
+            "shorten the conversation, or send truncate: true to leave its oldest turns out"
         )
+        return refusal
     message = error.message.replace(error.param, param)
     # An error of this API is a sentence alone, which has to name the field.
     return InvalidRequestError(

@@ -17,7 +17,7 @@ KEEP_ALIVE = {"keep_alive": "the model stays loaded as long as the server runs"}
 MODEL = "A name that /api/tags lists, with its tag or without; by default the only one."
 
 
-class GenerationFields(OllamaFields):
+class OllamaGenerationFields(OllamaFields):
     """The fields that both share."""
 
     is_body: ClassVar[bool] = True
@@ -63,7 +63,7 @@ class GenerationFields(OllamaFields):
         return self.stream is not False
 
 
-class OllamaChatRequest(GenerationFields):
+class OllamaChatRequest(OllamaGenerationFields):
     """Body of ``POST /api/chat``."""
 
     nested: ClassVar[tuple[str, ...]] = ("messages", "tools")
@@ -74,11 +74,11 @@ class OllamaChatRequest(GenerationFields):
     tools: Tools | None = Field(None, description="Functions that the answer may call.")
 
 
-class OllamaGenerateRequest(GenerationFields):
+class OllamaGenerateRequest(OllamaGenerationFields):
     """Body of ``POST /api/generate``."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **GenerationFields.refused,
+        **OllamaGenerationFields.refused,
         "suffix": ("",),
         "template": ("",),
         "images": ([],),

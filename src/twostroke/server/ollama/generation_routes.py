@@ -17,8 +17,8 @@ from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
 from twostroke.server.http.request_id import name_request
 from twostroke.server.ollama.as_chat import (
-    as_chat,
     in_terms_of_ollama,
+    ollama_as_chat,
     sampling_fields,
     validated,
 )
@@ -34,9 +34,9 @@ from twostroke.server.ollama.generation_answer import (
     loaded_line,
 )
 from twostroke.server.ollama.generation_fields import (
-    GenerationFields,
     OllamaChatRequest,
     OllamaGenerateRequest,
+    OllamaGenerationFields,
 )
 from twostroke.server.ollama.message_fields import OllamaMessageFields
 from twostroke.server.ollama.names import known_name
@@ -90,7 +90,7 @@ def _message(role: str, content: str) -> OllamaMessageFields:
 
 
 def _loaded(
-    make_line: LineMaker, model: ServedModel, name: str, body: GenerationFields
+    make_line: LineMaker, model: ServedModel, name: str, body: OllamaGenerationFields
 ) -> Response:
     """The answer where nothing is to be written; what is malformed is refused all the same."""
     completion, ignored = _completion(model, body, "")
@@ -99,7 +99,7 @@ def _loaded(
 
 
 def _completion(
-    model: ServedModel, body: GenerationFields, prompt: str
+    model: ServedModel, body: OllamaGenerationFields, prompt: str
 ) -> tuple[CompletionRequest, list[str]]:
     """The request that has a prompt completed as it is, and fields that change nothing."""
     fields, ignored = sampling_fields(model, body)
@@ -122,7 +122,7 @@ def _params(model: ServedModel, completion: CompletionRequest) -> SamplingParams
 async def _respond(
     model: ServedModel,
     name: str,
-    body: GenerationFields,
+    body: OllamaGenerationFields,
     messages: list[OllamaMessageFields],
     request: Request,
     make_line: LineMaker,
@@ -130,7 +130,7 @@ async def _respond(
     """The answer to a conversation, by way of the chat request that asks for the same."""
     request_id, caller = name_request(request.scope, "ollama"), caller_of(request.scope)
     context = body.context if isinstance(body, OllamaGenerateRequest) else None
-    chat, ignored = await as_chat(model, body, messages)
+    chat, ignored = await ollama_as_chat(model, body, messages)
     limit = chat.max_tokens
     if body.truncate and limit is not None and limit > model.client.info.longest_request // 2:
         chat.max_tokens = None  # turns make room for an answer of common length, not for this one
@@ -179,7 +179,7 @@ async def _respond_raw(
     params = _params(model, completion)
     request_id, caller = name_request(request.scope, "ollama"), caller_of(request.scope)
     try:
-        params = await compile_answer_form(model, completion, params, caller.tenant)
+        params = await compile_answer_form(model, completion.asked_forms(), params, caller.tenant)
         (encoded,) = await encode_prompts(model, completion, params)
         (asked,) = completion.engine_requests(request_id, [encoded.token_ids], params)
         generation = Generation(

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from twostroke.inspector.model.facts import ModelFacts
 from twostroke.model_spec.spec import ModelSpec
+from twostroke.questions.model_facts import ModelFacts
 from twostroke.server.ollama.generation_answer import utc_text
 from twostroke.server.ollama.names import tagged
 from twostroke.server.ollama.option_fields import CHAT_NAMES

@@ -11,7 +11,8 @@ from pydantic import Field
 from starlette.responses import PlainTextResponse, Response
 
 from twostroke.core.errors import TwostrokeError
-from twostroke.inspector.model.facts import FindFacts, ModelFacts
+from twostroke.inspector.model.facts import FindFacts
+from twostroke.questions.model_facts import ModelFacts
 from twostroke.server.http.api_document import ERROR_RESPONSES, Responses, answer_responses
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response

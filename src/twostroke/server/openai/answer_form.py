@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict
 from typing_extensions import TypedDict
@@ -16,11 +16,10 @@ from twostroke.server.foreign_fields import Counterpart
 from twostroke.server.openai.field_limits import OpenAIFields
 from twostroke.server.state.served_model import ServedModel
 
-if TYPE_CHECKING:
-    from twostroke.server.openai.generation_fields import GenerationFields
-
 SCHEMA = "response_format.json_schema"
 CLOSING_SWITCH = "disable_additional_properties"
+# Each field that asks for a form, and what it says in the terms of the engine.
+AskedForms = Mapping[str, dict[str, Any]]
 
 
 class ResponseFormatFields(OpenAIFields):
@@ -57,18 +56,17 @@ class StructuredOutputsFields(TypedDict, total=False):
     whitespace_pattern: str | None
 
 
-def answer_form(body: GenerationFields) -> StructuredOutputsParams | None:
+def answer_form(asked: AskedForms) -> StructuredOutputsParams | None:
     """The form that a request asks for, if it does.
 
     Raises:
         InvalidRequestError: It asks in two ways, or in none that makes sense.
     """
-    ways = _ways(body)
-    if len(ways) > 1:
-        first, second = list(ways)[:2]
+    if len(asked) > 1:
+        first, second = list(asked)[:2]
         message = f"{first} and {second} both say what form the answer has"
         raise InvalidRequestError(message, param=second, hint="give one of them")
-    for field, values in ways.items():
+    for field, values in asked.items():
         try:
             return StructuredOutputsParams(**values)
         except InvalidRequestError as error:
@@ -77,7 +75,7 @@ def answer_form(body: GenerationFields) -> StructuredOutputsParams | None:
 
 
 async def compile_answer_form(
-    model: ServedModel, body: GenerationFields, params: SamplingParams, tenant: str
+    model: ServedModel, asked: AskedForms, params: SamplingParams, tenant: str
 ) -> SamplingParams:
     """The parameters, once the form of the answer has been compiled beside the event loop.
 
@@ -94,38 +92,17 @@ async def compile_answer_form(
     try:
         compiled = await model.compile_threads.compile(params.structured_outputs, tenant)
     except InvalidRequestError as error:
-        raise in_terms_of_client(body, error) from error
+        raise in_terms_of_client(asked, error) from error
     return replace(params, structured_outputs=compiled)
 
 
-def in_terms_of_client(body: GenerationFields, error: InvalidRequestError) -> InvalidRequestError:
+def in_terms_of_client(asked: AskedForms, error: InvalidRequestError) -> InvalidRequestError:
     """The refusal of a request's form, with the name of the field that asked for it."""
-    return _in_terms_of(next(iter(_ways(body)), PARAM), error)
+    return _in_terms_of(next(iter(asked), PARAM), error)
 
 
-def _ways(body: GenerationFields) -> dict[str, dict[str, Any]]:
-    """Each field that asks for a form, and what it says in the terms of the engine."""
-    ways: dict[str, dict[str, Any]] = {}
-    if body.response_format is not None and body.response_format.type != "text":
-        ways["response_format"] = _of_response_format(body.response_format)
-    if (fields := body.structured_outputs) is not None:
-        given = {name: value for name, value in fields.items() if value is not None}
-        # Alone it speaks of the arguments of calls.
-        if given.keys() != {CLOSING_SWITCH} or not body.may_call:
-            ways[PARAM] = given
-    guided = {
-        "guided_json": body.guided_json,
-        "guided_regex": body.guided_regex,
-        "guided_choice": body.guided_choice,
-        "guided_grammar": body.guided_grammar,
-    }
-    for field, value in guided.items():
-        if value is not None:
-            ways[field] = {field.removeprefix("guided_"): value}
-    return ways
-
-
-def _of_response_format(fields: ResponseFormatFields) -> dict[str, Any]:
+def of_response_format(fields: ResponseFormatFields) -> dict[str, Any]:
+    """What ``response_format`` says in the terms of the engine."""
     match fields.type:
         case "json_object" if fields.json_schema is None:
             return {"json_object": True}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import MaxLen
 from pydantic import Field, model_validator
 
-from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.server.generation.encoding import MAX_CONTEXT_CHARS
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
@@ -237,13 +237,4 @@ class ChatCompletionRequest(GenerationFields):
             names["max_tokens"] = "max_completion_tokens"
         if self.top_logprobs is not None:
             names["logprobs"] = "top_logprobs"
-        param = names.get(error.param or "", error.param)
-        if isinstance(error, RequestTooLargeError):
-            return RequestTooLargeError(
-                error.message,
-                needed=error.needed,
-                available=error.available,
-                param=param,
-                hint=error.hint,
-            )
-        return InvalidRequestError(error.message, param=param, hint=error.hint)
+        return error.renamed(names.get(error.param or "", error.param))

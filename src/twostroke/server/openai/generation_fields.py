@@ -23,11 +23,15 @@ from twostroke.core.sampling_params import (
     MAX_STOP_STRINGS,
     SamplingParams,
 )
+from twostroke.core.structured_outputs import PARAM
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.openai.answer_form import (
+    CLOSING_SWITCH,
+    AskedForms,
     ResponseFormatFields,
     StructuredOutputsFields,
     answer_form,
+    of_response_format,
 )
 from twostroke.server.openai.field_limits import (
     MAX_LABEL_LENGTH,
@@ -194,6 +198,21 @@ class GenerationFields(RequestFields):
         """Whether the answer may call tools."""
         return False
 
+    def asked_forms(self) -> AskedForms:
+        """Each field that asks for a form of the answer, and what it says."""
+        asked: dict[str, dict[str, Any]] = {}
+        if self.response_format is not None and self.response_format.type != "text":
+            asked["response_format"] = of_response_format(self.response_format)
+        if (form := self.structured_outputs) is not None:
+            given = {name: value for name, value in form.items() if value is not None}
+            # Alone it speaks of the arguments of calls.
+            if given.keys() != {CLOSING_SWITCH} or not self.may_call:
+                asked[PARAM] = given
+        for name in ("json", "regex", "choice", "grammar"):
+            if (value := getattr(self, f"guided_{name}")) is not None:
+                asked[f"guided_{name}"] = {name: value}
+        return asked
+
     @property
     def prompt_only(self) -> bool:
         """Whether no answer is wanted: to score a prompt, or to have it cached."""
@@ -237,7 +256,7 @@ class GenerationFields(RequestFields):
             values["speculation"] = None if self.speculation else 0
         if self.logit_bias:
             values["logit_bias"] = _token_biases(self.logit_bias)
-        values["structured_outputs"] = answer_form(self)
+        values["structured_outputs"] = answer_form(self.asked_forms())
         return SamplingParams(**(values | overrides))
 
     def engine_requests(

@@ -181,20 +181,11 @@ def in_terms_of_responses(
         renamed: Gives the name of a field; by default without the places in input and tools.
     """
     param = None if error.param is None else (renamed or _renamed)(error.param)
-    if isinstance(error, RequestTooLargeError):
-        return RequestTooLargeError(
-            error.message,
-            needed=error.needed,
-            available=error.available,
-            param=param,
-            hint=error.hint,
-        )
-    if type(error) is not InvalidRequestError:
+    if type(error) not in (InvalidRequestError, RequestTooLargeError):
         return error
-    message = error.message
-    if error.param is not None and param is not None:
-        message = message.replace(error.param, param)
-    return InvalidRequestError(message, param=param, hint=error.hint)
+    if error.param is None or param is None:
+        return error.renamed(param)
+    return error.renamed(param, error.message.replace(error.param, param))
 
 
 def _placed(param: str, listed: Sequence[NamedFunction], conversation: Conversation) -> str:

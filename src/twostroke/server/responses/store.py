@@ -19,7 +19,7 @@ from twostroke.server.responses.table import (
     ChainTooLongError,
     ResponseTable,
     StoredResponse,
-    Turn,
+    StoredTurn,
 )
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class ResponseStore:
         if _is_conversation(response_id) or not await self.remove(tenant, response_id):
             raise not_stored(response_id)
 
-    async def conversation(self, tenant: str, response_id: str) -> list[Turn]:
+    async def conversation(self, tenant: str, response_id: str) -> list[StoredTurn]:
         """What was said up to a response of this tenant, oldest first.
 
         Raises:

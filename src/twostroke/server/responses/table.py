@@ -66,7 +66,7 @@ class StoredResponse(NamedTuple):
     events: bytes | None = None
 
 
-class Turn(NamedTuple):
+class StoredTurn(NamedTuple):
     """What one response adds to a conversation: items as lists of JSON objects."""
 
     input: list[dict[str, Any]]
@@ -160,7 +160,7 @@ class ResponseTable:
         """Delete a response of this tenant; returns whether there was one."""
         return self._remove(self._sizes_of("id = ? AND tenant = ?", response_id, tenant)) > 0
 
-    def chain(self, tenant: str, response_id: str, max_bytes: int) -> list[Turn]:
+    def chain(self, tenant: str, response_id: str, max_bytes: int) -> list[StoredTurn]:
         """The conversation up to a response, oldest first; all of it counts as used now.
 
         Raises:
@@ -180,7 +180,7 @@ class ResponseTable:
                 "SELECT input, response FROM responses WHERE id = ?", (name,)
             ).fetchone()
             output = msgspec.json.decode(response)["output"]
-            turns.append(Turn(msgspec.json.decode(given), output))
+            turns.append(StoredTurn(msgspec.json.decode(given), output))
             self._connection.execute("UPDATE responses SET used = ? WHERE id = ?", (now, name))
         return turns
 

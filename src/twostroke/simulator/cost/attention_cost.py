@@ -11,9 +11,8 @@ from math import ceil
 
 from twostroke.model_spec.layer_specs import AttentionSpec, seen_pairs
 from twostroke.simulator.cost.efficiencies import AttentionEfficiency
-from twostroke.simulator.cost.kernel_time import KernelTime, combine
+from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, combine
 
-ACTIVATION_BYTES = 2.0
 # Queries that one compute unit works on. The last tile of the longest chunk is a lower bound,
 # even if all other units are idle.
 QUERY_TILE = 128

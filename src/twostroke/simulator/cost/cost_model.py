@@ -35,10 +35,9 @@ from twostroke.simulator.cost.estimate import Estimate
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
-from twostroke.simulator.cost.kernel_time import KernelTime, Parts
+from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, Parts
 from twostroke.timing.step_shape import StepShape
 
-ACTIVATION_BYTES = 2.0
 # Passes over a token's values in one layer. Norms: two, each reads and writes hidden state and
 # residual. Rotation and cache write: over queries, keys, values. Activation: over gate and up.
 NORM_PASSES, ROTATION_PASSES, ACTIVATION_PASSES = 8, 2, 1.5

@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import ceil
 
 from twostroke.simulator.cost.efficiencies import GemmEfficiency
-from twostroke.simulator.cost.kernel_time import KernelTime, combine
+from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, combine
 
 # Rows and outputs of the tiles that common libraries have for half-precision products.
 TILES = (
@@ -45,7 +45,6 @@ class Product:
         bandwidth: Bytes/s of the device's memory.
         units: The device's compute units.
         weight_bytes: Bytes of one weight.
-        activation_bytes: Bytes of one element of inputs and outputs.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class Product:
         bandwidth: float,
         units: int,
         weight_bytes: float,
-        activation_bytes: float = 2.0,
     ) -> None:
         e = self._efficiency = efficiency
         self._outputs = outputs
@@ -67,7 +65,6 @@ class Product:
         self._flops = e.compute * flops
         self._bandwidth = e.memory * bandwidth
         self._weights = weight_bytes * outputs * inputs
-        self._activation = activation_bytes
         # By rows / ROW_UNIT: the shortest compute time without a split, and with each split that
         # may be shorter.
         self._searched: dict[int, tuple[float, list[tuple[int, float]]]] = {}
@@ -81,7 +78,7 @@ class Product:
         """Time for so many rows."""
         e = self._efficiency
         memory = (
-            self._weights + self._activation * rows * (self._inputs + self._outputs)
+            self._weights + ACTIVATION_BYTES * rows * (self._inputs + self._outputs)
         ) / self._bandwidth
         return combine(self._compute(rows), memory, e.launch, e.sharpness)
 

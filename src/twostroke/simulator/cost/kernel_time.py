@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+ACTIVATION_BYTES = 2.0  # of one element of what passes between kernels
+
 
 class KernelTime(msgspec.Struct, frozen=True):
     """Seconds of one kernel, and the parts bound by arithmetic, by memory and by its start."""

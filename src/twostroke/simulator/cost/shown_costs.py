@@ -1,4 +1,4 @@
-"""What the inspector asks of the cost model: it implements ``inspector.model.facts.StepCosts``."""
+"""What the inspector asks of the cost model: it implements ``questions.model_facts.StepCosts``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from twostroke.core.config import ModelOptions
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import read_text
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.inspector.model.facts import Ceilings, ModelFacts, Probe, StepCost, StepWork
 from twostroke.model_spec.number_formats import cache_format, weight_format
 from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.spec import ModelSpec
+from twostroke.questions.model_facts import Ceilings, ModelFacts, Probe, StepCost, StepWork
 from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import SHARED, load_efficiencies

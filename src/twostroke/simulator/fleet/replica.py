@@ -18,7 +18,7 @@ from twostroke.scheduling.admission.load_meter import LoadMeter
 from twostroke.scheduling.admission.overdue import OverdueCalls
 from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
-from twostroke.scheduling.assemble import make_scheduler
+from twostroke.scheduling.assemble import assemble_scheduler
 from twostroke.simulator.fleet.executor import TOKEN, SimulatedExecutor
 from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.jumping.decode_run import DecodeRun, find_decode_run
@@ -60,11 +60,11 @@ class Replica:
             model_id=info.model_id,
             enable_prefix_caching=enable_prefix_caching,
         )
-        made = make_scheduler(config, self.kv, speculation, preemption, info.tiers)
+        made = assemble_scheduler(config, self.kv, speculation, preemption, info.tiers)
         self.scheduler = made.scheduler
         self._targets = targets or TTFTTargets((), info.model_id)
         self.log = StepLog(executor, self.scheduler)
-        self._ended = EndedRequests()
+        self._ended = EndedQueue()
         watching: list[Observer] = [self.log, self._ended, *observers]
         self._admission: PredictedAdmission | None = None
         self._overdue: OverdueCalls | None = None
@@ -159,7 +159,7 @@ def _arrival(request: Request) -> Arrival:
     )
 
 
-class EndedRequests:
+class EndedQueue:
     """An observer that keeps the requests that have ended until they are taken."""
 
     def __init__(self) -> None:

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Protocol
 
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.observability.observer import ObservedStep
 from twostroke.scheduling.scheduler import Scheduler
+from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.jumping.observed_run import ObservedRun
-from twostroke.timing.step_shape import StepShape
-
-
-class Timed(Protocol):
-    """What the log asks of a simulated executor, after a step or a run of steps."""
-
-    last_shape: StepShape
-    last_binding: str
-    last_bindings: list[tuple[str, int]]
 
 
 class Codes(dict[str, int]):
@@ -58,7 +49,7 @@ class StepLog:
         other_gaps: Seconds between two tokens of a request that the steps between left out.
     """
 
-    def __init__(self, executor: Timed, scheduler: Scheduler) -> None:
+    def __init__(self, executor: SimulatedExecutor, scheduler: Scheduler) -> None:
         self.start, self.end, self.other_gaps = array("d"), array("d"), array("d")
         self.decode_requests, self.decode_context = array("i"), array("q")
         self.prefill_tokens, self.prefill_context = array("i"), array("q")

@@ -20,7 +20,7 @@ Bound = Literal["seconds", "low", "high"]
 SPACING = 64
 
 
-class Piece(NamedTuple):
+class CurvePiece(NamedTuple):
     """A straight line: ``seconds`` at context ``start``, ``slope`` more for each token.
 
     It holds before context ``end``.
@@ -60,10 +60,10 @@ class DecodeCurve:
     def __init__(self, cost: CostModel, bound: Bound) -> None:
         self._cost = cost
         self._bound = bound
-        self._pieces: dict[tuple[int, int], Piece] = {}
+        self._pieces: dict[tuple[int, int], CurvePiece] = {}
         self._answers: dict[tuple[int, int], tuple[float, str]] = {}
 
-    def piece(self, num_requests: int, context: int) -> Piece:
+    def piece(self, num_requests: int, context: int) -> CurvePiece:
         """The line on which a step lies in which so many requests attend to ``context`` tokens."""
         width = num_requests * SPACING
         key = num_requests, context // width
@@ -74,7 +74,7 @@ class DecodeCurve:
             first_seconds, binding = self._ask(num_requests, start)
             last_seconds, _ = self._ask(num_requests, end)
             slope = (last_seconds - first_seconds) / (end - start)
-            piece = self._pieces[key] = Piece(start, end, first_seconds, slope, binding)
+            piece = self._pieces[key] = CurvePiece(start, end, first_seconds, slope, binding)
         return piece
 
     def run(

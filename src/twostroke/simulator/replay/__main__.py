@@ -13,7 +13,7 @@ import sys
 import msgspec
 
 from twostroke.core.errors import TwostrokeError
-from twostroke.inspector.compare.messages import Failure, Replay, ReplayJob
+from twostroke.questions.replay import Failure, Replay, ReplayJob
 from twostroke.simulator.replay.replay import replay
 
 CPU_SECONDS = 60

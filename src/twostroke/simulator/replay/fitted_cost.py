@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twostroke.inspector.compare.messages import RecordedStep, StepTimesFit
+from twostroke.questions.replay import RecordedStep, StepTimesFit
 from twostroke.simulator.cost.estimate import Estimate
 from twostroke.timing.recorded_steps import FittedStepTimes, fit_step_times
 from twostroke.timing.step_shape import StepShape

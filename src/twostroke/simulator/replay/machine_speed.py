@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from twostroke.inspector.compare.messages import RecordedStep
+from twostroke.questions.replay import RecordedStep
 from twostroke.simulator.cost.estimate import CostModel
 from twostroke.simulator.replay.fitted_cost import shape_of
 

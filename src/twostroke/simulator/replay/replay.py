@@ -8,18 +8,16 @@ from typing import cast
 import msgspec
 
 from twostroke.core.config import PolicyName, SchedulerConfig
-from twostroke.core.output import RequestOutput
-from twostroke.core.request import Request
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.inspector.columns import Frame, encode_steps
-from twostroke.inspector.compare.messages import Replay, ReplayedRequest, ReplayJob, Settings, Side
 from twostroke.observability.events import StartedRequest, StepEvent
-from twostroke.observability.observer import ObservedStep
+from twostroke.observability.frames.columns import StepFrame, encode_steps
+from twostroke.questions.replay import Replay, ReplayedRequest, ReplayJob, Settings, Side
 from twostroke.routing.routers import make_router
 from twostroke.simulator.cost.estimate import CostModel
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.fleet import Fleet
+from twostroke.simulator.fleet.kept_events import KeptEvents
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.replay.fitted_cost import fit_cost
 from twostroke.simulator.replay.machine_speed import MachineSpeed
@@ -67,7 +65,7 @@ def _run(job: ReplayJob, settings: Settings, cost: CostModel, speed: MachineSpee
         policy=cast(PolicyName, settings.policy),
         batching=settings.batching,
     )
-    steps = _Steps()
+    steps = KeptEvents()
     replica = Replica(SimulatedExecutor(info, cost, VirtualClock()), config, observers=[steps])
     fleet = Fleet([replica], make_router("round-robin"), OpenLoop(specs), longest)
     results = {result.number: result for result in fleet.run().requests}
@@ -140,7 +138,7 @@ def _gaps(events: Sequence[StepEvent]) -> list[float]:
     return sorted(gaps)
 
 
-def _name(frame: Frame, requests: Sequence[ReplayedRequest]) -> None:
+def _name(frame: StepFrame, requests: Sequence[ReplayedRequest]) -> None:
     """Give a frame the recording's ids."""
     frame.ids = [requests[int(name.removeprefix("r"))].request_id for name in frame.ids]
     for note in frame.notes:
@@ -155,22 +153,3 @@ def _as_recorded(started: StartedRequest, requests: Sequence[ReplayedRequest]) -
         tenant=request.tenant,
         arrival_time=request.arrival,
     )
-
-
-class _Steps:
-    """An observer that keeps all step events."""
-
-    def __init__(self) -> None:
-        self.events: list[StepEvent] = []
-
-    def on_add(self, requests: Sequence[Request]) -> None:
-        """Requests are told by their first step."""
-
-    def on_step(self, step: ObservedStep) -> None:
-        self.events.append(step.event)
-
-    def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
-        """The next step's event names them."""
-
-    def close(self) -> None:
-        """The events stay readable."""

@@ -10,7 +10,7 @@ import msgspec
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import read_bytes
-from twostroke.observability.latency import PERCENTILES, Distribution, latency_fields
+from twostroke.observability.latency import PERCENTILES, LatencyDistribution, latency_fields
 from twostroke.simulator.reports.fields import WAITS
 from twostroke.simulator.results.summary import RUN_LATENCIES
 
@@ -41,7 +41,7 @@ class _Timeline(msgspec.Struct):
     tokens_per_second: list[float]
 
 
-_NO_VALUES = latency_fields("", Distribution(0.0, dict.fromkeys(PERCENTILES, 0.0)))
+_NO_VALUES = latency_fields("", LatencyDistribution(0.0, dict.fromkeys(PERCENTILES, 0.0)))
 _NUMBERS = [
     *(f"{field.removesuffix('__ms')}_{key}_ms" for key in RUN_LATENCIES for field in _NO_VALUES),
     *(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from twostroke.observability.latency import PERCENTILES, Distribution
+from twostroke.observability.latency import PERCENTILES, LatencyDistribution
 
 # Values that agree in all but these last bits form a group: they share their first 8 digits or so.
 GROUP_BITS = 44
@@ -13,14 +13,14 @@ GROUP_BITS = 44
 
 def weighted_distribution(
     values: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]
-) -> Distribution:
+) -> LatencyDistribution:
     """``Distribution.of`` the values, each repeated as often as its weight; none is below 0."""
     kept = weights > 0
     if not kept.all():
         values, weights = values[kept], weights[kept]
     total = int(weights.sum())
     if not total:
-        return Distribution(0.0, dict.fromkeys(PERCENTILES, 0.0))
+        return LatencyDistribution(0.0, dict.fromkeys(PERCENTILES, 0.0))
     # Floats sort as their bits do: only the group that holds the percentile must be sorted.
     groups = values.view(np.int64) >> GROUP_BITS
     groups -= groups.min()
@@ -43,7 +43,7 @@ def weighted_distribution(
         below = int(position)
         low, high = nth(below), nth(min(below + 1, total - 1))
         percentiles[percent] = low + (high - low) * (position - below)
-    return Distribution(exact_sum(values * weights) / total, percentiles)
+    return LatencyDistribution(exact_sum(values * weights) / total, percentiles)
 
 
 def exact_sum(values: npt.NDArray[np.float64]) -> float:

@@ -12,7 +12,7 @@ from twostroke.observability.draft_counts import DraftCounts
 from twostroke.observability.latency import (
     LATENCIES,
     PERCENTILES,
-    Distribution,
+    LatencyDistribution,
     meets_targets,
 )
 from twostroke.simulator.deployment.deployment import Deployment
@@ -57,9 +57,9 @@ class Summary:
     output_tokens: int
     goodput: float | None
     good_share: float | None
-    latencies: dict[str, Distribution]
-    ttft_by_priority: dict[int, Distribution]
-    ttft_by_tenant: dict[int, Distribution]
+    latencies: dict[str, LatencyDistribution]
+    ttft_by_priority: dict[int, LatencyDistribution]
+    ttft_by_tenant: dict[int, LatencyDistribution]
     waiting_for: dict[str, float]
     prefix_hit_rate: float
     preemptions: int
@@ -137,16 +137,18 @@ def summarize_run(
     )
 
 
-def _latencies(requests: list[RequestResult], columns: Columns) -> dict[str, Distribution]:
+def _latencies(requests: list[RequestResult], columns: Columns) -> dict[str, LatencyDistribution]:
     gaps = np.concatenate([columns.duration, columns.other_gaps])
     weights = np.concatenate([columns.gaps, np.ones(len(columns.other_gaps), dtype=np.int64)])
     return {
-        "ttft": Distribution.of([request.ttft for request in requests], PERCENTILES),
+        "ttft": LatencyDistribution.of([request.ttft for request in requests], PERCENTILES),
         # A single token has no time per further token.
-        "tpot": Distribution.of([r.tpot for r in requests if r.output_tokens > 1], PERCENTILES),
+        "tpot": LatencyDistribution.of(
+            [r.tpot for r in requests if r.output_tokens > 1], PERCENTILES
+        ),
         "itl": weighted_distribution(gaps, weights),
-        "e2el": Distribution.of([request.e2el for request in requests], PERCENTILES),
-        "queue": Distribution.of([r.scheduled - r.arrival for r in requests], PERCENTILES),
+        "e2el": LatencyDistribution.of([request.e2el for request in requests], PERCENTILES),
+        "queue": LatencyDistribution.of([r.scheduled - r.arrival for r in requests], PERCENTILES),
     }
 
 
@@ -165,10 +167,12 @@ def _waiting_for(requests: Sequence[RequestResult], columns: Columns) -> dict[st
     return {name: value / total for name, value in waits.items()} if total else {}
 
 
-def _ttft_by(groups: Sequence[int], requests: Sequence[RequestResult]) -> dict[int, Distribution]:
+def _ttft_by(
+    groups: Sequence[int], requests: Sequence[RequestResult]
+) -> dict[int, LatencyDistribution]:
     if len(set(groups)) < 2:
         return {}
     ttfts: dict[int, list[float]] = {}
     for group, request in zip(groups, requests):
         ttfts.setdefault(group, []).append(request.ttft)
-    return {group: Distribution.of(ttfts[group], PERCENTILES) for group in sorted(ttfts)}
+    return {group: LatencyDistribution.of(ttfts[group], PERCENTILES) for group in sorted(ttfts)}

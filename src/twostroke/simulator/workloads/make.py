@@ -12,7 +12,7 @@ import msgspec
 from twostroke.simulator.workloads.arrivals import ClosedLoop, burst_times, gamma_times, stretch
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
-from twostroke.simulator.workloads.sessions import SYSTEM_PROMPT, Sessions, Turn
+from twostroke.simulator.workloads.sessions import SYSTEM_PROMPT, Sessions, SessionTurn
 from twostroke.simulator.workloads.traces import find_trace, missing_trace, read_specs
 from twostroke.workloads.lengths import SHAREGPT_INPUT, SHAREGPT_OUTPUT, LognormalLength
 
@@ -148,7 +148,8 @@ def _sessions(options: SimulatedWorkloadOptions) -> Sessions:
     question, answer = _around(options, options.input_len), _around(options, options.output_len)
     count = -(-(options.num_requests or DEFAULT_REQUESTS) // options.turns)
     turns = [
-        [Turn(question(random), answer(random)) for _ in range(options.turns)] for _ in range(count)
+        [SessionTurn(question(random), answer(random)) for _ in range(options.turns)]
+        for _ in range(count)
     ]
     if options.rate is None:
         starts = [0.0] * count

@@ -14,7 +14,7 @@ SYSTEM_PROMPT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SessionTurn:
     """Tokens of a question, and of the answer to it."""
 
     question: int
@@ -33,7 +33,7 @@ class Sessions:
         priorities: One for each session; all 0 if empty. ``tenants`` likewise.
     """
 
-    sessions: Sequence[Sequence[Turn]]
+    sessions: Sequence[Sequence[SessionTurn]]
     starts: Sequence[float]
     prefix_len: int = 0
     think_time: float = 0.0

@@ -10,9 +10,9 @@ import httpx
 import jsonschema
 import openai
 import pytest
-from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
+from tests.server.dialogues import langchain
 from tests.server.http_calls import USER
 from tests.server.running import running_server
 from tests.server.tiny import tiny_engine
@@ -90,16 +90,7 @@ def test_a_stream_of_a_required_call(url: str) -> None:
 
 
 def test_langchain_makes_objects_of_calls(url: str) -> None:
-    with httpx.Client() as connections:
-        model = ChatOpenAI(
-            base_url=url + "/v1",
-            api_key="x",  # type: ignore[arg-type]
-            model="tiny",
-            http_client=connections,
-            max_retries=0,
-            max_completion_tokens=200,
-            temperature=0,
-        )
+    with langchain(url, "tiny", max_completion_tokens=200, temperature=0) as model:
         made = model.with_structured_output(Weather, method="function_calling").invoke("hi")
     assert isinstance(made, Weather)
 

@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_openai import ChatOpenAI
 
+from tests.server.dialogues import CALLS, langchain
 from tests.server.running import running_server
 from tests.server.scripted import Script, ScriptedEngine
 
@@ -28,13 +27,6 @@ WEATHER: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     },
 }
-CALLS = (
-    "I look. <tool",
-    '_call>\n{"name": "get_weather", "arg',
-    'uments": {"city": "Zür',
-    'ich"}}\n</tool_call>\n<tool_call>{"name": "get_weather",',
-    ' "arguments": {"city": "Bern"}}</tool_call>',
-)
 
 
 def engine_that_says(*pieces: str, template: str = HERMES) -> ScriptedEngine:
@@ -130,14 +122,8 @@ def test_without_parallel_calls_there_is_one(client: openai.OpenAI) -> None:
 
 
 def test_langchain_sends_calls_and_results_back(engine: ScriptedEngine, url: str) -> None:
-    with httpx.Client() as connections:
-        model = ChatOpenAI(
-            base_url=url + "/v1",
-            api_key="x",  # type: ignore[arg-type]
-            model="scripted",
-            http_client=connections,
-            max_retries=0,
-        ).bind_tools([WEATHER])
+    with langchain(url, "scripted") as client:
+        model = client.bind_tools([WEATHER])
         answer = model.invoke([HumanMessage("hi")])
         assert isinstance(answer, AIMessage)
         assert [call["args"] for call in answer.tool_calls] == [

@@ -1,5 +1,6 @@
 // The state of the KV blocks: asked for while somebody looks, since no single step says it.
 
+import { askAgain } from "./ask_again.js";
 import { signal } from "./html.js";
 import { count, shortId } from "./format.js";
 import { api, description, playing } from "./source.js";
@@ -15,30 +16,19 @@ export const moment = () =>
 
 /** Ask again and again until the function that this returns is called. */
 export function watchBlocks() {
-  let busy = false;
-  let shown = null;
-  const ask = async () => {
+  const about = () => {
     const found = description.value;
-    if (busy || document.hidden || !found) return;
+    if (!found) return null;
     const live = found.kind === "live";
     // What stands still needs to be asked for once.
-    const about = live ? String(playing.value) : `${found.engine_id} ${moment()} ${found.ready}`;
-    if (about === shown && !(live && playing.value)) return;
-    busy = true;
-    try {
-      const state = await (await api(`/state?blocks=true${moment()}`)).json();
-      if (live) store.learn(state);
-      blocks.value = state.blocks;
-      shown = about;
-    } catch {
-      // The feed notices a lost connection; the map stays as it was.
-    } finally {
-      busy = false;
-    }
+    const key = live ? String(playing.value) : `${found.engine_id} ${moment()} ${found.ready}`;
+    return { key, live, changes: live && playing.value };
   };
-  ask();
-  const timer = setInterval(ask, EVERY_MS);
-  return () => clearInterval(timer);
+  return askAgain(EVERY_MS, about, async ({ live }) => {
+    const state = await (await api(`/state?blocks=true${moment()}`)).json();
+    if (live) store.learn(state);
+    blocks.value = state.blocks;
+  }).stop;
 }
 
 /** Why there is no map. */

@@ -118,13 +118,7 @@ function stepPart(step) {
     return html`<p class="why">
       Step ${count(step)} is not loaded. <button onClick=${() => seek(step)}>Load it</button>
     </p>`;
-  const [first, end] = store.sharesOf(row);
-  const shares = [];
-  for (let share = first; share < end; share += 1) {
-    const record = store.byNumber.get(store.shares.get("request", share));
-    if (record)
-      shares.push([record, store.shares.get("tokens", share), store.shares.get("prompt", share)]);
-  }
+  const shares = store.sizesOf(row);
   shares.sort((one, other) => other[1] - one[1]);
   const timings = Object.entries(store.timings.get(row) ?? {}).sort(
     (one, other) => other[1] - one[1],

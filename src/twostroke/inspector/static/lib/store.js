@@ -313,6 +313,18 @@ export class Store extends Rows {
     return [...this.requests.values()].filter((record) => record.status === status);
   }
 
+  /** The requests of a row: [record, its tokens, those of its prompt]. */
+  sizesOf(row) {
+    const [first, end] = this.sharesOf(row);
+    const sizes = [];
+    for (let share = first; share < end; share += 1) {
+      const record = this.byNumber.get(this.shares.get("request", share));
+      if (record)
+        sizes.push([record, this.shares.get("tokens", share), this.shares.get("prompt", share)]);
+    }
+    return sizes;
+  }
+
   /** Share rows of one request, oldest first: [step's row, share's row]. */
   *sharesFor(record, from = this.steps.first) {
     const begin = Math.max(from, record.firstRow, this.steps.first);

@@ -1,7 +1,7 @@
 // Fleet: replicas behind a router, how full each was over time, and why requests went where.
 
 import { Component, effect, html, view } from "../lib/html.js";
-import { Canvas, sparkline } from "../lib/canvas.js";
+import { Figure } from "../lib/figure.js";
 import { clock, count, foreign, short, time } from "../lib/format.js";
 import { description, seesAll } from "../lib/source.js";
 import { store } from "../lib/store.js";
@@ -50,29 +50,8 @@ function lead(found, levels) {
   );
 }
 
-const Figure = ({ title, value, note, points, colour, how, top, target }) =>
-  html`<section class="panel figure">
-    <h2>
-      ${title}
-      <details class="how">
-        <summary aria-label=${`What is ${title}?`}></summary>
-        <p>${how}</p>
-      </details>
-    </h2>
-    <p class="value">${value}</p>
-    <${Canvas}
-      label=${`${title} over the whole time: ${value}`}
-      draw=${(context, width, height, palette) =>
-        sparkline(context, width, height, points, {
-          colour: palette[colour],
-          top,
-          target,
-          line: palette.line,
-          muted: palette.muted,
-        })}
-    />
-    <p class="aside">${note}</p>
-  </section>`;
+const Level = (props) =>
+  html`<${Figure} ...${props} label=${`${props.title} over the whole time: ${props.value}`} />`;
 
 /** [share of the time, value], every fourth column. */
 function pointsOf(values) {
@@ -97,7 +76,7 @@ const Figures = view(({ found, levels }) => {
   const spread = found.replicas.map((replica) => replica.requests);
   const known = prompts ? sum("prefix_tokens") / prompts : 0;
   return html`<div class="figures fleet-figures">
-    <${Figure}
+    <${Level}
       title="Imbalance"
       value=${found.imbalance === null ? "–" : found.imbalance.toFixed(2)}
       note=${`${levels.imbalance[at].toFixed(2)} at the moment; 1 is even`}
@@ -108,7 +87,7 @@ const Figures = view(({ found, levels }) => {
       how="Requests of the busiest replica, running and waiting, as a multiple of the mean of all,
         over the whole time. 1 is even; as many as there are replicas means that one does it all."
     />
-    <${Figure}
+    <${Level}
       title="Running now"
       value=${count(running[at])}
       note=${`of ${count(requests)} requests`}
@@ -116,7 +95,7 @@ const Figures = view(({ found, levels }) => {
       colour="decode"
       how="Requests that hold blocks, of all replicas together."
     />
-    <${Figure}
+    <${Level}
       title="Waiting now"
       value=${count(waiting[at])}
       note=${`${count(Math.min(...spread))} to ${count(Math.max(...spread))} were sent to each` +
@@ -128,7 +107,7 @@ const Figures = view(({ found, levels }) => {
         requests the replica with the fewest and the one with the most were sent over the whole
         time."
     />
-    <${Figure}
+    <${Level}
       title="Prompts known there"
       value=${percent(known)}
       note=${`${count(found.reasons.prefix ?? 0)} requests followed a prefix`}

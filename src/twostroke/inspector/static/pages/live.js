@@ -1,8 +1,8 @@
 // Live: how the server fares, the step being run, and the requests as rows that fill up.
 
 import { html, signal, view } from "../lib/html.js";
-import { Canvas, sparkline } from "../lib/canvas.js";
 import { numWaiting, reasonWord, whyHeld } from "../lib/explain.js";
+import { Figure } from "../lib/figure.js";
 import { bytes, count, duration, percentile, short, time } from "../lib/format.js";
 import { api, connection, description, hasKey, seesAll } from "../lib/source.js";
 import { store } from "../lib/store.js";
@@ -152,29 +152,10 @@ const PARTS = {
   schedule: "scheduling",
 };
 
-const Figure = ({ title, value, unit, note, points, colour, target, top, how, missed }) =>
-  html` <section class=${`panel figure ${missed ? "missed" : ""}`}>
-    <h2>
-      ${title}
-      <details class="how">
-        <summary aria-label=${`What is ${title}?`}></summary>
-        <p>${how}</p>
-      </details>
-    </h2>
-    <p class="value">${value}<span>${unit}</span></p>
-    <${Canvas}
-      label=${`${title} over the last minute: now ${value} ${unit}`}
-      draw=${(context, width, height, palette) =>
-        sparkline(context, width, height, points, {
-          colour: palette[colour],
-          target,
-          top,
-          line: palette.line,
-          muted: palette.muted,
-        })}
-    />
-    <p class="aside">${note}</p>
-  </section>`;
+const Gauge = (props) => {
+  const label = `${props.title} over the last minute: now ${props.value} ${props.unit}`;
+  return html`<${Figure} ...${props} label=${label} />`;
+};
 
 /** The mean of the latest bins: of about five seconds, or a sixth of a shorter window. */
 function latest(points) {
@@ -221,7 +202,7 @@ const Figures = view(() => {
   const [ttftValue, ttftUnit] = duration(percentile(ttft, share("ttft")));
   const [tpotValue, tpotUnit] = duration(percentile(tpot, share("tpot")));
   return html`<div class="figures">
-    <${Figure}
+    <${Gauge}
       title=${`TTFT, p${percent(share("ttft"))}`}
       value=${ttftValue}
       unit=${ttftUnit}
@@ -233,7 +214,7 @@ const Figures = view(() => {
       how=${"Time to first token: from the arrival of a request to its first output token." +
         ` ${percent(share("ttft"))} of 100 requests of the last minute had at most this.`}
     />
-    <${Figure}
+    <${Gauge}
       title=${`TPOT, p${percent(share("tpot"))}`}
       value=${tpotValue}
       unit=${tpotUnit}
@@ -248,7 +229,7 @@ const Figures = view(() => {
         the last minute, or else of those that run. A mean hides a single long gap: below are the
         median and the longest of all gaps. The line shows gaps; with a target, TPOT."
     />
-    <${Figure}
+    <${Gauge}
       title="Output"
       value=${short(speed)}
       unit="tokens/s"
@@ -259,7 +240,7 @@ const Figures = view(() => {
         prompt tokens that were computed."
     />
     ${seesAll()
-      ? html`<${Figure}
+      ? html`<${Gauge}
             title="KV held"
             value=${short(100 * held)}
             unit="%"
@@ -273,7 +254,7 @@ const Figures = view(() => {
               prefixes of earlier requests, until somebody needs the room."
           />`
       : null}
-    <${Figure}
+    <${Gauge}
       title="Waiting"
       value=${count(waiting)}
       unit=""
@@ -287,7 +268,7 @@ const Figures = view(() => {
         : `${row >= 0 ? count(store.steps.get("running", row)) : 0} running`}
       how="Requests that have come and wait for their first step, or for room after a preemption."
     />
-    <${Figure}
+    <${Gauge}
       title="Errors"
       value=${count(errors)}
       unit="in a minute"

@@ -36,13 +36,7 @@ function drawStep(context, width, height, palette) {
   context.moveTo(full, 12);
   context.lineTo(width - 0.5, 22);
   context.stroke();
-  const [first, end] = store.sharesOf(row);
-  const shares = [];
-  for (let share = first; share < end; share += 1) {
-    const record = store.byNumber.get(store.shares.get("request", share));
-    if (record)
-      shares.push([record, store.shares.get("tokens", share), store.shares.get("prompt", share)]);
-  }
+  const shares = store.sizesOf(row);
   shares.sort((one, other) => other[2] - one[2] || one[0].number - other[0].number);
   context.font = `12px ${palette.mono}`;
   context.textBaseline = "middle";

@@ -1,5 +1,6 @@
 // What no step says of a request: its stations over HTTP, its blocks, its tokens.
 
+import { askAgain } from "../lib/ask_again.js";
 import { signal } from "../lib/html.js";
 import { moment } from "../lib/blocks.js";
 import { api, description } from "../lib/source.js";
@@ -14,31 +15,20 @@ const EVERY_MS = 400;
  * returns is called.
  */
 export function watchDetails(current) {
-  let busy = false;
-  let shown = null;
-  const ask = async () => {
+  const about = () => {
     const found = description.value;
     const id = current();
-    if (busy || document.hidden || !found || !id) return;
+    if (!found || !id) return null;
     const record = store.requests.get(id);
     const call = details.value?.id === id ? details.value.call : null;
     const isOver = record?.status === "finished" && (call === null || call.ended !== null);
-    const about = `${found.engine_id} ${id} ${moment()} ${found.ready} ${isOver}`;
-    if (about === shown && (found.kind !== "live" || isOver)) return;
-    busy = true;
-    try {
-      const path = `/request?id=${encodeURIComponent(id)}&blocks=true${moment()}`;
-      details.value = { id, ...(await (await api(path)).json()) };
-      shown = about;
-    } catch {
-      // The feed notices a lost connection; what is shown stays as it was.
-    } finally {
-      busy = false;
-    }
+    const key = `${found.engine_id} ${id} ${moment()} ${found.ready} ${isOver}`;
+    return { key, id, changes: found.kind === "live" && !isOver };
   };
-  ask();
-  const timer = setInterval(ask, EVERY_MS);
-  return () => clearInterval(timer);
+  return askAgain(EVERY_MS, about, async ({ id }) => {
+    const path = `/request?id=${encodeURIComponent(id)}&blocks=true${moment()}`;
+    details.value = { id, ...(await (await api(path)).json()) };
+  }).stop;
 }
 
 /** The call of a request; null if there is none, undefined until it is known. */

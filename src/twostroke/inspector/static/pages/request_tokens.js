@@ -1,5 +1,6 @@
 // Prompt and answer as tokens, where the server keeps them (--inspect-content); else their counts.
 
+import { askAgain } from "../lib/ask_again.js";
 import { Component, html, signal, view } from "../lib/html.js";
 import { CopyButtons } from "../lib/copy.js";
 import { count, foreign } from "../lib/format.js";
@@ -233,43 +234,34 @@ async function load(id, from, size) {
 
 /** Keep `content` of the request that `current` names, until the function returned is called. */
 export function watchTokens(current) {
-  let busy = false;
-  let shown = null;
-  const ask = async () => {
+  const about = () => {
     const id = current();
-    if (busy || document.hidden || !id || !description.value?.content) return;
+    if (!id || !description.value?.content) return null;
     if (content.value && content.value.id !== id) {
       begins.value = { prompt: 0, output: null };
       looked.value = null;
     }
     const record = store.requests.get(id);
     const { prompt: fromPrompt, output: fromOutput } = begins.value;
-    const about = JSON.stringify([id, fromPrompt, fromOutput, record?.status, record?.output]);
-    if (about === shown) return;
-    busy = true;
-    try {
-      const isSame = content.value?.id === id && content.value.prompt?.begin === fromPrompt;
-      const prompt = isSame ? content.value.prompt : cut(await load(id, fromPrompt, WINDOW));
-      let output = null;
-      if (prompt) {
-        const known = Math.max(record?.output ?? 0, prompt.num_output);
-        const from = fromOutput ?? Math.max(0, known - WINDOW);
-        output = await load(id, prompt.num_prompt + from, WINDOW);
-      }
-      content.value = { id, prompt: output && prompt, output };
-      shown = about;
-    } catch {
-      // The feed notices a lost connection; what is shown stays as it was.
-    } finally {
-      busy = false;
-    }
+    const key = JSON.stringify([id, fromPrompt, fromOutput, record?.status, record?.output]);
+    return { key, id, record, fromPrompt, fromOutput };
   };
-  ask();
-  const timer = setInterval(ask, EVERY_MS);
-  const stop = begins.subscribe(ask);
+  const { turn, stop } = askAgain(EVERY_MS, about, async (asked) => {
+    const { id, record, fromPrompt, fromOutput } = asked;
+    const isSame = content.value?.id === id && content.value.prompt?.begin === fromPrompt;
+    const prompt = isSame ? content.value.prompt : cut(await load(id, fromPrompt, WINDOW));
+    let output = null;
+    if (prompt) {
+      const known = Math.max(record?.output ?? 0, prompt.num_output);
+      const from = fromOutput ?? Math.max(0, known - WINDOW);
+      output = await load(id, prompt.num_prompt + from, WINDOW);
+    }
+    content.value = { id, prompt: output && prompt, output };
+  });
+  const unsubscribe = begins.subscribe(turn);
   return () => {
-    clearInterval(timer);
     stop();
+    unsubscribe();
   };
 }
 

@@ -1,8 +1,9 @@
 // Speculation: what was guessed ahead, how much of it was right, how deep it goes and why.
 
 import { html, view } from "../lib/html.js";
-import { Canvas, sparkline } from "../lib/canvas.js";
+import { Canvas } from "../lib/canvas.js";
 import { select, selected } from "../lib/address.js";
+import { Figure } from "../lib/figure.js";
 import { count, short, shortId } from "../lib/format.js";
 import { description } from "../lib/source.js";
 import { store } from "../lib/store.js";
@@ -42,28 +43,10 @@ function lead() {
   return `${who} ${about}${right}: ${perPass} tokens a pass instead of one.`.trim();
 }
 
-const Figure = ({ title, value, note, points, colour, how, top }) =>
-  html`<section class="panel figure">
-    <h2>
-      ${title}
-      <details class="how">
-        <summary aria-label=${`What is ${title}?`}></summary>
-        <p>${how}</p>
-      </details>
-    </h2>
-    <p class="value">${value}</p>
-    <${Canvas}
-      label=${`${title} over the time that is shown: ${value}`}
-      draw=${(context, width, height, palette) =>
-        sparkline(context, width, height, points, {
-          colour: palette[colour],
-          top,
-          line: palette.line,
-          muted: palette.muted,
-        })}
-    />
-    <p class="aside">${note}</p>
-  </section>`;
+const Share = (props) => {
+  const label = `${props.title} over the time that is shown: ${props.value}`;
+  return html`<${Figure} ...${props} label=${label} />`;
+};
 
 const Figures = view(() => {
   const found = figures();
@@ -71,7 +54,7 @@ const Figures = view(() => {
   const rejected = bins.drafted.map((drafted, bin) => drafted - bins.accepted[bin]);
   const { passes, drafted, accepted, tokens } = found;
   return html`<div class="figures spec-figures">
-    <${Figure}
+    <${Share}
       title="Guesses right"
       value=${drafted ? percent(accepted / drafted) : "–"}
       note=${`${count(accepted)} of ${count(drafted)} guessed tokens`}
@@ -81,7 +64,7 @@ const Figures = view(() => {
       how="The acceptance rate: of all guessed tokens that a pass verified, those that the model
         would have written itself. All guesses behind a wrong one count as wrong."
     />
-    <${Figure}
+    <${Share}
       title="Tokens a pass"
       value=${passes ? short(tokens / passes) : "–"}
       note=${`${count(tokens)} tokens in ${count(passes)} passes`}
@@ -91,7 +74,7 @@ const Figures = view(() => {
       how="Output tokens that a request gets from one pass of the model: the guesses that are right
         and one more. Without speculation it is 1."
     />
-    <${Figure}
+    <${Share}
       title="Guessed a pass"
       value=${passes ? short(drafted / passes) : "–"}
       note=${`${count(found.drafting)} passes verified guesses`}
@@ -101,7 +84,7 @@ const Figures = view(() => {
       how="Guessed tokens that a pass verified, on average: the depth of speculation. Where guessing
         does not pay it is 0, but for a trial now and then."
     />
-    <${Figure}
+    <${Share}
       title="Wrong guesses"
       value=${count(drafted - accepted)}
       note=${passes ? `${short((drafted - accepted) / passes)} a pass` : "none verified"}

@@ -37,7 +37,7 @@ def completions_router(state: ServerState) -> APIRouter:
         model.check_name(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
         caller = caller_of(request.scope)
-        params = await compile_answer_form(model, body, params, caller.tenant)
+        params = await compile_answer_form(model, body.asked_forms(), params, caller.tenant)
         prompts = await encode_prompts(model, body, params)
         num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         caller.trace.stage(names.TOKENISE, {names.NUM_TOKENS: num_tokens})

@@ -48,7 +48,7 @@ async def constrain_answer(
     """Parameters with the form that a chat's answer has, compiled; see ``constrain_calls``."""
     if body.callable_tools is None:
         params = after_thought(reading.with_markers(params), reading)
-        return await compile_answer_form(model, body, params, tenant)
+        return await compile_answer_form(model, body.asked_forms(), params, tenant)
     choice = body.tool_choice
     chosen = choice if isinstance(choice, ToolChoiceFields) else None
     tools = [
@@ -62,7 +62,7 @@ async def constrain_answer(
     try:
         return await constrain_calls(model, calls, reading, params, tenant)
     except InvalidRequestError as error:
-        raise in_terms_of_client(body, error) from error
+        raise in_terms_of_client(body.asked_forms(), error) from error
 
 
 def _closing(body: ChatCompletionRequest) -> Closing:

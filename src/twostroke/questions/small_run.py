@@ -10,6 +10,8 @@ from msgspec import Meta
 
 from twostroke.core.errors import InvalidRequestError
 
+IDLE_SECONDS = 60.0  # after so long without a question the process that answers ends by itself
+ANSWERED, REFUSED = b"answered ", b"refused "  # how each of its lines begins
 MAX_PROMPT_TOKENS = 2**18  # of all requests together
 MAX_OUTPUT_TOKENS = 2**13  # of all requests together: most steps of a run decode
 
@@ -93,7 +95,7 @@ class RequestRun(msgspec.Struct):
     preemptions: int
 
 
-class StepColumns(msgspec.Struct):
+class RunSteps(msgspec.Struct):
     """The steps of all replicas in order of their begin: one entry a step in each column.
 
     Attributes:
@@ -113,8 +115,8 @@ class StepColumns(msgspec.Struct):
     waste: list[float] = []
 
 
-class ShareColumns(msgspec.Struct):
-    """What each request got of each step: ``step`` is a row of ``StepColumns``."""
+class RunShares(msgspec.Struct):
+    """What each request got of each step: ``step`` is a row of ``RunSteps``."""
 
     step: list[int] = []
     request: list[int] = []
@@ -142,8 +144,8 @@ class SimulatedRun(msgspec.Struct):
     seconds: float
     device: Device
     requests: list[RequestRun]
-    steps: StepColumns
-    shares: ShareColumns
+    steps: RunSteps
+    shares: RunShares
     refused: list[int] = []
 
 

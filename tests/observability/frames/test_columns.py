@@ -9,8 +9,6 @@ import pytest
 from tests.inspector.recorded import events
 from twostroke.core.request import FinishReason
 from twostroke.core.step import DepthChange, DepthReason, Reason
-from twostroke.inspector.columns import Frame, encode_steps, join_frames
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import (
     FinishedRequest,
     HeldBackRequest,
@@ -19,9 +17,11 @@ from twostroke.observability.events import (
     StartedRequest,
     StepEvent,
 )
+from twostroke.observability.frames.columns import StepFrame, encode_steps, join_frames
+from twostroke.observability.frames.visibility import Visibility
 
 
-def shares_of(frame: Frame) -> dict[tuple[int, str], list[int]]:
+def shares_of(frame: StepFrame) -> dict[tuple[int, str], list[int]]:
     """Shares by step and request."""
     columns = frame.shares
     return {
@@ -39,7 +39,7 @@ def shares_of(frame: Frame) -> dict[tuple[int, str], list[int]]:
     }
 
 
-def tokens_by_request(frame: Frame) -> Counter[str]:
+def tokens_by_request(frame: StepFrame) -> Counter[str]:
     totals: Counter[str] = Counter()
     for number, tokens in zip(frame.shares.request, frame.shares.tokens, strict=True):
         totals[frame.ids[number]] += tokens

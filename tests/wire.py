@@ -1,4 +1,4 @@
-"""The wire form of messages: MessagePack, typed on both ends."""
+"""The wire form that all messages must have: MessagePack, typed on both ends."""
 
 from __future__ import annotations
 

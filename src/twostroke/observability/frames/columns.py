@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from twostroke.inspector.visibility import Visibility
 from twostroke.observability.events import (
     FinishedRequest,
     PreemptedRequest,
@@ -19,6 +18,7 @@ from twostroke.observability.events import (
     StartedRequest,
     StepEvent,
 )
+from twostroke.observability.frames.visibility import Visibility
 
 SCHEMA = 1
 MAX_STEPS, MAX_SHARES = 4096, 32768
@@ -62,7 +62,7 @@ class ShareColumns(msgspec.Struct):
 
     Attributes:
         row: Index into ``StepColumns``.
-        request: Index into ``Frame.ids``.
+        request: Index into ``StepFrame.ids``.
         start: First position that was computed.
         tokens: Positions that were computed, of which ``prompt`` are the prompt's.
         new: Tokens that the request got.
@@ -82,7 +82,7 @@ class ShareColumns(msgspec.Struct):
 
 
 class HeldBack(msgspec.Struct, array_like=True):
-    """Why a request got less than it lacks; the request is an index into ``Frame.ids``, or -1."""
+    """Why a request got less than it lacks; ``request`` is an index into the ids, or -1."""
 
     request: int
     reason: str
@@ -91,7 +91,7 @@ class HeldBack(msgspec.Struct, array_like=True):
 
 
 class Depth(msgspec.Struct, array_like=True):
-    """A ``DepthChange``, of merged steps the last; the request is an index into ``Frame.ids``."""
+    """A ``DepthChange``, of merged steps the last; ``request`` is an index into the ids."""
 
     request: int
     step: int
@@ -101,7 +101,7 @@ class Depth(msgspec.Struct, array_like=True):
     pause: int
 
 
-class Note(msgspec.Struct):
+class RowNote(msgspec.Struct):
     """What happened in a row beside tokens. ``held_back`` is given where it changes."""
 
     row: int
@@ -114,7 +114,7 @@ class Note(msgspec.Struct):
     depths: list[Depth] = []
 
 
-class Frame(msgspec.Struct, omit_defaults=True):
+class StepFrame(msgspec.Struct, omit_defaults=True):
     """Consecutive steps.
 
     Attributes:
@@ -129,7 +129,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
     steps: StepColumns
     shares: ShareColumns
     ids: list[str]
-    notes: list[Note]
+    notes: list[RowNote]
     timings: dict[str, list[float]]
     merged: int = 1
     first: int = -1
@@ -167,8 +167,8 @@ class _Builder:
     """
 
     visible: Visibility | None
-    frame: Frame = field(
-        default_factory=lambda: Frame(StepColumns(), ShareColumns(), [], [], {}),
+    frame: StepFrame = field(
+        default_factory=lambda: StepFrame(StepColumns(), ShareColumns(), [], [], {}),
     )
     indices: dict[str, int] = field(default_factory=dict)
     held_back: list[HeldBack] | None = None
@@ -247,8 +247,8 @@ class _Builder:
                 column += [0.0] * (row + 1 - len(column))
                 column[row] = round(column[row] + seconds, 6)
 
-    def _notes(self, row: int, events: Sequence[StepEvent]) -> Note | None:
-        note, depths = Note(row), dict[int, Depth]()
+    def _notes(self, row: int, events: Sequence[StepEvent]) -> RowNote | None:
+        note, depths = RowNote(row), dict[int, Depth]()
         for event in events:
             for new in event.depths:
                 if (index := self.index(new.request_id)) >= 0:
@@ -275,7 +275,7 @@ class _Builder:
         if held_back != self.held_back:
             note.held_back = self.held_back = held_back
         note.depths = list(depths.values())
-        return note if note != Note(row) else None
+        return note if note != RowNote(row) else None
 
     def _preempted(self, preempted: Iterable[PreemptedRequest]) -> list[tuple[int, int]]:
         pairs = ((self.index(item.request_id), self.index(item.by)) for item in preempted)
@@ -292,7 +292,7 @@ def encode_steps(
     *,
     max_steps: int = MAX_STEPS,
     max_shares: int = MAX_SHARES,
-) -> Frame:
+) -> StepFrame:
     """The steps as columns, merged so far that both limits hold.
 
     Args:
@@ -331,9 +331,9 @@ def those_that_fit(events: Iterable[StepEvent], max_steps: int, max_shares: int)
     return fitting
 
 
-def join_frames(frames: Sequence[Frame], merged: int) -> Frame:
+def join_frames(frames: Sequence[StepFrame], merged: int) -> StepFrame:
     """One frame with the rows of several, which follow each other."""
-    whole = Frame(StepColumns(), ShareColumns(), [], [], {}, merged)
+    whole = StepFrame(StepColumns(), ShareColumns(), [], [], {}, merged)
     filled = [frame for frame in frames if frame.last >= 0]
     if filled:
         whole.first, whole.last = filled[0].first, filled[-1].last
@@ -360,7 +360,7 @@ def join_frames(frames: Sequence[Frame], merged: int) -> Frame:
     return whole
 
 
-def _renumbered(note: Note, row: int, numbers: Sequence[int]) -> Note:
+def _renumbered(note: RowNote, row: int, numbers: Sequence[int]) -> RowNote:
     def number(index: int) -> int:
         return index if index < 0 else numbers[index]
 
@@ -370,7 +370,7 @@ def _renumbered(note: Note, row: int, numbers: Sequence[int]) -> Note:
             HeldBack(number(held.request), held.reason, number(held.by), held.behind)
             for held in held_back
         ]
-    return Note(
+    return RowNote(
         note.row + row,
         [(number(request), number(by)) for request, by in note.preempted],
         [(number(request), why) for request, why in note.finished],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twostroke.inspector.columns import StepColumns
+from twostroke.observability.frames.columns import StepColumns
 
 _SUMS = ("tokens", "prompt", "new", "budget", "queries", "hits")
 

@@ -1,0 +1,1 @@
+"""Step events as frames: columns of numbers, merged to what a screen shows."""
