@@ -115,11 +115,12 @@ class LLMEngine:
             watching.append(self.targets)
         self.admission: PredictedAdmission | None = None
         self._overdue: OverdueCalls | None = None
-        if config.scheduler.admission == "predicted":
+        scheduling = self.scheduler.config
+        if scheduling.admission == "predicted":
             meter = LoadMeter(self.scheduler, made.times)
-            self.admission = PredictedAdmission(config.scheduler, ttft_targets, meter)
+            self.admission = PredictedAdmission(scheduling, ttft_targets, meter)
             watching.append(meter)
-            factor = config.scheduler.admission_factor
+            factor = scheduling.admission_factor
             self._overdue = OverdueCalls(made.times, meter, factor)
             watching.append(self._overdue)
         if tokenizer:
@@ -228,4 +229,5 @@ def make_scheduler(info: ExecutorInfo, config: EngineConfig) -> MadeScheduler:
         enable_prefix_caching=config.cache.enable_prefix_caching,
     )
     speculation, tiers = config.speculation.resolve(), config.tiers
-    return assemble_scheduler(config.scheduler, kv, speculation, tiers.preemption, info.tiers)
+    scheduler = config.scheduler.for_device(gpu=info.device.startswith("cuda"))
+    return assemble_scheduler(scheduler, kv, speculation, tiers.preemption, info.tiers)

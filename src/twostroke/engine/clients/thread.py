@@ -101,7 +101,7 @@ class AsyncEngine:
 
     @property
     def scheduler_config(self) -> SchedulerConfig:
-        return self._engine.config.scheduler
+        return self._engine.scheduler.config
 
     @property
     def speculation(self) -> Speculation | None:

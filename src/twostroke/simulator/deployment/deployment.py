@@ -33,6 +33,7 @@ class Deployment:
     """One replica's model on its devices.
 
     Attributes:
+        scheduler: How requests share its steps.
         weight_bytes: Weights on one device.
         kv_bytes: KV cache on one device.
         state_bytes: Recurrent states on one device, of as many requests as may run at once.
@@ -44,6 +45,7 @@ class Deployment:
     model: ModelSpec
     cost: RooflineCostModel
     info: ExecutorInfo
+    scheduler: SchedulerConfig
     weight_bytes: int
     kv_bytes: int
     state_bytes: int
@@ -74,7 +76,7 @@ def deploy(
         state += draft.state_bytes(options.tp)
     states = state * min(scheduler.max_num_seqs, MAX_COUNT)
     members = groups_beside(model, speculation.method if speculation else None)
-    groups = KVGroups(members.windows, int(min(scheduler.max_num_batched_tokens, MAX_COUNT)))
+    groups = KVGroups(members.windows, min(scheduler.max_num_batched_tokens, MAX_COUNT))
     in_slot = members.bytes_per_slot(model, cache.kv_format, options.tp)
     if draft is not None:
         in_slot += draft.kv_bytes_per_token(cache.kv_format, options.tp)
@@ -116,6 +118,7 @@ def deploy(
             weight_bytes=weights,
             device="simulated",
         ),
+        scheduler=scheduler,
         weight_bytes=weights,
         kv_bytes=round(num_blocks * block_bytes),
         state_bytes=states,
