@@ -76,7 +76,7 @@ def deploy(
         state += draft.state_bytes(options.tp)
     states = state * min(scheduler.max_num_seqs, MAX_COUNT)
     members = groups_beside(model, speculation.method if speculation else None)
-    groups = KVGroups(members.windows, min(scheduler.max_num_batched_tokens, MAX_COUNT))
+    groups = KVGroups(members.windows, int(min(scheduler.max_num_batched_tokens, MAX_COUNT)))
     in_slot = members.bytes_per_slot(model, cache.kv_format, options.tp)
     if draft is not None:
         in_slot += draft.kv_bytes_per_token(cache.kv_format, options.tp)
