@@ -17,7 +17,7 @@ import msgspec
 from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.overload.mixes import LONG_PROMPT
 from benchmarks.overload.simulated import RESULTS, model_folder
-from twostroke.core.config import SchedulerConfig
+from twostroke.core.config import SchedulerOptions
 from twostroke.observability.events import StepEvent
 from twostroke.observability.latency import LatencyDistribution
 from twostroke.observability.recorder import Recorder
@@ -49,8 +49,8 @@ def main(
     if recording is not None:
         runs = {"recorded": _read(recording)}
     else:
-        tuned = SchedulerConfig(tpot_target=tpot_target, max_num_batched_tokens=2048)
-        runs = {"tuned": _run(model, tuned), "fixed": _run(model, SchedulerConfig())}
+        tuned = SchedulerOptions(tpot_target=tpot_target, max_num_batched_tokens=2048)
+        runs = {"tuned": _run(model, tuned), "fixed": _run(model, SchedulerOptions())}
     rows = ["| budget | steps in the burst | gap, median | P99 | longest |", "|---" * 5 + "|"]
     for name, events in runs.items():
         gaps = [event.duration for event in events if _decodes(event) and event.time >= BURST]
@@ -69,7 +69,7 @@ def main(
     print(text)
 
 
-def _run(model: str, config: SchedulerConfig) -> list[StepEvent]:
+def _run(model: str, config: SchedulerOptions) -> list[StepEvent]:
     with tempfile.TemporaryDirectory(prefix="twostroke-burst-") as name:
         folder = Path(name)
         chats = [

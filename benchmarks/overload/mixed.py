@@ -28,7 +28,7 @@ from benchmarks.make_checkpoint import main as make_checkpoint
 from benchmarks.overload.mixes import LONG_PROMPT, MIXES, Mix, write_mix
 from benchmarks.overload.simulated import RESULTS, model_folder
 from benchmarks.server import running_server
-from twostroke.core.config import SchedulerConfig
+from twostroke.core.config import SchedulerOptions
 from twostroke.observability.latency import LatencyDistribution
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario
@@ -114,16 +114,16 @@ def main(
     return 1 if worse else 0
 
 
-def _config(budget: str, tpot_target: float) -> SchedulerConfig:
+def _config(budget: str, tpot_target: float) -> SchedulerOptions:
     if budget == TUNED:
-        return SchedulerConfig(max_num_batched_tokens=max(FIXED), tpot_target=tpot_target)
-    return SchedulerConfig(max_num_batched_tokens=int(budget))
+        return SchedulerOptions(max_num_batched_tokens=max(FIXED), tpot_target=tpot_target)
+    return SchedulerOptions(max_num_batched_tokens=int(budget))
 
 
 def _simulated(
     mix: Mix,
     budget: str,
-    config: SchedulerConfig,
+    config: SchedulerOptions,
     model: str,
     gpu: str,
     trace: Path,
@@ -148,7 +148,7 @@ def _simulated(
 
 
 def _live(
-    mix: Mix, budget: str, config: SchedulerConfig, served: str, trace: Path, folder: Path
+    mix: Mix, budget: str, config: SchedulerOptions, served: str, trace: Path, folder: Path
 ) -> Outcome:
     flags = ["--max-num-batched-tokens", str(config.max_num_batched_tokens)]
     if config.tpot_target is not None:

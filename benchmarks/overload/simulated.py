@@ -19,7 +19,7 @@ import cyclopts
 from benchmarks.environment import OtherPrograms, environment, write_record
 from benchmarks.make_checkpoint import SIZES, model_json
 from benchmarks.overload.report import LOADS, Cell, overload_text, verdict
-from twostroke.core.config import SchedulerConfig
+from twostroke.core.config import SchedulerOptions
 from twostroke.core.targets import parse_targets
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.results.run import Run
@@ -29,11 +29,11 @@ from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 TITLE = "Overload, simulated: {}"
 RESULTS = Path(__file__).parent / "results"
-MODES: dict[str, SchedulerConfig] = {
-    "fcfs": SchedulerConfig(policy="fcfs"),
-    "fcfs, predicted": SchedulerConfig(policy="fcfs", admission="predicted"),
-    "deadline": SchedulerConfig(policy="deadline"),
-    "deadline, predicted": SchedulerConfig(policy="deadline", admission="predicted"),
+MODES: dict[str, SchedulerOptions] = {
+    "fcfs": SchedulerOptions(policy="fcfs"),
+    "fcfs, predicted": SchedulerOptions(policy="fcfs", admission="predicted"),
+    "deadline": SchedulerOptions(policy="deadline"),
+    "deadline, predicted": SchedulerOptions(policy="deadline", admission="predicted"),
 }
 
 

@@ -17,15 +17,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from twostroke.core.config import SchedulerConfig
+from twostroke.core.config import SchedulerOptions
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.simulate import simulate
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 LOOP = 10_000_000
-LARGE = SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=8192)
-SMALL = SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=2048)
+LARGE = SchedulerOptions(max_num_seqs=256, max_num_batched_tokens=8192)
+SMALL = SchedulerOptions(max_num_seqs=64, max_num_batched_tokens=2048)
 
 
 def scenarios() -> dict[str, Scenario]:

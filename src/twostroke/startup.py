@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twostroke.constraints.compiler import GrammarCompiler
-from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
+from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerOptions
 from twostroke.core.errors import ModelLoadError, is_panic, panic_text
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.engine.clients.loaded_model import LoadedModel
@@ -81,14 +81,11 @@ def _load(
         tokenizer = pool.submit(_load_tokenizer, folder, config.chat, seconds)
         began = time.perf_counter()
         from twostroke.runtime.choose_executor import load_executor
-        from twostroke.runtime.device import resolve_device
 
         seconds["import"] = time.perf_counter() - began
         loaded_tokenizer = (
             tokenizer.result()
         )  # before the weights: what is wrong with it should be said in seconds
-        device = resolve_device(config.model.device)
-        config = replace(config, scheduler=config.scheduler.for_device(gpu=device.type == "cuda"))
         grammars = GrammarCompiler(loaded_tokenizer)
         executor = load_executor(config, folder, profiler=profiler, grammars=grammars)
         seconds["ready"] = age_of_process()
@@ -193,6 +190,6 @@ def start_ranker(
         num_bytes = num_tokens * int(spec.kv_bytes_per_token(spec.dtype or "float32"))
         cache = CacheConfig(block_size=cache.block_size, kv_cache_memory=num_bytes)
     # Keys share it as they share the served model.
-    scheduler = SchedulerConfig(policy="fair" if config.scheduler.policy == "fair" else "fcfs")
+    scheduler = SchedulerOptions(policy="fair" if config.scheduler.policy == "fair" else "fcfs")
     own = EngineConfig(model=options, cache=cache, scheduler=scheduler)
     return start_model(own, stall_seconds=stall_seconds)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.model_spec import configs
-from twostroke.core.config import SchedulerConfig
+from twostroke.core.config import CacheConfig, SchedulerConfig, SchedulerOptions
 from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError
 from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.reader import parse_model
@@ -232,19 +232,17 @@ def test_where_256_states_do_not_fit_the_defaults_are_smaller() -> None:
         workload=SimulatedWorkloadOptions(workload="random", num_requests=3, output_len=5),
     )
     run = simulate(scenario)
-    assert run.scenario.scheduler == SchedulerConfig().for_device(gpu=False)
+    assert run.scenario.scheduler == SchedulerConfig()
     assert any("--max-num-seqs is 64" in note for note in run.notes)
     with pytest.raises(InsufficientMemoryError):
-        simulate(replace(scenario, scheduler=SchedulerConfig(max_num_seqs=256)))
+        simulate(replace(scenario, scheduler=SchedulerOptions(max_num_seqs=256)))
 
 
 def test_states_are_taken_from_the_memory_of_the_cache() -> None:
     def blocks(requests: int) -> int:
-        scenario = Scenario(
-            deployment=DeploymentOptions(model="granite-4.0-h-small", gpu="h200"),
-            scheduler=SchedulerConfig(max_num_seqs=requests),
-        )
-        return deploy(scenario.deployment, scenario.cache, scenario.scheduler).info.num_blocks
+        options = DeploymentOptions(model="granite-4.0-h-small", gpu="h200")
+        scheduler = SchedulerConfig(max_num_seqs=requests)
+        return deploy(options, CacheConfig(), scheduler).info.num_blocks
 
     sheet = find_model("granite-4.0-h-small")
     logits = 4 * 3 * sheet.vocab_size

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.simulator.scenarios import runs, scenario
-from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.config import CacheConfig, SchedulerOptions
 from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.public_models import find_model
 from twostroke.simulator.reports.fields import run_fields
@@ -89,7 +89,7 @@ def test_what_ifs_by_flag_do_what_they_say(
     if axis.startswith("acceptance"):
         asked = replace(asked, deployment=replace(asked.deployment, speculative_tokens=3))
     if axis.startswith("batching"):
-        asked = replace(asked, scheduler=SchedulerConfig(max_num_seqs=64))
+        asked = replace(asked, scheduler=SchedulerOptions(max_num_seqs=64))
     if axis.startswith("router"):
         asked = replace(asked, deployment=replace(asked.deployment, replicas=3))
     first, second = (simulate(varied) for varied in sweep(asked, (axis,)))
@@ -153,7 +153,7 @@ def test_the_report_names_what_requests_wait_for(
 ) -> None:
     """And so which flag, or how much memory, would shorten the queue."""
     asked = replace(
-        scenario(**workload), scheduler=SchedulerConfig(**scheduler), cache=CacheConfig(**cache)
+        scenario(**workload), scheduler=SchedulerOptions(**scheduler), cache=CacheConfig(**cache)
     )
     waits = simulate(asked, jump=jump).summary.waiting_for
     assert max(waits, key=waits.__getitem__) == reason and waits[reason] > 0.6

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import is_folder
+from twostroke.core.flags.declared import Must, check_fields, within
 from twostroke.core.flags.values import require
 from twostroke.observability.latency import TARGETS
 
@@ -18,12 +19,8 @@ Backend = Literal["openai", "openai-chat"]
 MAX_COUNT = 10_000_000
 # Of all prompts of a run, which are made beforehand and kept: less than a gigabyte.
 MAX_PROMPT_TOKENS = 100_000_000
-
-
-def require_count(name: str, value: int, lowest: int = 1) -> None:
-    """Raise ``ConfigError`` unless the field's value is from ``lowest`` to ``MAX_COUNT``."""
-    flag = "--" + name.replace("_", "-")
-    require(lowest <= value <= MAX_COUNT, flag, value, f"from {lowest} to {MAX_COUNT:,}")
+Count = Annotated[int, within(1, MAX_COUNT)]
+CountOrNone = Annotated[int, within(0, MAX_COUNT)]
 
 
 def require_total(tokens: int) -> None:
@@ -44,23 +41,25 @@ class WorkloadOptions:
     """random: lengths as given; sharegpt-like: those of chats (lognormal); trace: lengths and times
     of --trace-path.
     """
-    num_prompts: int = 1000
+    num_prompts: Count = 1000
     """Requests to send; of a trace, its first ones."""
-    random_input_len: int = 1024
+    random_input_len: Count = 1024
     """Tokens of a random prompt."""
-    random_output_len: int = 128
+    random_output_len: Count = 128
     """Tokens of the answer to a random prompt."""
-    random_range_ratio: float = 0.0
+    random_range_ratio: Annotated[
+        float, Must("from 0 to below 1", lambda ratio: 0 <= ratio < 1)
+    ] = 0.0
     """Random lengths spread evenly from (1 - this) to (1 + this) times the given ones."""
-    random_prefix_len: int = 0
+    random_prefix_len: CountOrNone = 0
     """Tokens that all random prompts begin with, before their own."""
     trace_path: Path | None = None
     """CSV with the columns arrived_at (seconds), num_prefill_tokens, num_decode_tokens."""
-    vocab_size: int = 256
+    vocab_size: Annotated[int, within(20, MAX_COUNT)] = 256
     """Prompts are token ids from 10 to below this; the default suits any tokenizer."""
-    request_rate: float = inf
+    request_rate: Annotated[float, Must("above 0", lambda rate: rate > 0)] = inf
     """Requests per second; inf sends all at once. A trace has its own times."""
-    burstiness: float = 1.0
+    burstiness: Annotated[float, Must("a number above 0", lambda shape: 0 < shape < inf)] = 1.0
     """Shape of the gamma distribution of the gaps: 1 is Poisson, less comes in bursts, more is
     evener.
     """
@@ -70,18 +69,7 @@ class WorkloadOptions:
     """
 
     def __post_init__(self) -> None:
-        for name in ("num_prompts", "random_input_len", "random_output_len"):
-            require_count(name, getattr(self, name))
-        require(
-            0 <= self.random_range_ratio < 1,
-            "--random-range-ratio",
-            self.random_range_ratio,
-            "from 0 to below 1",
-        )
-        require_count("random_prefix_len", self.random_prefix_len, 0)
-        require_count("vocab_size", self.vocab_size, 20)
-        require(self.request_rate > 0, "--request-rate", self.request_rate, "above 0")
-        require(0 < self.burstiness < inf, "--burstiness", self.burstiness, "a number above 0")
+        check_fields(self)
         if (self.trace_path is not None) != (self.dataset_name == "trace"):
             hint = "give both: --dataset-name trace --trace-path FILE"
             raise ConfigError("--trace-path belongs to --dataset-name trace", hint=hint)
@@ -111,9 +99,9 @@ class ServeBenchOptions:
     """openai: /v1/completions, prompts of exact length; openai-chat: /v1/chat/completions, that
     many words each.
     """
-    model: str | None = None
+    model: Annotated[str | None, Must("a printable name", str.isprintable)] = None
     """Name of the model there; by default the first that the server lists."""
-    max_concurrency: int | None = None
+    max_concurrency: Count | None = None
     """Most requests under way at once; those that are due wait, and their time starts when they are
     sent.
     """
@@ -121,11 +109,11 @@ class ServeBenchOptions:
     """Ask for the full output length, whatever the model says (an extension of vLLM and
     twostroke).
     """
-    temperature: float = 0.0
+    temperature: Annotated[float, Must("0 or more", lambda value: 0 <= value < inf)] = 0.0
     """0 is greedy."""
-    stall_timeout: float = 600.0
+    stall_timeout: Annotated[float, Must("above 0", lambda seconds: 0 < seconds <= 1e6)] = 600.0
     """Seconds without a token after which a request has failed."""
-    num_warmups: int = 1
+    num_warmups: CountOrNone = 1
     """Requests before the measurement, which also show that the server answers."""
     goodput: tuple[str, ...] = ()
     """Targets in milliseconds that a good request meets, such as ttft:500 tpot:50 e2el:5000."""
@@ -135,13 +123,7 @@ class ServeBenchOptions:
     """Write all results here, those of every single request included."""
 
     def __post_init__(self) -> None:
-        if self.max_concurrency is not None:
-            require_count("max_concurrency", self.max_concurrency)
-        printable = self.model is None or self.model.isprintable()
-        require(printable, "--model", self.model, "a printable name")
-        require(0 <= self.temperature < inf, "--temperature", self.temperature, "0 or more")
-        require(0 < self.stall_timeout <= 1e6, "--stall-timeout", self.stall_timeout, "above 0")
-        require_count("num_warmups", self.num_warmups, 0)
+        check_fields(self)
         self.goodput_targets()
         self.percentiles()
         if self.output_json is not None and not is_folder(self.output_json.parent):
@@ -185,13 +167,13 @@ class ServeBenchOptions:
 class OfflineBenchOptions:
     """What runs through the engine without HTTP; random prompts, by the engine's seed."""
 
-    num_prompts: int = 64
+    num_prompts: Count = 64
     """Requests to run."""
-    batch_size: int | None = None
+    batch_size: Count | None = None
     """Most requests in the engine at once; by default all."""
-    input_len: int = 256
+    input_len: Count = 256
     """Tokens of a prompt."""
-    output_len: int = 64
+    output_len: Count = 64
     """Tokens of an answer; the model's end token is ignored."""
     profile: bool = False
     """Print where the time of a step goes, by component, making each output an event as a server
@@ -201,10 +183,7 @@ class OfflineBenchOptions:
     """Write the results here."""
 
     def __post_init__(self) -> None:
-        for name in ("num_prompts", "batch_size", "input_len", "output_len"):
-            value = getattr(self, name)
-            if value is not None:
-                require_count(name, value)
+        check_fields(self)
         require_total(self.num_prompts * self.input_len)
         if self.output_json is not None and not is_folder(self.output_json.parent):
             raise ConfigError(

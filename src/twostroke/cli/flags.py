@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, Argument, ArgumentCollection, Group, Parameter
+from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from twostroke.batch.options import BatchOptions
-from twostroke.cli.help_pages import SIZE_FLAGS, TIME_FLAGS
 from twostroke.core.config import (
     CacheConfig,
     EngineConfig,
     ModelOptions,
     ObservabilityConfig,
-    SchedulerConfig,
+    SchedulerOptions,
 )
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import reason
-from twostroke.core.flags.byte_sizes import parse_size
-from twostroke.core.flags.values import parse_seconds
+from twostroke.core.flags.declared import read_annotation
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.core.speculation_config import SpeculationConfig
@@ -50,7 +47,7 @@ ModelFlags = Annotated[ModelOptions, _section("Model", 1)]
 TemplateFlags = Annotated[ChatTemplateConfig, _section("Model", 1)]
 ServerFlags = Annotated[ServerOptions, _section("Server", 2, lists=True)]
 GatewayFlags = Annotated[GatewayOptions, _section("Keys and limits", 3)]
-SchedulerFlags = Annotated[SchedulerConfig, _section("Scheduling", 4)]
+SchedulerFlags = Annotated[SchedulerOptions, _section("Scheduling", 4)]
 CacheFlags = Annotated[CacheConfig, _section("KV cache", 5)]
 TierFlags = Annotated[KVTierConfig, _section("KV cache", 5)]
 ObservabilityFlags = Annotated[ObservabilityConfig, _section("Observability", 6)]
@@ -155,7 +152,7 @@ def engine_config(
     name: str | None,
     model: ModelOptions | None,
     cache: CacheConfig | None = None,
-    scheduler: SchedulerConfig | None = None,
+    scheduler: SchedulerOptions | None = None,
     observability: ObservabilityConfig | None = None,
     speculation: SpeculationConfig | None = None,
     tiers: KVTierConfig | None = None,
@@ -172,7 +169,7 @@ def engine_config(
     return EngineConfig(
         model=model,
         cache=cache or CacheConfig(),
-        scheduler=scheduler or SchedulerConfig(),
+        scheduler=scheduler or SchedulerOptions(),
         observability=observability or ObservabilityConfig(),
         speculation=speculation or SpeculationConfig(),
         tiers=tiers or KVTierConfig(),
@@ -186,14 +183,9 @@ def expand_units(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
     Numbers are read after it.
     """
     for argument in arguments:
-        if argument.name in SIZE_FLAGS:
-            _expand(argument, lambda text: str(parse_size(text)), "512MiB or 2GiB")
-        elif argument.name in TIME_FLAGS:
-            _expand(argument, lambda text: repr(parse_seconds(text)), "40ms or 0.04s")
-
-
-def _expand(argument: Argument, plain: Callable[[str], str], example: str) -> None:
-    try:
-        argument.tokens = [token.evolve(value=plain(token.value)) for token in argument.tokens]
-    except ValueError as error:
-        raise ConfigError(f"{argument.name}: {error}", hint=f"write it as {example}") from error
+        unit = read_annotation(argument.field_info.annotation).unit
+        if unit is not None:
+            argument.tokens = [
+                token.evolve(value=repr(unit.read(argument.name, token.value)))
+                for token in argument.tokens
+            ]

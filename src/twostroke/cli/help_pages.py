@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
+from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from twostroke.core.config import EngineConfig
+from twostroke.core.flags.declared import Declaration, declarations, flag_of
+from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
     from rich.console import Console, ConsoleOptions
-
-# Flags whose value is a number of bytes, and so may carry a unit.
-SIZE_FLAGS = frozenset(
-    {
-        "--files-store-size",
-        "--kv-cache-memory",
-        "--kv-disk-size",
-        "--kv-host-memory",
-        "--max-body-size",
-        "--max-file-size",
-        "--max-logprobs-memory",
-        "--min-client-rate",
-        "--responses-store-size",
-        "--swap-space",
-    }
-)
-# Those whose value is a time, and may carry one of its units.
-TIME_FLAGS = frozenset({"--tpot-target"})
 
 
 class HelpPages:
@@ -37,9 +25,14 @@ class HelpPages:
         entries = []
         for entry in panel.entries:
             unwrap(entry.description)
-            names = set(entry.positive_names)
-            metavar = "SIZE" if SIZE_FLAGS & names else "TIME" if TIME_FLAGS & names else None
-            entries.append(entry.copy(metavar=metavar) if metavar else entry)
+            for name in entry.positive_names:
+                if declared := _declared().get(name):
+                    unit, default = declared.unit, declared.shown_default
+                    entry = entry.copy(
+                        metavar=unit.metavar if unit else entry.metavar,
+                        default=default or entry.default,
+                    )
+            entries.append(entry)
         DefaultFormatter()(console, options, panel.copy(entries=entries))
 
     def render_description(
@@ -49,6 +42,17 @@ class HelpPages:
         unwrap(description)
         if description:
             console.print(description)
+
+
+@cache
+def _declared() -> dict[str, Declaration]:
+    """Of each flag of the engine and the server."""
+    sections: list[Any] = [ServerOptions, *(each.default_factory for each in fields(EngineConfig))]
+    return {
+        flag_of(name): declared
+        for section in sections
+        for name, declared in declarations(section).items()
+    }
 
 
 def unwrap(description: Any) -> None:

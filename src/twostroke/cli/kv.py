@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.config import CacheConfig, SchedulerConfig, SchedulerOptions
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
 from twostroke.core.flags.values import require
@@ -111,7 +111,7 @@ def _room(
     from twostroke.simulator.deployment.memory import room_for_kv
     from twostroke.simulator.deployment.options import DeploymentOptions
 
-    scheduler = SchedulerConfig(max_num_seqs=1).for_device(gpu=not sheet.is_cpu)
+    scheduler = SchedulerOptions(max_num_seqs=1).for_device(gpu=not sheet.is_cpu)
     format_ = None if weight_dtype == "auto" else weight_dtype
     devices = 1
     while devices <= (1 if sheet.is_cpu or not sheet.link_bandwidth else MOST_DEVICES):
@@ -143,7 +143,7 @@ def _needed(
     if sheet.is_cpu:
         return 0
     options, cache = DeploymentOptions(gpu=sheet.name), CacheConfig()
-    scheduler = SchedulerConfig(max_num_seqs=1).for_device(gpu=True)
+    scheduler = SchedulerOptions(max_num_seqs=1).for_device(gpu=True)
     try:
         room = room_for_kv(options, cache, scheduler, sheet, model, 0, 0, 0)
     except InsufficientMemoryError:

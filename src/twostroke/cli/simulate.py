@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from twostroke.cli.flags import CacheFlags, SchedulerFlags, TierFlags, shown_default
-from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.config import CacheConfig, SchedulerOptions
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import write_text
 from twostroke.core.kv_tier_config import KVTierConfig
@@ -86,7 +86,7 @@ def simulate(
     scenario = Scenario(
         deployment=deployment,
         workload=workload or SimulatedWorkloadOptions(),
-        scheduler=scheduler or SchedulerConfig(),
+        scheduler=scheduler or SchedulerOptions(),
         cache=cache or CacheConfig(),
         tiers=tiers or KVTierConfig(),
         targets=output.targets(),
@@ -118,13 +118,14 @@ def report_and_show(scenario: Scenario, output: OutputOptions) -> None:
     with TemporaryDirectory(prefix="twostroke-") as folder:
         path = output.record or Path(folder) / "steps.jsonl"
         report(scenario, replace(output, record=path))
-        engine, deployed = deploy_scenario(scenario)[:2]
+        _, deployed = deploy_scenario(scenario)
+        scheduler = deployed.scheduler
         facts = facts_of_simulation(deployment.model, deployed.cost, notes=deployed.notes)
         configuration = {
-            "max_num_seqs": int(engine.scheduler.max_num_seqs),
-            "max_num_batched_tokens": int(engine.scheduler.max_num_batched_tokens),
-            "max_prefill_chunk": engine.scheduler.max_prefill_chunk,
-            "policy": str(engine.scheduler.policy),
+            "max_num_seqs": scheduler.max_num_seqs,
+            "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+            "max_prefill_chunk": scheduler.max_prefill_chunk,
+            "policy": scheduler.policy,
         }
         if deployment.replicas > 1:
             path = fleet_file(path)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.flags.declared import Count, Must, check_fields, within
 from twostroke.core.flags.json_flags import read_json_object
-from twostroke.core.flags.values import require
 from twostroke.core.sampling_params import MAX_DRAFTS
 
 Method = Literal["ngram", "suffix", "draft", "early-exit", "medusa"]
@@ -24,6 +24,7 @@ _FIELD_ALIASES = {
 }
 _DEFAULT_DEPTH: dict[str, int] = {"ngram": 8, "suffix": 16, "synthetic": 4}
 _MODEL_DEPTH = 4
+Probability = Annotated[float, within(0, 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,35 +46,19 @@ class Speculation:
     """
 
     method: MethodName
-    num_speculative_tokens: int
+    num_speculative_tokens: Annotated[int, within(1, MAX_DRAFTS)]
     adaptive: bool = True
-    model: str | None = None
-    exit_layer: int | None = None
-    min_match: int = 2
-    max_match: int | None = None
-    max_factor: float = 1.0
-    min_probability: float = 0.1
-    max_cached_tokens: int = 2**16
-    acceptance_rate: float = 0.7
+    model: Annotated[str | None, Must("a model name or folder", bool)] = None
+    exit_layer: Count | None = None
+    min_match: Count = 2
+    max_match: Count | None = None
+    max_factor: Annotated[float, within(0, 64)] = 1.0
+    min_probability: Probability = 0.1
+    max_cached_tokens: Count = 2**16
+    acceptance_rate: Probability = 0.7
 
     def __post_init__(self) -> None:
-        self._require(
-            type(self.num_speculative_tokens) is int
-            and 1 <= self.num_speculative_tokens <= MAX_DRAFTS,
-            "num_speculative_tokens",
-            f"from 1 to {MAX_DRAFTS}",
-        )
-        self._require(isinstance(self.adaptive, bool), "adaptive", "true or false")
-        ok = self.model is None or (isinstance(self.model, str) and bool(self.model))
-        self._require(ok, "model", "a model name or folder")
-        for name in ("exit_layer", "max_match"):
-            value = getattr(self, name)
-            self._require(value is None or _is_count(value), name, "1 or more")
-        for name in ("min_match", "max_cached_tokens"):
-            self._require(_is_count(getattr(self, name)), name, "1 or more")
-        self._require(_is_number(self.max_factor, 0.0, 64.0), "max_factor", "from 0 to 64")
-        for name in ("min_probability", "acceptance_rate"):
-            self._require(_is_number(getattr(self, name), 0.0, 1.0), name, "from 0 to 1")
+        check_fields(self, "--speculative-config: {}".format)
         for name, methods in (("model", ("draft", "medusa")), ("exit_layer", ("early-exit",))):
             if getattr(self, name) is not None and self.method not in methods:
                 raise ConfigError(
@@ -86,9 +71,6 @@ class Speculation:
     def writes_kv(self) -> bool:
         """Whether drafting writes keys and values, and so needs slots."""
         return self.method in ("draft", "early-exit")
-
-    def _require(self, condition: bool, name: str, allowed: str) -> None:
-        require(condition, f"--speculative-config: {name}", getattr(self, name), allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +86,7 @@ class SpeculationConfig:
     """The same with settings, as JSON: `{"method": "ngram", "num_speculative_tokens": 5}`."""
 
     def __post_init__(self) -> None:
-        methods = get_args(Method)
-        ok = self.speculation is None or self.speculation in methods
-        require(ok, "--speculation", self.speculation, "one of " + ", ".join(methods))
+        check_fields(self)
         self.resolve()
 
     def resolve(self) -> Speculation | None:
@@ -140,7 +120,6 @@ def _read(value: object) -> dict[str, Any]:
 
 def _resolve(settings: dict[str, Any]) -> Speculation:
     names = [item.name for item in fields(Speculation)]
-    methods = get_args(MethodName)
     for name in settings:
         if name not in names:
             raise ConfigError(
@@ -148,18 +127,5 @@ def _resolve(settings: dict[str, Any]) -> Speculation:
                 hint="known settings: " + ", ".join(names),
             )
     method = settings.get("method")
-    require(
-        method in methods, "--speculative-config: method", method, "one of " + ", ".join(methods)
-    )
     depth = _DEFAULT_DEPTH.get(str(method), _MODEL_DEPTH)
-    return Speculation(**{"num_speculative_tokens": depth, **settings})
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value >= 1
-
-
-def _is_number(value: object, least: float, most: float) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return least <= value <= most
+    return Speculation(**{"method": method, "num_speculative_tokens": depth, **settings})

@@ -116,10 +116,10 @@ class LLMEngine:
             watching.append(self.targets)
         self.meter: LoadMeter | None = None
         self._overdue: OverdueCalls | None = None
-        if config.scheduler.admission == "predicted":
+        scheduling = self.scheduler.config
+        if scheduling.admission == "predicted":
             self.meter = LoadMeter(self.scheduler, made.times)
-            factor = config.scheduler.admission_factor
-            self._overdue = OverdueCalls(made.times, self.meter, factor)
+            self._overdue = OverdueCalls(made.times, self.meter, scheduling.admission_factor)
             watching += [self.meter, self._overdue]
         if tokenizer:
             watching.insert(0, TextWriter(tokenizer, self._stop, profiler))
@@ -236,4 +236,5 @@ def make_scheduler(info: ExecutorInfo, config: EngineConfig) -> MadeScheduler:
         enable_prefix_caching=config.cache.enable_prefix_caching,
     )
     speculation, tiers = config.speculation.resolve(), config.tiers
-    return assemble_scheduler(config.scheduler, kv, speculation, tiers.preemption, info.tiers)
+    scheduler = config.scheduler.for_device(gpu=info.device.startswith("cuda"))
+    return assemble_scheduler(scheduler, kv, speculation, tiers.preemption, info.tiers)

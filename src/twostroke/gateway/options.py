@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.flags.values import require
+from twostroke.core.flags.declared import Count, check_fields
 
 MEMORY = "memory://"
 REDIS_SCHEMES = ("redis://", "rediss://", "redis+unix://")
@@ -27,9 +27,9 @@ class GatewayOptions:
     """
     metrics_without_key: bool = False
     """Leave /metrics open; like everything but /health it asks for a key where there are keys."""
-    requests_per_minute: int | None = None
+    requests_per_minute: Count | None = None
     """Most POST requests of one key in a minute; by default there is no limit."""
-    tokens_per_minute: int | None = None
+    tokens_per_minute: Count | None = None
     """Most tokens (prompts, answers, /tokenize and /detokenize) of one key in a minute; by default
     there is no limit.
     """
@@ -51,10 +51,7 @@ class GatewayOptions:
                 "--api-key must be printable ASCII without spaces",
                 hint="make one with twostroke key NAME",
             )
-        for name in ("requests_per_minute", "tokens_per_minute"):
-            value = getattr(self, name)
-            ok = value is None or (type(value) is int and value >= 1)
-            require(ok, "--" + name.replace("_", "-"), value, "1 or more")
+        check_fields(self)
         self._check_storage()
 
     @property

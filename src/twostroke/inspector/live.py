@@ -82,10 +82,10 @@ class LiveSource:
             configuration={
                 "device": info.device,
                 "max_model_len": info.max_model_len,
-                "max_num_seqs": int(scheduler.max_num_seqs),
-                "max_num_batched_tokens": int(scheduler.max_num_batched_tokens),
+                "max_num_seqs": scheduler.max_num_seqs,
+                "max_num_batched_tokens": scheduler.max_num_batched_tokens,
                 "max_prefill_chunk": scheduler.max_prefill_chunk,
-                "policy": str(scheduler.policy),
+                "policy": scheduler.policy,
                 "kv_bytes_per_token": info.kv_bytes_per_token,
                 "weight_bytes": info.weight_bytes,
                 "vocab_size": info.vocab_size,

@@ -221,7 +221,8 @@ def _allocate_caches(
     layouts = [kv_layout(each, cache_dtype, block_size) for each in decoders]
     speculation = config.speculation.resolve()
     members = groups_beside(spec, None if speculation is None else speculation.method)
-    groups = KVGroups(members.windows, int(config.scheduler.max_num_batched_tokens))
+    scheduler = config.scheduler.for_device(gpu=target.device.type == "cuda")
+    groups = KVGroups(members.windows, scheduler.max_num_batched_tokens)
     in_slot = members.bytes_per_slot(spec, layouts[0].name)
     if draft is not None:
         in_slot += draft.spec.kv_bytes_per_token(layouts[1].name)
@@ -231,7 +232,7 @@ def _allocate_caches(
         block_bytes=block_bytes,
         groups=groups,
         max_model_len=max_model_len,
-        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_seqs=scheduler.max_num_seqs,
         device=target.device,
     )
     kv = KVTensors(spec.num_layers, num_blocks, layouts[0], target.device, members.layers)

@@ -36,7 +36,6 @@ def assemble_scheduler(
     tiers: Sequence[TierInfo] = (),
 ) -> MadeScheduler:
     """Policy, depth of speculation, budget and tiers as configured, on these block tables."""
-    config = config.for_device(gpu=False)  # what starts an engine has chosen a GPU's before
     times = StepTimes()
 
     def num_cached(request: Request) -> int:

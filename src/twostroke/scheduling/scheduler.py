@@ -52,8 +52,7 @@ class Scheduler:
         depth: DraftDepth | None = None,
         budget: StepBudget | None = None,
     ) -> None:
-        # What starts an engine has chosen the device's defaults; those left are the CPU's.
-        self.config = config = config.for_device(gpu=False)
+        self.config = config
         self.kv = kv
         self.policy = policy
         self.tiers = tiers or TieredBlocks(kv)

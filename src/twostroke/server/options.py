@@ -6,16 +6,15 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.flags.declared import SIZE, Must, at_least, check_fields, each, within
 from twostroke.core.flags.values import require
 from twostroke.tools.reasoning import REASONING_OF_NAME
 from twostroke.tools.registry import FAMILY_OF_NAME
 
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
-_HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 # The value of --context-ranker that stands for the served model.
 SERVED = "served"
 LogFormat = Literal["text", "json"]
@@ -38,13 +37,58 @@ _TLS_FIELDS = (
 )
 
 
+def _is_http_url(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 4317
+    except ValueError:  # a port that is none
+        return False
+
+
+def _is_origin(value: str) -> bool:
+    return value == "*" or re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", value) is not None
+
+
+def _is_host_name(value: str) -> bool:
+    name = r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?"
+    return value == "*" or re.fullmatch(name, value) is not None
+
+
+def _is_proxy(value: str) -> bool:
+    if value == "*":
+        return True
+    try:
+        ipaddress.ip_network(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_below_root(path: str) -> bool:
+    return not path or (path[0] == "/" and path[-1] != "/")
+
+
+Origin = each("such as https://chat.example.org, without a path, or *", _is_origin)
+HostName = each("a name such as llm.example.org, without a port, or *", _is_host_name)
+Proxy = each("an address such as 10.0.0.7, a network such as 10.0.0.0/8, or *", _is_proxy)
+Collector = Must(
+    "an address such as http://localhost:4318; OTLP over gRPC (port 4317) is not spoken",
+    _is_http_url,
+)
+Timeout = Annotated[float, Must("more than 0 seconds", lambda seconds: 0 < seconds < 1e6)]
+# What may also be no time at all.
+Seconds = Annotated[float, Must("0 or more seconds", lambda seconds: 0 <= seconds < 1e6)]
+Megabytes = Annotated[int, SIZE, at_least(2**20, "at least 1MiB")]
+StoreFile = Annotated[str, Must("a file", bool)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """Where the server listens, under which names it serves the model, and its limits."""
 
-    host: str = "127.0.0.1"
+    host: Annotated[str, Must("an address", bool)] = "127.0.0.1"
     """Address to listen on; 0.0.0.0 is every interface."""
-    port: int = 8000
+    port: Annotated[int, within(0, 65535, "from 0 to 65535")] = 8000
     """Port to listen on; 0 takes a free one."""
     uds: str | None = None
     """Path of a Unix domain socket to listen on, instead of host and port."""
@@ -57,7 +101,7 @@ class ServerOptions:
     """
     ssl_ca_certs: str | None = None
     """Authorities (PEM) whose certificates clients may show; see --ssl-cert-reqs."""
-    ssl_cert_reqs: int = 0
+    ssl_cert_reqs: Annotated[int, within(0, 2, "0, 1 or 2")] = 0
     """Certificates of clients: 0 asks for none, 1 checks one that a client shows, 2 lets no client
     in without.
     """
@@ -65,44 +109,44 @@ class ServerOptions:
     """Ciphers of TLS 1.2, as OpenSSL writes them; by default those that Python takes for safe."""
     enable_ssl_refresh: bool = False
     """Take up certificates and keys that are replaced while the server runs."""
-    root_path: str = ""
+    root_path: Annotated[str, Must("a path such as /llm", _is_below_root)] = ""
     """Path below which a proxy shows the server, such as /llm."""
-    served_model_name: tuple[str, ...] = ()
+    served_model_name: Annotated[tuple[str, ...], each("not empty", bool)] = ()
     """Names of the model in the API, behind MODEL; by default MODEL as given."""
-    allowed_origins: tuple[str, ...] = ()
+    allowed_origins: Annotated[tuple[str, ...], Origin] = ()
     """Origin of web pages that may call the server (repeat the flag for more; * is any); by default
     none.
     """
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: Annotated[tuple[str, ...], HostName] = ()
     """Name under which clients may address the server (repeat the flag for more; * is any); by
     default, where it listens on loopback, localhost and addresses, elsewhere any.
     """
-    forwarded_allow_ips: tuple[str, ...] = ()
+    forwarded_allow_ips: Annotated[tuple[str, ...], Proxy] = ()
     """Address or network of a proxy whose X-Forwarded-For names the client in logs (repeat the flag
     for more; * is any); by default none.
     """
-    shutdown_timeout: float = 30.0
+    shutdown_timeout: Seconds = 30.0
     """Seconds that running requests may go on after SIGTERM or SIGHUP before they are aborted."""
-    max_body_size: int = 4 * 2**20
+    max_body_size: Annotated[int, SIZE, at_least(1024, "at least 1KiB")] = 4 * 2**20
     """Largest accepted request body in bytes (accepts 512KiB, 32MiB). Large bodies that are being
     read may take sixteen times as much together; beyond that a client gets a 503.
     """
-    client_timeout: float = 30.0
+    client_timeout: Timeout = 30.0
     """Seconds that a client may take for a request's head, for its body, and to take what is ready
     of its answer, beside what --min-client-rate gives it.
     """
-    min_client_rate: int = 8 * 2**10
+    min_client_rate: Annotated[int, SIZE, at_least(1, "at least 1")] = 8 * 2**10
     """Bytes per second that a client must send or take: for each so many it has a second more
     (accepts 8KiB).
     """
-    max_queued_requests: int = 1024
+    max_queued_requests: Annotated[int, at_least(1, "at least 1")] = 1024
     """Most answers that wait to be begun; beyond, keys with more than their share get a 429."""
-    max_logprobs_memory: int | None = None
+    max_logprobs_memory: Megabytes | None = None
     """Bytes that the log-probabilities of unfinished answers may take (accepts 512MiB, 2GiB);
     beyond, calls that ask for some get a 429. By default 1 GiB, or what two of the longest answers
     can have.
     """
-    stall_timeout: float = 60.0
+    stall_timeout: Timeout = 60.0
     """Seconds after which a step that has not ended makes /health answer 503."""
     tool_call_parser: ToolCallParser = "auto"
     """Form in which the model writes tool calls, by vLLM's names: auto reads it off the chat
@@ -112,11 +156,11 @@ class ServerOptions:
     """Form in which the model writes its thoughts, which become reasoning_content; none leaves them
     in the text.
     """
-    context_ranker: str | None = None
+    context_ranker: Annotated[str | None, Must("a model", bool)] = None
     """Model that ranks the documents of chats where not all fit: a ranking or embedding model, as a
     folder or Hub id, that is loaded beside MODEL; `served` is MODEL itself. By default BM25 ranks.
     """
-    context_ranker_timeout: float = 10.0
+    context_ranker_timeout: Timeout = 10.0
     """Seconds that it may take for a chat's documents; then BM25 ranks them."""
     enable_force_include_usage: bool = False
     """End every stream of OpenAI's chats and completions with its usage, whatever the request says;
@@ -126,19 +170,19 @@ class ServerOptions:
     """Recognise special tokens that chat messages spell out, as transformers does; by default they
     are plain text, so that no message can end its turn.
     """
-    responses_store: str | None = None
+    responses_store: StoreFile | None = None
     """SQLite file for the responses of /v1/responses; by default they are kept in memory."""
-    responses_store_size: int = 64 * 2**20
+    responses_store_size: Megabytes = 64 * 2**20
     """Most bytes of stored responses (accepts 64MiB, 1GiB); beyond it the oldest go first."""
-    files_store: str | None = None
+    files_store: StoreFile | None = None
     """SQLite file for the files and batches of clients; by default they are kept in memory, and
     end with the server.
     """
-    files_store_size: int = 256 * 2**20
+    files_store_size: Megabytes = 256 * 2**20
     """Most bytes of stored files and batches (accepts 256MiB, 4GiB); each key leaves others as much
     as it takes.
     """
-    max_file_size: int = 64 * 2**20
+    max_file_size: Megabytes = 64 * 2**20
     """Largest accepted file in bytes (accepts 64MiB, 1GiB), also of requests for a batch."""
     inspector: bool = True
     """Serve /inspect, the page that shows what the engine does, and the feed behind it."""
@@ -154,11 +198,11 @@ class ServerOptions:
     """`json` writes each message as one line of JSON, the ready message included."""
     access_log: bool = False
     """Log one line per HTTP request: status, seconds, id."""
-    otlp_traces_endpoint: str | None = None
+    otlp_traces_endpoint: Annotated[str | None, Collector] = None
     """Export a trace of each call to this collector, OTLP over HTTP, such as http://localhost:4318
     (needs the extra `otel`).
     """
-    otlp_traces_slow_ttft: float | None = None
+    otlp_traces_slow_ttft: Seconds | None = None
     """Export only traces whose first token took at least so many seconds, and those of calls that
     failed; by default all.
     """
@@ -168,48 +212,15 @@ class ServerOptions:
     """
 
     def __post_init__(self) -> None:
-        self._check_addresses()
+        check_fields(self)
         self._check_tls()
-        self._check_traces()
-        self._check_times()
-        self._check_sizes()
-        formats = get_args(LogFormat)
-        require(self.log_format in formats, "--log-format", self.log_format, "one of text, json")
-        require(
-            all(self.served_model_name), "--served-model-name", self.served_model_name, "not empty"
-        )
-        require(self.context_ranker != "", "--context-ranker", "", "a model")
-        require(self.responses_store != "", "--responses-store", "", "a file")
-        require(self.files_store != "", "--files-store", "", "a file")
-
-    def _check_addresses(self) -> None:
-        require(bool(self.host), "--host", self.host, "an address")
-        require(0 <= self.port <= 65535, "--port", self.port, "from 0 to 65535")
-        ok = not self.root_path or (self.root_path[0] == "/" and self.root_path[-1] != "/")
-        require(ok, "--root-path", self.root_path, "a path such as /llm")
-        ok = all(origin == "*" or _ORIGIN.fullmatch(origin) for origin in self.allowed_origins)
-        require(
-            ok,
-            "--allowed-origins",
-            self.allowed_origins,
-            "such as https://chat.example.org, without a path, or *",
-        )
-        require(
-            all(name == "*" or _HOST_NAME.fullmatch(name) for name in self.allowed_hosts),
-            "--allowed-hosts",
-            self.allowed_hosts,
-            "a name such as llm.example.org, without a port, or *",
-        )
-        require(
-            all(map(_is_proxy, self.forwarded_allow_ips)),
-            "--forwarded-allow-ips",
-            self.forwarded_allow_ips,
-            "an address such as 10.0.0.7, a network such as 10.0.0.0/8, or *",
-        )
+        ok = self.inspector or not self.inspect_content
+        require(ok, "--inspect-content", self.inspect_content, "given without --no-inspector")
+        slow = self.otlp_traces_slow_ttft
+        ok = slow is None or self.otlp_traces_endpoint is not None
+        require(ok, "--otlp-traces-slow-ttft", slow, "together with --otlp-traces-endpoint")
 
     def _check_tls(self) -> None:
-        ok = self.ssl_cert_reqs in (0, 1, 2)
-        require(ok, "--ssl-cert-reqs", self.ssl_cert_reqs, "0, 1 or 2")
         checks, authorities = self.ssl_cert_reqs > 0, self.ssl_ca_certs is not None
         if checks != authorities:
             given, lacking = (
@@ -229,85 +240,3 @@ class ServerOptions:
                         f"{flag} means nothing without --ssl-certfile",
                         hint=f"give --ssl-certfile FILE, or leave {flag} out",
                     )
-
-    def _check_traces(self) -> None:
-        require(
-            self.otlp_traces_endpoint is None or _is_http_url(self.otlp_traces_endpoint),
-            "--otlp-traces-endpoint",
-            self.otlp_traces_endpoint,
-            "an address such as http://localhost:4318; OTLP over gRPC (port 4317) is not spoken",
-        )
-        ok = self.inspector or not self.inspect_content
-        require(ok, "--inspect-content", self.inspect_content, "given without --no-inspector")
-        slow = self.otlp_traces_slow_ttft
-        ok = slow is None or 0 <= slow < 1e6
-        require(ok, "--otlp-traces-slow-ttft", slow, "0 or more seconds")
-        ok = slow is None or self.otlp_traces_endpoint is not None
-        require(ok, "--otlp-traces-slow-ttft", slow, "together with --otlp-traces-endpoint")
-
-    def _check_times(self) -> None:
-        require(
-            0 <= self.shutdown_timeout < 1e6,
-            "--shutdown-timeout",
-            self.shutdown_timeout,
-            "0 or more seconds",
-        )
-        require(
-            0 < self.stall_timeout < 1e6,
-            "--stall-timeout",
-            self.stall_timeout,
-            "more than 0 seconds",
-        )
-        require(
-            0 < self.client_timeout < 1e6,
-            "--client-timeout",
-            self.client_timeout,
-            "more than 0 seconds",
-        )
-        require(
-            0 < self.context_ranker_timeout < 1e6,
-            "--context-ranker-timeout",
-            self.context_ranker_timeout,
-            "more than 0 seconds",
-        )
-
-    def _check_sizes(self) -> None:
-        require(self.min_client_rate >= 1, "--min-client-rate", self.min_client_rate, "at least 1")
-        require(self.max_body_size >= 1024, "--max-body-size", self.max_body_size, "at least 1KiB")
-        ok = self.max_logprobs_memory is None or self.max_logprobs_memory >= 2**20
-        require(ok, "--max-logprobs-memory", self.max_logprobs_memory, "at least 1MiB")
-        require(
-            self.responses_store_size >= 2**20,
-            "--responses-store-size",
-            self.responses_store_size,
-            "at least 1MiB",
-        )
-        for flag, value in (
-            ("--files-store-size", self.files_store_size),
-            ("--max-file-size", self.max_file_size),
-        ):
-            require(value >= 2**20, flag, value, "at least 1MiB")
-        require(
-            self.max_queued_requests >= 1,
-            "--max-queued-requests",
-            self.max_queued_requests,
-            "at least 1",
-        )
-
-
-def _is_http_url(value: str) -> bool:
-    try:
-        parts = urlsplit(value)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 4317
-    except ValueError:  # a port that is none
-        return False
-
-
-def _is_proxy(value: str) -> bool:
-    if value == "*":
-        return True
-    try:
-        ipaddress.ip_network(value)
-    except ValueError:
-        return False
-    return True

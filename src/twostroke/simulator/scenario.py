@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.config import CacheConfig, SchedulerOptions
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.targets import Target
@@ -29,7 +29,7 @@ class Scenario:
 
     deployment: DeploymentOptions = field(default_factory=DeploymentOptions)
     workload: SimulatedWorkloadOptions = field(default_factory=SimulatedWorkloadOptions)
-    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
     cache: CacheConfig = field(default_factory=CacheConfig)
     tiers: KVTierConfig = field(default_factory=KVTierConfig)
     targets: Mapping[str, float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def deploy_scenario(scenario: Scenario) -> tuple[Scenario, Deployment]:
         return _deploy(scenario, gpu=True)
     except InsufficientMemoryError:
         smaller, deployment = _deploy(scenario, gpu=False)
-        config = smaller.scheduler
+        config = deployment.scheduler
         note = (
             f"a GPU's defaults do not fit: --max-num-seqs is {config.max_num_seqs} and"
             f" --max-num-batched-tokens {config.max_num_batched_tokens}"
@@ -69,5 +69,6 @@ def deploy_scenario(scenario: Scenario) -> tuple[Scenario, Deployment]:
 
 
 def _deploy(scenario: Scenario, *, gpu: bool) -> tuple[Scenario, Deployment]:
-    scenario = replace(scenario, scheduler=scenario.scheduler.for_device(gpu=gpu))
-    return scenario, deploy(scenario.deployment, scenario.cache, scenario.scheduler)
+    scheduler = scenario.scheduler.for_device(gpu=gpu)
+    deployment = deploy(scenario.deployment, scenario.cache, scheduler)
+    return replace(scenario, scheduler=scheduler), deployment

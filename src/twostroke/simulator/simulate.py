@@ -97,7 +97,7 @@ def _run(
         deployment,
         options,
         scenario.cache,
-        scenario.scheduler,
+        deployment.scheduler,
         scenario.tiers,
         bound=bound,
         jump=jump,

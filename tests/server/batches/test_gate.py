@@ -86,7 +86,7 @@ async def test_what_waits_is_bounded() -> None:
         async with asyncio.timeout(0.05):
             await gate.hold("b", 1)
     gate.let_go("a", 5000)
-    for _ in range(num_places(SchedulerConfig().for_device(gpu=False))):
+    for _ in range(num_places(SchedulerConfig())):
         await gate.hold("a", 1)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.public_models import find_model
 from twostroke.simulator.calibration.calibrate import Calibration
@@ -16,7 +17,6 @@ from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.measured_on import MeasuredOn, as_text, processor_name
 from twostroke.simulator.deployment.deployment import deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
-from twostroke.simulator.scenario import Scenario
 
 ON = MeasuredOn(
     machine='A "fast" processor',
@@ -41,12 +41,8 @@ def notes(
     file: Path, *, model: str = "pilot", gpu: str = "cpu", weights: str = "fp32"
 ) -> list[str]:
     options = DeploymentOptions(model=model, gpu=gpu, efficiencies=str(file), weight_dtype=weights)
-    scenario = Scenario(deployment=options)
-    return [
-        note
-        for note in deploy(options, scenario.cache, scenario.scheduler).notes
-        if "own.toml" in note
-    ]
+    notes = deploy(options, CacheConfig(), SchedulerConfig()).notes
+    return [note for note in notes if "own.toml" in note]
 
 
 def test_what_was_measured_is_read_back_and_shown(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.config import CacheConfig, SchedulerOptions
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.results.run import Run
@@ -27,7 +27,7 @@ def run(tiers: KVTierConfig, **deployment: float) -> Run:
             workload=SimulatedWorkloadOptions(
                 workload="random", input_len=300, output_len=900, num_requests=24
             ),
-            scheduler=SchedulerConfig(),
+            scheduler=SchedulerOptions(),
             cache=CacheConfig(kv_cache_memory=2**30),
             tiers=tiers,
         )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.simulator.fleet.test_replica import live_engine, mixed_workload
 from tests.simulator.fleets import make_fleet
-from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.config import CacheConfig, SchedulerConfig, SchedulerOptions
 from twostroke.observability.latency import PERCENTILES, LatencyDistribution, meets_targets
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.simulator.deployment.options import DeploymentOptions
@@ -27,7 +27,7 @@ from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 
 def run_of(
-    *, model: str = "llama-3.2-1b", scheduler: SchedulerConfig | None = None, **workload: Any
+    *, model: str = "llama-3.2-1b", scheduler: SchedulerOptions | None = None, **workload: Any
 ) -> Run:
     fields = {
         "workload": "random",
@@ -40,7 +40,7 @@ def run_of(
         Scenario(
             deployment=DeploymentOptions(model=model, price_per_hour=3.6),
             workload=SimulatedWorkloadOptions(**fields),
-            scheduler=scheduler or SchedulerConfig(),
+            scheduler=scheduler or SchedulerOptions(),
             targets={"ttft": 0.5, "tpot": 0.05},
         )
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Self
 
 from twostroke.core.errors import ConfigError
 
@@ -29,25 +28,3 @@ def parse_seconds(text: str) -> float:
     if match is None:
         raise ValueError(f"{text[:40]!r} is no time")
     return float(match[1]) / (1000 if match[2] == "ms" else 1)
-
-
-class DefaultByDevice(int):
-    """A default: the CPU's number until ``SchedulerConfig.for_device`` knows the device.
-
-    Attributes:
-        gpu: The number on a GPU, live or simulated.
-    """
-
-    gpu: int
-
-    def __new__(cls, cpu: int, *, gpu: int) -> Self:
-        default = super().__new__(cls, cpu)
-        default.gpu = gpu
-        return default
-
-    def __getnewargs_ex__(self) -> tuple[tuple[int], dict[str, int]]:
-        """For copies, which ``asdict`` makes."""
-        return (int(self),), {"gpu": self.gpu}
-
-    def __str__(self) -> str:
-        return f"{int(self)}; on a GPU {self.gpu}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import is_file, read_text, reason
+from twostroke.core.flags.declared import Must, check_fields
 from twostroke.core.flags.json_flags import read_json_object
-from twostroke.core.flags.values import require
 
 TEMPLATE_FLAG, VARIABLES_FLAG = "--chat-template", "--default-chat-template-kwargs"
 # What the engine itself gives a template.
@@ -24,7 +24,7 @@ _JINJA = "{}\n"
 class ChatTemplateConfig:
     """How conversations become prompts, where the checkpoint's own way is not wanted."""
 
-    chat_template: str | None = None
+    chat_template: Annotated[str | None, Must("a file, or a template", bool)] = None
     """Chat template (Jinja) instead of the checkpoint's: a file, or the template itself."""
     default_chat_template_kwargs: str | None = None
     """Variables of the chat template where a request has none, as JSON: `{"enable_thinking":
@@ -32,10 +32,7 @@ class ChatTemplateConfig:
     """
 
     def __post_init__(self) -> None:
-        ok = self.chat_template is None or (
-            isinstance(self.chat_template, str) and bool(self.chat_template)
-        )
-        require(ok, TEMPLATE_FLAG, self.chat_template, "a file, or a template")
+        check_fields(self)
         self.variables()
 
     def source(self) -> str | None:

@@ -167,7 +167,7 @@ def price_of(client: EngineClient, facts: ModelFacts) -> Price:
 
 
 def _long_prompt(client: EngineClient) -> int:
-    budget = int(client.scheduler_config.max_num_batched_tokens)
+    budget = client.scheduler_config.max_num_batched_tokens
     chunk = client.scheduler_config.max_prefill_chunk or budget
     return max(1, min(LONG_PROMPT, budget, chunk, client.info.max_model_len - 1))
 

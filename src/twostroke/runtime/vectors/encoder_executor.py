@@ -65,7 +65,11 @@ class EncoderExecutor:
         folder = folder or resolve_model(config.model.model, config.model.revision)
         spec = parse_encoder(read_object(folder / "config.json"))
         _check_options(config)
-        max_model_len = _max_model_len(config, spec, read_text_length(folder))
+        scheduler = config.scheduler.for_device(gpu=device.type == "cuda")
+        budget = scheduler.max_num_batched_tokens
+        max_model_len = _max_model_len(
+            config.model.max_model_len, spec, budget, read_text_length(folder)
+        )
         clock.mark("config")
         model = load_encoder(folder, spec, config.model.dtype, device)
         clock.mark("weights")
@@ -74,7 +78,7 @@ class EncoderExecutor:
             model_id=model_fingerprint(folder, str(model.dtype)),
             vocab_size=spec.vocab_size,
             max_model_len=max_model_len,
-            num_blocks=config.scheduler.max_num_seqs * -(-max_model_len // block_size),
+            num_blocks=scheduler.max_num_seqs * -(-max_model_len // block_size),
             block_size=block_size,
             weight_bytes=model.weight_bytes,
             generates=False,
@@ -166,14 +170,15 @@ def _check_options(config: EngineConfig) -> None:
         )
 
 
-def _max_model_len(config: EngineConfig, spec: EncoderSpec, text_length: int | None) -> int:
+def _max_model_len(
+    wanted: int | None, spec: EncoderSpec, budget: int, text_length: int | None
+) -> int:
     """A prompt runs within one step, so it has to fit into a step's token budget.
 
     Args:
         text_length: Of the texts that the model was trained on; more only if that is asked for.
     """
-    budget = config.scheduler.max_num_batched_tokens
-    wanted, limit = config.model.max_model_len, min(spec.max_length, budget)
+    limit = min(spec.max_length, budget)
     if wanted is not None and wanted > limit:
         raise ConfigError(
             f"--max-model-len {wanted} exceeds {limit}: the model has {spec.max_length} positions,"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from twostroke.core.flags.values import require
+from twostroke.core.flags.declared import Must, at_least, check_fields
 from twostroke.model_spec.number_formats import weight_format
 
 # Of each batch; three are usual, and this many take days.
@@ -18,7 +19,11 @@ class CalibrationOptions:
 
     gpu: str = "cpu"
     """The device that the engine runs on: a hardware sheet by name, or one of your own (.toml)."""
-    rounds: int = 3
+    rounds: Annotated[
+        int,
+        at_least(1, "at least 1"),
+        Must(f"at most {MAX_ROUNDS:,}", lambda rounds: rounds <= MAX_ROUNDS),
+    ] = 3
     """Runs of every batch; at most twice as many if the machine's speed changes."""
     output: Path = Path("efficiencies.toml")
     """Write the coefficients here."""
@@ -26,8 +31,7 @@ class CalibrationOptions:
     """Write every kind of step, measured and estimated, here (CSV)."""
 
     def __post_init__(self) -> None:
-        require(self.rounds >= 1, "--rounds", self.rounds, "at least 1")
-        require(self.rounds <= MAX_ROUNDS, "--rounds", self.rounds, f"at most {MAX_ROUNDS:,}")
+        check_fields(self)
 
     @staticmethod
     def weight_format(dtype: str, stored: str, quantization: str | None = None) -> str:

@@ -100,5 +100,5 @@ def fits(scene: Scene, engine: LLMEngine) -> bool:
     return (
         max(longest) <= info.max_model_len
         and needed <= info.cache_tokens
-        and sum(wave.requests for wave in scene) <= engine.config.scheduler.max_num_seqs
+        and sum(wave.requests for wave in scene) <= engine.scheduler.config.max_num_seqs
     )

@@ -34,6 +34,7 @@ class Deployment:
     """One replica's model on its devices.
 
     Attributes:
+        scheduler: How requests share its steps.
         weight_bytes: Weights on one device.
         kv_bytes: KV cache on one device.
         state_bytes: Recurrent states on one device, of as many requests as may run at once.
@@ -45,6 +46,7 @@ class Deployment:
     model: ModelSpec
     cost: RooflineCostModel
     info: ExecutorInfo
+    scheduler: SchedulerConfig
     weight_bytes: int
     kv_bytes: int
     state_bytes: int
@@ -139,6 +141,7 @@ def deploy(
             weight_bytes=weights,
             device="simulated",
         ),
+        scheduler=scheduler,
         weight_bytes=weights,
         kv_bytes=round(num_blocks * block_bytes),
         state_bytes=states,

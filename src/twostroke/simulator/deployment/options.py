@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Annotated
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.flags.declared import check_fields, within
 from twostroke.core.flags.values import require
 from twostroke.core.speculation_config import (
     Method,
     MethodName,
+    Probability,
     Speculation,
     SpeculationConfig,
 )
@@ -20,6 +22,8 @@ from twostroke.simulator.cost.efficiencies import stack_names
 MAX_DEVICES = 10_000
 # Tokens of a request; a KV cache has a block for each at most.
 MAX_LENGTH = 2**24
+NumDevices = Annotated[int, within(1, MAX_DEVICES)]
+Bandwidth = Annotated[float, within(0.001, 1e5, "from 0.001 to 100000 (GB/s)")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +34,18 @@ class DeploymentOptions:
     """A public model by name, a config.json or its folder, pilot, or a downloaded Hub id."""
     gpu: str = "h100"
     """Hardware by name (a wrong one lists them), or a sheet of your own (.toml)."""
-    tp: int = 1
+    tp: NumDevices = 1
     """Devices that share the model (tensor parallelism)."""
-    replicas: int = 1
+    replicas: NumDevices = 1
     """Engines, each on its own devices."""
     router: RouterName = "round-robin"
     """Chooses each request's replica; prefix-affinity: the last one with the same prompt prefix."""
     weight_dtype: str = "auto"
     """Format of the weights (bf16, fp8, int8, int4, nvfp4 ...); auto takes the checkpoint's."""
-    max_model_len: int | None = None
+    max_model_len: Annotated[
+        int | None,
+        within(2, MAX_LENGTH, f"from 2 (a token in, a token out) to {MAX_LENGTH:,}"),
+    ] = None
     """Most tokens of prompt and output; by default the model's context, if memory has room."""
     speculation: Method | None = None
     """Guess tokens ahead as `twostroke serve --speculation` does; how many come true, --acceptance
@@ -46,15 +53,15 @@ class DeploymentOptions:
     """
     speculative_config: str | None = None
     """The same with settings, as JSON: `{"method": "ngram", "num_speculative_tokens": 5}`."""
-    speculative_tokens: int = 0
+    speculative_tokens: Annotated[int, within(0, 64)] = 0
     """Tokens drafted for each request and step: always so many, or with --speculation at most."""
-    acceptance: float = 0.7
+    acceptance: Probability = 0.7
     """Probability that a draft is accepted, given that those before it were."""
     speculative_model: str | None = None
     """Model that drafts; without one (n-gram) drafts cost nothing."""
-    host_bandwidth: float = 25.0
+    host_bandwidth: Bandwidth = 25.0
     """GB/s between a device and its host's memory: for --preemption swap and tiers."""
-    disk_bandwidth: float = 3.0
+    disk_bandwidth: Bandwidth = 3.0
     """GB/s of the host's disk: for --kv-disk, whose folder the simulator does not touch."""
     efficiencies: str = "auto"
     """auto (fitted to the device), data-sheet (shared by all), or a file of twostroke calibrate."""
@@ -62,45 +69,14 @@ class DeploymentOptions:
     """Measured kernels of this hardware (JSON); they correct the coefficients where they can."""
     serving_stack: str | None = None
     """Software whose host time counts: vllm, sglang, trtllm; default: vllm, on a CPU twostroke."""
-    price_per_hour: float | None = None
+    price_per_hour: Annotated[float | None, within(0, 1e6, "from 0 to a million")] = None
     """US dollars for one device; by default the sheet's."""
 
     def __post_init__(self) -> None:
-        for name in ("tp", "replicas"):
-            require(
-                1 <= getattr(self, name) <= MAX_DEVICES,
-                f"--{name}",
-                getattr(self, name),
-                f"from 1 to {MAX_DEVICES:,}",
-            )
+        check_fields(self)
         stacks = stack_names()
         ok = self.serving_stack is None or self.serving_stack in stacks
         require(ok, "--serving-stack", self.serving_stack, "one of " + ", ".join(stacks))
-        require(
-            self.router in get_args(RouterName),
-            "--router",
-            self.router,
-            "one of " + ", ".join(get_args(RouterName)),
-        )
-        ok = self.max_model_len is None or 2 <= self.max_model_len <= MAX_LENGTH
-        require(
-            ok,
-            "--max-model-len",
-            self.max_model_len,
-            f"from 2 (a token in, a token out) to {MAX_LENGTH:,}",
-        )
-        require(
-            0 <= self.speculative_tokens <= 64,
-            "--speculative-tokens",
-            self.speculative_tokens,
-            "from 0 to 64",
-        )
-        for name in ("host_bandwidth", "disk_bandwidth"):
-            flag, rate = "--" + name.replace("_", "-"), getattr(self, name)
-            require(0.001 <= rate <= 1e5, flag, rate, "from 0.001 to 100000 (GB/s)")
-        require(0 <= self.acceptance <= 1, "--acceptance", self.acceptance, "from 0 to 1")
-        ok = self.price_per_hour is None or 0 <= self.price_per_hour <= 1e6
-        require(ok, "--price-per-hour", self.price_per_hour, "from 0 to a million")
         speculation = self.resolve_speculation()
         if self.speculative_model is not None and speculation is None:
             hint = "give both: --speculative-model NAME --speculative-tokens 4"

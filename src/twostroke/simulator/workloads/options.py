@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.flags.values import require
+from twostroke.core.flags.declared import Must, check_fields, within
 
 WorkloadName = Literal[
     "random",
@@ -22,20 +22,8 @@ WorkloadName = Literal[
 Arrivals = Literal["auto", "poisson", "gamma", "burst", "closed", "recorded"]
 # Larger numbers would take all memory or time, or leave no digits to add a step to.
 _MAX_COUNT = 10_000_000
-_BOUNDS = {
-    "num_requests": (1, _MAX_COUNT),
-    "rate": (1e-6, 1e6),
-    "burstiness": (1e-3, 1e6),
-    "burst_size": (1, _MAX_COUNT),
-    "concurrency": (1, _MAX_COUNT),
-    "think_time": (0, 1e9),
-    "input_len": (1, _MAX_COUNT),
-    "output_len": (1, _MAX_COUNT),
-    "prefix_len": (0, _MAX_COUNT),
-    "turns": (1, 1000),
-    "priorities": (1, 1000),
-    "tenants": (1, 1000),
-}
+Count = Annotated[int, within(1, _MAX_COUNT)]
+Few = Annotated[int, within(1, 1000)]
 TRACES = ("azure-conv", "azure-code", "mooncake-conv", "mooncake-synthetic", "trace")
 
 
@@ -47,49 +35,39 @@ class SimulatedWorkloadOptions:
     """random: given lengths; sharegpt-like: chats; sessions: several turns; trace: --trace-path."""
     trace_path: Path | None = None
     """Azure's CSV, Mooncake's JSON lines, or a recording. Or set TWOSTROKE_TRACES to a folder."""
-    num_requests: int | None = None
+    num_requests: Count | None = None
     """Requests to simulate; by default 1000, of a trace all."""
-    rate: float | None = None
+    rate: Annotated[float | None, within(1e-6, 1e6)] = None
     """Requests per second; default: all at once, or a trace's own. A trace is stretched to it."""
     arrivals: Arrivals = "auto"
     """auto: a trace's own, else gamma. See --burstiness, --burst-size, --concurrency (closed)."""
-    burstiness: float = 1.0
+    burstiness: Annotated[float, within(1e-3, 1e6)] = 1.0
     """Shape of the gaps' gamma distribution: 1 is Poisson, less comes in bursts, more is evener."""
-    burst_size: int = 16
+    burst_size: Count = 16
     """Requests of one burst; the bursts follow each other evenly."""
-    concurrency: int = 16
+    concurrency: Count = 16
     """Requests that are under way in a closed loop."""
-    think_time: float = 0.0
+    think_time: Annotated[float, within(0, 1e9)] = 0.0
     """Seconds, on average (exponential), before a closed loop's or a session's next request."""
-    input_len: int = 1024
+    input_len: Count = 1024
     """Tokens of a random prompt; of a session: of each turn's question."""
-    output_len: int = 128
+    output_len: Count = 128
     """Tokens of the answer to a random prompt; of a session: to each question."""
-    range_ratio: float = 0.0
+    range_ratio: Annotated[float, Must("from 0 to below 1", lambda ratio: 0 <= ratio < 1)] = 0.0
     """Random lengths spread evenly from (1 - this) to (1 + this) times the given ones."""
-    prefix_len: int = 0
+    prefix_len: Annotated[int, within(0, _MAX_COUNT)] = 0
     """Tokens that all prompts begin with (random, sharegpt-like, sessions)."""
-    turns: int = 4
+    turns: Few = 4
     """Questions of a session, each with all before it in the prompt."""
-    priorities: int = 1
+    priorities: Few = 1
     """Random priorities of requests or sessions, 0 the most urgent; for --policy priority."""
-    tenants: int = 1
+    tenants: Few = 1
     """API keys of requests or sessions, with loads as 1, 1/2, 1/3 ...; for --policy fair."""
     seed: int = 0
     """Same seed, same report, byte for byte."""
 
     def __post_init__(self) -> None:
-        for name, choices in (
-            ("workload", get_args(WorkloadName)),
-            ("arrivals", get_args(Arrivals)),
-        ):
-            value = getattr(self, name)
-            require(value in choices, f"--{name}", value, "one of " + ", ".join(choices))
-        for name, (low, high) in _BOUNDS.items():
-            value = getattr(self, name)
-            ok = value is None or low <= value <= high
-            require(ok, "--" + name.replace("_", "-"), value, f"from {low:,} to {high:,}")
-        require(0 <= self.range_ratio < 1, "--range-ratio", self.range_ratio, "from 0 to below 1")
+        check_fields(self)
         self._check_together()
 
     def _check_together(self) -> None:
