@@ -56,7 +56,7 @@ from twostroke.observability.snapshot import (
     BlockState,
     EngineSnapshot,
     PrefixChain,
-    RequestState,
+    RequestSnapshot,
 )
 from twostroke.scheduling.admission.load_meter import Left
 from twostroke.scheduling.admission.prediction import EngineLoad
@@ -100,7 +100,7 @@ SNAPSHOT = EngineSnapshot(
     time=1.0,
     unix_time=2.0,
     running=[
-        RequestState(
+        RequestSnapshot(
             request_id="a",
             status="running",
             num_prompt_tokens=3,

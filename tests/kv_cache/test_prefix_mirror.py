@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from tests import wire
 from tests.kv_cache.test_windows import BLOCK, compute
 from tests.specs import resolved
-from tests import wire
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams

@@ -17,7 +17,7 @@ _CALL_END = "<\uff5ctool\u2581call\u2581end\uff5c>"
 _SEPARATOR = "<\uff5ctool\u2581sep\uff5c>"
 
 
-def read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
+def _read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
     """DeepSeek V3 (a fenced JSON block behind the name) and V3.1 (JSON at once)."""
     indices = count()
     if (yield from source.until([_CALLS_BEGIN], Content)) is None:
@@ -49,7 +49,7 @@ DEEPSEEK_V3 = ToolFamily(
     marks=(_CALLS_BEGIN,),
     special_texts=(_CALLS_BEGIN, _CALL_BEGIN, _SEPARATOR, _CALL_END, _CALLS_END),
     trigger=_CALLS_BEGIN,
-    read=read_calls,
+    read=_read_calls,
     call=_call,
     frame=lambda rules: Frame(_CALLS_BEGIN, "\n", _CALLS_END),
 )

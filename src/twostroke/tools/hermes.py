@@ -11,7 +11,7 @@ from twostroke.tools.base import CallRule, Frame, ToolFamily, ToolSchemas
 from twostroke.tools.json_calls import call_object
 
 
-def read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
+def _read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
     """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` within content."""
     indices = count()
     while (yield from source.until(["<tool_call>"], Content)) is not None:
@@ -32,7 +32,7 @@ HERMES = ToolFamily(
     marks=("<tool_call>",),
     special_texts=("<tool_call>", "</tool_call>"),
     trigger="<tool_call>",
-    read=read_calls,
+    read=_read_calls,
     call=_call,
     frame=lambda rules: Frame(separator="\n"),
 )

@@ -14,7 +14,7 @@ from twostroke.tools.json_calls import call_object
 _MARKER = "<|python_tag|>"
 
 
-def read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
+def _read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
     """The whole answer is ``{"name": ..., "parameters": {...}}``, several with ``;`` between them.
 
     ``<|python_tag|>`` may stand before it. Without any mark, an object that names none of the tools
@@ -84,7 +84,7 @@ LLAMA3_JSON = ToolFamily(
     recognised_last=True,
     special_texts=(_MARKER,),
     whole=WholeAnswer("{", _MARKER, has_text=True),
-    read=read_calls,
+    read=_read_calls,
     call=_call,
     frame=lambda rules: Frame(separator="; "),
 )

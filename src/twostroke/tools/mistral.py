@@ -12,7 +12,7 @@ from twostroke.tools.json_calls import call_object, named_call
 from twostroke.tools.rules import Rules
 
 
-def read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
+def _read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
     """``[TOOL_CALLS]`` and a list of objects, or ``[TOOL_CALLS]name[ARGS]{...}`` for each call."""
     indices = count()
     while (yield from source.until(["[TOOL_CALLS]"], Content)) is not None:
@@ -64,7 +64,7 @@ MISTRAL = ToolFamily(
     marks=("[TOOL_CALLS]",),
     special_texts=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     trigger="[TOOL_CALLS]",
-    read=read_calls,
+    read=_read_calls,
     call=_call,
     frame=_frame,
 )

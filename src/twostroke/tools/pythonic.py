@@ -20,7 +20,7 @@ _MARKER, _END = "<|python_start|>", "<|python_end|>"
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 
 
-def read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
+def _read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
     """The whole answer is a list of calls. Each is passed on when it is complete."""
     yield from source.skip_space()
     if (yield from source.next_is(_MARKER)):
@@ -141,7 +141,7 @@ PYTHONIC = ToolFamily(
     recognised_last=True,
     special_texts=(_MARKER, _END),
     whole=WholeAnswer("\\[", _MARKER, _END),
-    read=read_calls,
+    read=_read_calls,
     call=_call,
     frame=lambda rules: Frame("[", ", ", "]"),
 )

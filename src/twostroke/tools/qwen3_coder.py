@@ -19,7 +19,7 @@ _VALUE_ENDS = ("\n</parameter>", "</parameter>")
 _KEPT_OF_TEXT = DEFINITIONS | {"type", "enum", "const"}
 
 
-def read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
+def _read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
     """``<tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>``.
 
     Values are plain text. They become JSON by the types in ``tools``: a string where the schema
@@ -118,7 +118,7 @@ def _arguments(call: CallRule) -> str:
 
 
 def _listed_texts(part: Any) -> list[str]:
-    """The texts that a parameter may be, if its schema lists them; as ``read_calls`` takes them."""
+    """The texts that a parameter may be, if its schema lists them; as ``_read_calls`` takes them."""
     if not isinstance(part, Mapping) or not _is_text(part):
         return []
     values = [part["const"]] if "const" in part else part.get("enum")
@@ -131,7 +131,7 @@ QWEN3_CODER = ToolFamily(
     marks=("<function=",),
     special_texts=("<tool_call>", "</tool_call>"),
     trigger="<tool_call>",
-    read=read_calls,
+    read=_read_calls,
     call=_call,
     frame=lambda rules: Frame(separator="\n"),
 )

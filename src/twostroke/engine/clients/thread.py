@@ -78,7 +78,7 @@ class AsyncEngine:
         max_queued_requests: int | None = None,
     ) -> None:
         self.info: ExecutorInfo = engine.info
-        self.scheduler_config: SchedulerConfig = engine.config.scheduler
+        self.scheduler_config: SchedulerConfig = engine.scheduler.config
         self.speculation: Speculation | None = engine.config.speculation.resolve()
         self._tokenizer, self._grammars = engine.tokenizer, engine.grammars
         self._intake, self._clock = engine.intake, engine.clock
