@@ -75,7 +75,8 @@ class LLMEngine:
         self.tokenizer = tokenizer
         self.clock = clock
         self.executor = executor
-        made = make_scheduler(executor.info, config)
+        info = executor.info
+        made = make_scheduler(info, config)
         self.scheduler = made.scheduler
         name = served_model_name or config.model.model
         targets = config.observability.targets()
@@ -83,30 +84,18 @@ class LLMEngine:
         if grammars is None and tokenizer is not None:
             grammars = GrammarCompiler(tokenizer)
         self.grammars = grammars
-        self.intake = Intake(
-            executor.info, tokenizer, config.model.seed, grammars, self.ttft_targets
-        )
+        self.intake = Intake(info, tokenizer, config.model.seed, grammars, self.ttft_targets)
         watched = config.observability
         self.recorder = Recorder(watched.step_events, watched.record, take_calls)
         self.metrics = EngineMetrics(name, partial(read_stats, self.scheduler))
-        self.metrics.observe_startup(executor.info.load_seconds)
-        self.metrics.describe_cache(
-            executor.info.num_blocks,
-            executor.info.block_size,
-            config.cache,
-            executor.info.kv_groups,
-        )
+        self.metrics.observe_startup(info.load_seconds)
+        self.metrics.describe_cache(info.num_blocks, info.block_size, config.cache, info.kv_groups)
         publishes = config.tiers.kv_events
-        self.cache = CacheAdmin(self.scheduler, executor.info, clock, publishes=publishes)
+        self.cache = CacheAdmin(self.scheduler, info, clock, publishes=publishes)
         self.waiting_samples = WaitingSamples()
-        self.ended_requests = EndedRequests(executor.info.block_size, executor.info.kv_groups.count)
-        watching: list[Observer] = [
-            self.waiting_samples,
-            self.metrics,
-            self.recorder,
-            self.ended_requests,
-            *observers,
-        ]
+        self.ended_requests = EndedRequests(info.block_size, info.kv_groups.count)
+        own = (self.waiting_samples, self.metrics, self.recorder, self.ended_requests)
+        watching: list[Observer] = [*own, *observers]
         if self.cache.events is not None:
             watching.append(self.cache.events)
         self.targets: TargetObserver | None = None
