@@ -118,7 +118,7 @@ def _arguments(call: CallRule) -> str:
 
 
 def _listed_texts(part: Any) -> list[str]:
-    """The texts that a parameter may be, as ``_read_calls`` takes them, if its schema lists them."""
+    """The texts that a parameter may be, if its schema lists them."""
     if not isinstance(part, Mapping) or not _is_text(part):
         return []
     values = [part["const"]] if "const" in part else part.get("enum")
