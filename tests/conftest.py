@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 from hypothesis import settings
@@ -40,14 +41,21 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.fixture
-def only_its_own_garbage() -> Iterator[None]:
-    """For tests that measure seconds: the collector would walk what all earlier tests have left.
+@pytest.fixture(scope="session")
+def modules_run() -> Iterator[int]:
+    return count(1)
 
-    That stops every thread of this process for a second, late in the suite. A server's own process
-    freezes what it has once it has started.
+
+@pytest.fixture(scope="module", autouse=True)
+def short_collections(modules_run: Iterator[int]) -> Iterator[None]:
+    """Take what a module's tests have left out of the garbage collector's sight.
+
+    Else it walks two million objects by the end of the suite: 2.5 s, in which all threads of this
+    process stand still, servers in the midst of a test too, and 4 minutes in all. Every so many
+    modules it walks them once, between two tests, since some have become garbage.
     """
+    yield
+    if next(modules_run) % 25 == 0:
+        gc.unfreeze()
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()

@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.fakes import FakeExecutor
 from tests.machine_speed import slowness
@@ -98,7 +97,6 @@ def flooded(url: str, client: AsyncEngine) -> Iterator[None]:
             thread.join()
 
 
-@pytest.mark.usefixtures("only_its_own_garbage")
 def test_a_full_queue_of_one_key_refuses_no_other() -> None:
     """Two calls locked all other keys out: 143 of 143 of their requests got a 429."""
     with server_of_two_keys(requests_per_minute=100) as (url, client):

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.inspector.browser import needs_browser, opened
-from tests.server.running import running_server
+from tests.server.running import running_server, wait_until
 from tests.server.tiny import tiny_engine
 from twostroke.core.config import ObservabilityConfig
 
@@ -71,6 +71,11 @@ def test_a_click_anywhere_in_a_row_leads_to_its_request(browser: Browser, stutte
         page.wait_for_selector(f"aside >> text=Request {name}")
 
 
+def _lies_within(page: Page, width: int) -> bool:
+    box = page.locator(f"{OPEN} p").bounding_box()
+    return box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_one_explanation_at_a_time_within_the_window(
     browser: Browser, stuttered: str, width: int
@@ -86,8 +91,7 @@ def test_one_explanation_at_a_time_within_the_window(
             mine = page.locator("main .figure details.how").nth(index)
             expect(mine).to_have_attribute("open", "")
             expect(page.locator(OPEN)).to_have_count(1)
-            box = page.locator(f"{OPEN} p").bounding_box()
-            assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width
+            wait_until(lambda: _lies_within(page, width))  # it is moved once it is open
         page.keyboard.press("Escape")
         expect(page.locator(OPEN)).to_have_count(0)
         expect(page.locator("aside")).to_have_count(1)

@@ -15,7 +15,7 @@ import pytest
 from tests.inspector.browser import needs_browser, opened, violations
 from tests.inspector.showing import showing
 from tests.inspector.test_browser import HOSTILE, step_shown
-from tests.server.running import running_server
+from tests.server.running import running_server, wait_until
 from twostroke.cli.main import run
 from twostroke.core.config import EngineConfig
 from twostroke.engine.clients.thread import AsyncEngine
@@ -141,6 +141,13 @@ def test_the_page_says_what_to_do_where_nothing_is_guessed(browser: Browser) -> 
             assert violations(page) == []
 
 
+def _shows_after(page: Page, key: str, selector: str) -> bool:
+    """A canvas is there before it listens to keys and before its steps have come."""
+    page.keyboard.press(key)
+    page.wait_for_timeout(200)
+    return page.locator(selector).count() > 0
+
+
 def test_keys_lead_to_the_page_and_through_its_passes(browser: Browser) -> None:
     with (
         showing("simulation", guessed()) as address,
@@ -151,8 +158,7 @@ def test_keys_lead_to_the_page_and_through_its_passes(browser: Browser) -> None:
         page.keyboard.press("s")
         page.wait_for_selector(".spec-depth canvas")
         page.locator(".spec-depth canvas").focus()
-        page.keyboard.press("ArrowLeft")
-        page.wait_for_selector("aside >> text=Step")
+        wait_until(lambda: _shows_after(page, "ArrowLeft", "aside >> text=Step"))
         before = page.locator("aside h2").first.inner_text()
         page.keyboard.press("ArrowLeft")
         page.wait_for_function(

@@ -194,7 +194,6 @@ def ttfts(url: str, times: int) -> list[float]:
     return found
 
 
-@pytest.mark.usefixtures("only_its_own_garbage")
 @pytest.mark.parametrize(("policy", "keys"), [("fcfs", False), ("fair", True)])
 def test_a_light_key_beside_a_batch_of_a_thousand(policy: PolicyName, keys: bool) -> None:
     """Prompts of 200 tokens and answers of 40, of which the engine could run eight at once."""

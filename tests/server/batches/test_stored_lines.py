@@ -106,7 +106,6 @@ class Ticks:
             self.longest = max(self.longest, time.monotonic() - began)
 
 
-@pytest.mark.usefixtures("only_its_own_garbage")
 @pytest.mark.parametrize(
     ("text", "code"),
     [

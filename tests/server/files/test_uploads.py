@@ -14,7 +14,6 @@ from statistics import median
 
 import httpx
 import psutil
-import pytest
 
 from tests.machine_speed import slowness
 from tests.server.batches.batch_calls import message_requests, post_file
@@ -71,7 +70,6 @@ def test_large_files_take_little_memory(tmp_path: Path) -> None:
     assert peak - before < 48 * 2**20, f"{(peak - before) / 2**20:.0f} MiB"
 
 
-@pytest.mark.usefixtures("only_its_own_garbage")
 def test_other_calls_go_on_beside_uploads() -> None:
     """Of a file, and of a batch's body, which is parsed as it comes."""
     body = {"prompt": "x", "max_tokens": 1}

@@ -245,7 +245,6 @@ HOSTILE: dict[str, Any] = {
 }
 
 
-@pytest.mark.usefixtures("only_its_own_garbage")
 def test_hostile_schemas_are_answered_at_once_and_harm_nothing(url: str) -> None:
     """Each within a second, by a 400 or an answer, while /health and another request go on."""
     slowest: dict[str, float] = {}

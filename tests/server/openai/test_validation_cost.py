@@ -75,7 +75,6 @@ def test_few_complaints_about_many_mistakes(model: type[BaseModel], body: dict[s
         ("chat/completions", {"messages": [{}] * 500_000}, None),
     ],
 )
-@pytest.mark.usefixtures("only_its_own_garbage")
 async def test_megabytes_of_nonsense_are_answered_at_once(
     path: str, body: dict[str, Any], param: str | None
 ) -> None:
