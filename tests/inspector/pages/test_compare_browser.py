@@ -111,10 +111,27 @@ def test_a_live_engine_is_compared_and_hostile_labels_stay_text(browser: Browser
         with opened(browser, f"{url}/inspect/#/timeline?span=60") as page:
             page.wait_for_selector("text=Who stuttered?")
             page.click("text=Compare")
-            # Another process computes it, which gives way to all that serves.
-            page.wait_for_selector("text=Both sides are simulated", timeout=60_000)
+            page.wait_for_selector("text=Both sides are simulated")
             assert "5 requests take" in page.locator(".lead").inner_text()
             assert page.title() == "twostroke inspector"
+
+
+def test_nothing_is_compared_before_there_are_steps(browser: Browser) -> None:
+    """A click, or the key, asked for a range without length, and its refusal stayed."""
+    with (
+        tiny_engine() as engine,
+        running_server(engine) as url,
+        opened(browser, f"{url}/inspect/#/timeline") as page,
+    ):
+        page.wait_for_selector("text=Who stuttered?")
+        assert page.locator("button", has_text="Compare").is_disabled()
+        page.keyboard.press("c")
+        page.wait_for_timeout(200)
+        assert "compare" not in page.evaluate("location.hash")
+        body = {"prompt": "the dog", "max_tokens": 9, "ignore_eos": True}
+        httpx.post(url + "/v1/completions", json=body, timeout=30)
+        page.click("text=Compare")
+        page.wait_for_selector(".compare")
 
 
 def test_a_key_without_the_others_requests_is_told_why(

@@ -9,6 +9,7 @@ import { seekTo } from "../lib/source.js";
 import { store } from "../lib/store.js";
 import {
   Compare,
+  canCompare,
   compared,
   panCompared,
   readCompared,
@@ -137,6 +138,11 @@ const Follow = view(
     html`<button aria-pressed=${fixedEnd.value === null} onClick=${follow}>Follow</button>`,
 );
 
+const CompareButton = view(() => {
+  store.beat.value;
+  return html`<button disabled=${!canCompare()} onClick=${startComparing}>Compare</button>`;
+});
+
 const Lanes = view(
   () =>
     html`<section class="panel timeline">
@@ -148,7 +154,7 @@ const Lanes = view(
         </p>
         <${Hovered} />
         <button onClick=${worstOfAll}>Who stuttered?</button>
-        <button onClick=${startComparing}>Compare</button>
+        <${CompareButton} />
         <button onClick=${() => zoom(0.5)}>Zoom in</button>
         <button onClick=${() => zoom(2)}>Zoom out</button>
         <${Follow} />

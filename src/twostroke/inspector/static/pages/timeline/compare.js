@@ -26,10 +26,21 @@ const MOST_ROWS = 200;
 const typed = signal(null); // a number of tokens that is not asked for yet
 let asking = null;
 
-export function startComparing() {
+/** The part of the steps' time that is in view. */
+function range() {
   const [first, last] = bounds();
   const [begin, end] = inView();
-  ask({ begin: Math.max(begin, first), end: Math.min(end, last), against: "static", tokens: 256 });
+  return { begin: Math.max(begin, first), end: Math.min(end, last) };
+}
+
+/** Whether there is something to compare: the steps of a live engine come after the page. */
+export function canCompare() {
+  const { begin, end } = range();
+  return end > begin;
+}
+
+export function startComparing() {
+  if (canCompare()) ask({ ...range(), against: "static", tokens: 256 });
 }
 
 export function stopComparing() {
