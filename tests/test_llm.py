@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-import torch
 
+from tests.fakes import FakeExecutor
 from twostroke import LLM, EngineConfig, SamplingParams, StructuredOutputsParams
 from twostroke.core.errors import ConfigError, EngineDeadError, EngineError, InvalidRequestError
 from twostroke.core.request import FinishReason
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.llm import Prompt
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
@@ -163,24 +165,19 @@ def test_a_script_that_was_written_for_vllm() -> None:
         LLM("pilot", tensor_parallel_size=2)
 
 
-@pytest.mark.parametrize(("device", "defaults"), [("cpu", (64, 2048)), ("cuda", (256, 8192))])
+@pytest.mark.parametrize(("device", "defaults"), [("cpu", (64, 2048)), ("cuda:0", (256, 8192))])
 def test_the_defaults_of_a_live_engine_are_its_devices(
-    device: str, defaults: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    device: str, defaults: tuple[int, int]
 ) -> None:
-    configs: list[EngineConfig] = []
+    def limits(**given: int) -> tuple[int, int]:
+        executor = FakeExecutor(num_blocks=4096)
+        executor.info = replace(executor.info, device=device)
+        engine = LLMEngine(executor, None, EngineConfig.from_flat({"model": "fake", **given}))
+        scheduling = engine.scheduler.config
+        return scheduling.max_num_seqs, scheduling.max_num_batched_tokens
 
-    def load(config: EngineConfig, *_: object, **__: object) -> None:
-        configs.append(config)
-        raise EngineError("enough")
-
-    monkeypatch.setattr("twostroke.runtime.choose_executor.load_torch_executor", load)
-    monkeypatch.setattr("twostroke.runtime.device.resolve_device", lambda _: torch.device(device))
-    for given in ({}, {"max_num_seqs": 64}):
-        with pytest.raises(EngineError, match="enough"):
-            LLM("pilot", **given)
-    first, second = [config.scheduler for config in configs]
-    assert (first.max_num_seqs, first.max_num_batched_tokens) == defaults
-    assert (second.max_num_seqs, second.max_num_batched_tokens) == (64, defaults[1])
+    assert limits() == defaults
+    assert limits(max_num_seqs=64) == (64, defaults[1])
 
 
 def test_the_operators_template_and_sampling_defaults() -> None:

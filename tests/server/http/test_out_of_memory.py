@@ -31,7 +31,7 @@ def test_running_out_of_memory_ends_the_process(place: str) -> None:
 
         asking = threading.Thread(target=ask)
         asking.start()
-        assert server.end(20) == 1
+        assert server.end(20) == 1, server.stderr
         assert time.monotonic() - began < 15
         asking.join()
         assert "error: the server ran out of memory and has ended\n\nhint: " in server.stderr
@@ -40,5 +40,5 @@ def test_running_out_of_memory_ends_the_process(place: str) -> None:
 
 def test_running_out_of_memory_while_loading_ends_the_process() -> None:
     with running_process("-m", "tests.server.serve_starved", "load") as server:
-        assert server.end(20) == 1
+        assert server.end(20) == 1, server.stderr
         assert "error: the server ran out of memory and has ended\n\nhint: " in server.stderr

@@ -208,9 +208,15 @@ class GenerationFields(RequestFields):
             # Alone it speaks of the arguments of calls.
             if given.keys() != {CLOSING_SWITCH} or not self.may_call:
                 asked[PARAM] = given
-        for name in ("json", "regex", "choice", "grammar"):
-            if (value := getattr(self, f"guided_{name}")) is not None:
-                asked[f"guided_{name}"] = {name: value}
+        older = {
+            "json": self.guided_json,
+            "regex": self.guided_regex,
+            "choice": self.guided_choice,
+            "grammar": self.guided_grammar,
+        }
+        for kind, value in older.items():
+            if value is not None:
+                asked[f"guided_{kind}"] = {kind: value}
         return asked
 
     @property
