@@ -55,7 +55,7 @@ def short_collections(modules_run: Iterator[int]) -> Iterator[None]:
     modules it walks them once, between two tests, since some have become garbage.
     """
     yield
-    if next(modules_run) % 25 == 0:
+    if next(modules_run) % 60 == 0:
         gc.unfreeze()
     gc.collect()
     gc.freeze()

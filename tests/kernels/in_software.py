@@ -4,9 +4,9 @@ instructions in plain C++, so that a change of a kernel is tested in every build
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
-import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -57,12 +57,10 @@ def _compile_once() -> Path | RuntimeError | None:
         if library.exists():
             return library
         FOLDER.mkdir(parents=True, exist_ok=True)
-        for outdated in FOLDER.glob("*.so"):
-            outdated.unlink(missing_ok=True)
-        # Under another name until it is complete: another run may be looking for it.
-        unfinished = library.with_suffix(f".{os.getpid()}")
-        hatch_build.compile_library(compiler, SOURCES, unfinished, BUILDS, complete=True)
-        unfinished.replace(library)
+        with (FOLDER / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one of several test processes compiles
+            if not library.exists():
+                _compile(compiler, library)
         return library
     except OSError:  # no such compiler, or the folder cannot be written
         return None
@@ -71,6 +69,15 @@ def _compile_once() -> Path | RuntimeError | None:
             f"the kernels do not compile with {HEADER.name}: does it lack an instruction?\n"
             f"{error.stderr}"
         )
+
+
+def _compile(compiler: list[str], library: Path) -> None:
+    for outdated in FOLDER.glob("*.so"):
+        outdated.unlink(missing_ok=True)
+    # Under another name until it is complete: what stopped in between is not found.
+    unfinished = library.with_suffix(".unfinished")
+    hatch_build.compile_library(compiler, SOURCES, unfinished, BUILDS, complete=True)
+    unfinished.replace(library)
 
 
 def _fingerprint(compiler: list[str]) -> str:
