@@ -10,10 +10,9 @@ from hashlib import blake2b
 from tests import wire
 from twostroke.core.errors import ErrorMessage, TwostrokeError
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
-from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
+from twostroke.core.step import NO_SLOT, ScheduledRequest, StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kv_cache.connector import KVConnector
-from twostroke.kv_cache.state_slots import NO_SLOT
 from twostroke.kv_tiers.transfers import Transfers
 from twostroke.runtime.request_states import RequestStates
 from twostroke.sampling.request_state import RequestState

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.layers.test_compiled import MIXED, metadata_of
-from twostroke.core.config import KVCacheDtype
+from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.kernels.library import Library, load_library
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.sdpa import SdpaBackend

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from twostroke.core.config import KVCacheDtype
 from twostroke.core.errors import ConfigError
+from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.layers.attention.base import AttentionMetadata
 from twostroke.layers.attention.reference import ReferenceAttention
 from twostroke.layers.attention.sdpa import SdpaBackend

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twostroke.core.config import CacheConfig, EngineConfig, KVCacheDtype, SchedulerConfig
+from twostroke.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.simulator.deployment.deployment import deploy

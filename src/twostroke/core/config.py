@@ -22,6 +22,7 @@ from twostroke.core.flags.declared import (
     check_fields,
     within,
 )
+from twostroke.core.kv_formats import FIRST_NAMES, KVCacheDtype, KVCacheDtypeName
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.core.operator.sampling_defaults import read_overrides
@@ -32,15 +33,6 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 PolicyName = Literal["fcfs", "priority", "fair", "deadline"]
 Admission = Literal["queue", "predicted"]
 Quantization = Literal["int8", "int4"]
-KVCacheDtype = Literal["auto", "bfloat16", "float16", "float32", "int8", "int4", "fp8"]
-# The same by other names, which vLLM or the simulator's reports use.
-KVCacheDtypeName = Literal[KVCacheDtype, "bf16", "fp16", "fp32", "fp8_e4m3"]
-_KV_CACHE_DTYPES: Mapping[str, KVCacheDtype] = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp32": "float32",
-    "fp8_e4m3": "fp8",
-}
 _ONE_OF_FORMATS = "one of " + ", ".join(get_args(KVCacheDtype))
 Batching = Literal["continuous", "static"]
 GenerationConfigSource = Literal["auto", "vllm"]
@@ -130,7 +122,7 @@ class CacheConfig:
     def kv_format(self) -> KVCacheDtype:
         """``kv_cache_dtype`` by its first name."""
         name = self.kv_cache_dtype
-        return _KV_CACHE_DTYPES.get(name) or cast(KVCacheDtype, name)
+        return FIRST_NAMES.get(name) or cast(KVCacheDtype, name)
 
     def __post_init__(self) -> None:
         check_fields(self)

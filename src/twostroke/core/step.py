@@ -52,12 +52,15 @@ class NewRequest(msgspec.Struct, frozen=True):
         return len(self.spec.prompt_token_ids) - self.spec.params.answer_tokens_in_prompt
 
 
+NO_SLOT = -1  # in place of a slot: there is none
+
+
 class StateChange(msgspec.Struct, frozen=True, gc=False):
     """What a share does with the slots of recurrent state (``kv_cache/state_slots.py``).
 
     Attributes:
         live: The request's slot: read before its tokens are computed, written after them.
-        start: Where ``live`` is copied from first; -1: it is zeroed. ``None`` but at first.
+        start: Where ``live`` is copied from first; ``NO_SLOT``: zeros. ``None`` but at first.
         checkpoints: Copies to make: after so many tokens of the share, into which slot.
     """
 

@@ -19,11 +19,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from twostroke.core.request import BlockKey, Request
-from twostroke.core.step import StateChange
+from twostroke.core.step import NO_SLOT, StateChange
 from twostroke.kv_cache.block_pool import BlockPool
 from twostroke.kv_cache.prefix_needs import PrefixNeeds
-
-NO_SLOT = -1
 
 
 class States(Protocol):

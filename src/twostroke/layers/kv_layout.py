@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.core.config import KVCacheDtype
 from twostroke.core.errors import ConfigError
+from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.layers.scaled_rows import GROUP, decode_rows, encode_rows, groups_of, row_bytes
 
 PLAIN_DTYPES = {

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from twostroke.core.step import ScheduledRequest, StepPlan
-from twostroke.kv_cache.state_slots import NO_SLOT
+from twostroke.core.step import NO_SLOT, ScheduledRequest, StepPlan
 from twostroke.layers.recurrent_state import LayerState, Segment, StateShape
 
 

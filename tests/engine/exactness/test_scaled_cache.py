@@ -18,7 +18,8 @@ from tests.checkpoints import tiny_config, write_checkpoint
 from tests.engine.exactness.test_exactness import Call, calls, run
 from tests.instruction_sets import selected
 from twostroke import LLM
-from twostroke.core.config import EngineConfig, KVCacheDtype
+from twostroke.core.config import EngineConfig
+from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine

@@ -1,0 +1,16 @@
+"""The formats of keys and values in the cache, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+KVCacheDtype = Literal["auto", "bfloat16", "float16", "float32", "int8", "int4", "fp8"]
+# The same by other names, which vLLM or the simulator's reports use.
+KVCacheDtypeName = Literal[KVCacheDtype, "bf16", "fp16", "fp32", "fp8_e4m3"]
+FIRST_NAMES: Mapping[str, KVCacheDtype] = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp8_e4m3": "fp8",
+}
