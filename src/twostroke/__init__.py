@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from twostroke.core.config import EngineConfig
     from twostroke.core.generation_request import GenerationRequest
     from twostroke.llm import LLM
-    from twostroke.startup import load_engine, start_async_engine
+    from twostroke.start_serving import start_async_engine
+    from twostroke.startup import load_engine
 
 __all__ = [
     "LLM",
@@ -28,10 +29,10 @@ __all__ = [
 
 _HOME = {
     "EngineConfig": "twostroke.core.config",
-    "GenerationRequest": "twostroke.engine.clients.base",
+    "GenerationRequest": "twostroke.core.generation_request",
     "LLM": "twostroke.llm",
     "load_engine": "twostroke.startup",
-    "start_async_engine": "twostroke.startup",
+    "start_async_engine": "twostroke.start_serving",
 }
 
 

@@ -6,21 +6,15 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twostroke.constraints.compiler import GrammarCompiler
-from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerOptions
+from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ModelLoadError, is_panic, panic_text
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
-from twostroke.engine.clients.loaded_model import LoadedModel
-from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.model_files import resolve_model
-from twostroke.model_spec.reader import read_model
-from twostroke.model_spec.vectors.encoder_spec import is_encoder
 from twostroke.observability.observer import Observer
 from twostroke.observability.process import age_of_process
 from twostroke.observability.profile import NO_PROFILE, Profiler
@@ -31,8 +25,6 @@ from twostroke.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from twostroke.runtime.speed_probe import SpeedProbe
 
-# Of a decoder that ranks documents: most tokens of a pair, and how many such pairs its cache holds.
-RANKED_TOKENS, RANKED_AT_ONCE = 8192, 2
 CallsTaker = Callable[[], Sequence[CallStations]]
 
 
@@ -140,56 +132,3 @@ def _let_idle_threads_sleep() -> None:
     every operator then waits for the operating system to give it back. Figures in docs/lab.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-def start_async_engine(
-    config: EngineConfig,
-    *,
-    max_queued_requests: int | None = None,
-    served_model_name: str | None = None,
-    stall_seconds: float = STALL_SECONDS,
-    observers: Sequence[Observer] = (),
-    take_calls: CallsTaker | None = None,
-) -> AsyncEngine:
-    """``load_engine`` on the calling thread, then the loop on a thread of its own."""
-    engine = load_engine(
-        config,
-        served_model_name=served_model_name,
-        observers=observers,
-        take_calls=take_calls,
-    )
-    return AsyncEngine(engine, stall_seconds=stall_seconds, max_queued_requests=max_queued_requests)
-
-
-def start_model(config: EngineConfig, **settings: Any) -> LoadedModel:
-    """The same for a front end, with what it needs beside the engine."""
-    return start_async_engine(config, **settings).loaded_model()
-
-
-def start_ranker(
-    config: EngineConfig, *, model: str, stall_seconds: float = STALL_SECONDS
-) -> LoadedModel:
-    """The model that ranks documents of chats, beside that of ``config`` and on its device.
-
-    Its requests are prompts of ``RANKED_TOKENS`` at most, so that its KV cache is small.
-
-    Args:
-        model: A folder or a Hugging Face Hub id.
-
-    Raises:
-        ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
-    """
-    folder = resolve_model(model)
-    options = ModelOptions(model=model, device=config.model.device, runner="pooling")
-    cache = config.cache
-    if not is_encoder(read_object(folder / "config.json")):
-        spec = read_model(folder)
-        length = min(spec.context_length, RANKED_TOKENS)
-        options = replace(options, max_model_len=length)
-        num_tokens = RANKED_AT_ONCE * (length + cache.block_size)
-        num_bytes = num_tokens * int(spec.kv_bytes_per_token(spec.dtype or "float32"))
-        cache = CacheConfig(block_size=cache.block_size, kv_cache_memory=num_bytes)
-    # Keys share it as they share the served model.
-    scheduler = SchedulerOptions(policy="fair" if config.scheduler.policy == "fair" else "fcfs")
-    own = EngineConfig(model=options, cache=cache, scheduler=scheduler)
-    return start_model(own, stall_seconds=stall_seconds)

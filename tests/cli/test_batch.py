@@ -61,7 +61,7 @@ def text_in(output: dict[str, Any]) -> str:
 def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     """Takes the place of the model that would be loaded."""
     scripted = ScriptedEngine()
-    monkeypatch.setattr("twostroke.startup.start_async_engine", lambda _: scripted)
+    monkeypatch.setattr("twostroke.start_serving.start_async_engine", lambda _: scripted)
     return scripted
 
 

@@ -133,7 +133,7 @@ class _Run:
         """By the server's own application in this process: the same checks and answers."""
         import asyncio
 
-        from twostroke.startup import start_model
+        from twostroke.start_serving import start_model
 
         model = start_model(config)
         try:

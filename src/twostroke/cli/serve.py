@@ -54,7 +54,7 @@ def serve(
     from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import run_server
-    from twostroke.startup import start_model, start_ranker
+    from twostroke.start_serving import start_model, start_ranker
 
     config = engine_config(
         model, model_options, cache, scheduler, observability, speculation, tiers, template

@@ -134,7 +134,7 @@ class LocalSession:
 
     @classmethod
     def load(cls, config: EngineConfig) -> LocalSession:
-        from twostroke.startup import start_model
+        from twostroke.start_serving import start_model
 
         return cls(start_model(config))
 

@@ -13,7 +13,7 @@ from tests.server.scripted import Script, ScriptedEngine, ScriptedStream
 from tests.server.tiny import tiny_engine
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerConfig
 from twostroke.core.generation_request import GenerationRequest
-from twostroke.startup import start_async_engine
+from twostroke.start_serving import start_async_engine
 
 
 @dataclass

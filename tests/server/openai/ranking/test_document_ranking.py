@@ -24,7 +24,7 @@ from twostroke.engine.llm_engine import LLMEngine
 from twostroke.runtime.vectors.encoder_executor import EncoderExecutor
 from twostroke.server.application import create_app
 from twostroke.server.options import ServerOptions
-from twostroke.startup import RANKED_AT_ONCE, RANKED_TOKENS, start_ranker
+from twostroke.start_serving import RANKED_AT_ONCE, RANKED_TOKENS, start_ranker
 
 DOCUMENTS = ["a fox is a dog", "bread is baked", "what is bread", "the fox is baked", "the bread"]
 QUESTION = "what is the dog"
