@@ -7,6 +7,7 @@ KERNELS := hatch_build.py $(wildcard $(CPP)/*.?pp $(CPP)/*/*.?pp)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CLIENTS := .venv-clients
 APART := tests/server/clients/apart
+STYLE := tests/test_architecture.py tests/test_documents.py tests/test_reading_list.py
 PORT ?= 8000
 MODEL ?= pilot
 
@@ -33,11 +34,12 @@ clients: $(VENV)/.installed-dev ## Install clients of other versions apart (1.3 
 	$(BIN)/python -m pytest tests/server/clients/test_apart.py \
 	    tests/server/clients/test_cli_agents.py
 
-check: $(VENV)/.installed-dev ## Lint, format, types and the arrows between packages
+check: $(VENV)/.installed-dev ## Lint, format, style, the arrows between packages, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python -m pytest $(STYLE)
 	$(BIN)/lint-imports
+	$(BIN)/mypy
 
 format: $(VENV)/.installed-dev ## Mend what ruff can mend
 	$(BIN)/ruff check --fix .

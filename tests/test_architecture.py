@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "twostroke"
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 MAX_FILES = 20
+MAX_LINES_OF_A_FUNCTION = 60
 MAX_LINES = 400
 MAX_FILES_OF_A_RECIPE = 5
 # Files that may be longer, each with its reason.
@@ -115,6 +116,17 @@ def test_no_module_imports_one_that_imports_it() -> None:
         for name, tree in modules().items()
     }
     TopologicalSorter(imported).prepare()  # raises CycleError
+
+
+def test_functions_are_read_without_scrolling() -> None:
+    long = {
+        f"{module}.{node.name}"
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= MAX_LINES_OF_A_FUNCTION
+    }
+    assert not long
 
 
 def test_a_public_name_is_defined_once() -> None:
