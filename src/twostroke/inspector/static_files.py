@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 
 FOLDER = Path(__file__).parent / "static"
 INDEX = "index.html"
@@ -88,22 +88,16 @@ def page_paths() -> frozenset[str]:
     return frozenset({"/inspect", "/inspect/", *(f"/inspect/{name}" for name in known_files())})
 
 
-def page_router() -> APIRouter:
-    """``GET /inspect/`` and what it loads."""
-    router = APIRouter(include_in_schema=False)
+def page_routes() -> list[Route]:
+    """``GET /inspect/`` and what it loads; plain routes, since no page needs its fields read."""
     files = known_files()
+    paths = {"/inspect/": INDEX} | {f"/inspect/{name}": name for name in files}
+    return [
+        Route("/inspect", _without_slash, methods=["GET"]),
+        *(Route(path, files[name].response, methods=["GET"]) for path, name in paths.items()),
+    ]
 
-    @router.get("/inspect", response_class=Response)
-    def without_slash() -> Response:
-        """To the page, whose files are named relative to it."""
-        return RedirectResponse("inspect/", status_code=307)
 
-    def answer(path: str, name: str) -> None:
-        @router.get(path, response_class=Response)
-        def static_file(request: Request) -> Response:
-            return files[name].response(request)
-
-    answer("/inspect/", INDEX)
-    for name in files:
-        answer(f"/inspect/{name}", name)
-    return router
+def _without_slash(_: Request) -> Response:
+    """To the page, whose files are named relative to it."""
+    return RedirectResponse("inspect/", status_code=307)

@@ -25,7 +25,7 @@ from twostroke.inspector.overview_routes import overview_router
 from twostroke.inspector.request_routes import request_router
 from twostroke.inspector.routes import InspectRoutes
 from twostroke.inspector.simulations.routes import simulate_router
-from twostroke.inspector.static_files import page_paths, page_router
+from twostroke.inspector.static_files import page_paths, page_routes
 from twostroke.observability.tracing.tracer import Tracer
 from twostroke.server.anthropic.documented import ANTHROPIC_ANSWERS, document_models
 from twostroke.server.anthropic.messages import messages_router
@@ -325,4 +325,4 @@ def _add_inspector(
     app.include_router(simulate_router())
     app.include_router(ModelRoutes(lambda: source, find_facts, client).router())
     app.include_router(distribution_router(state))
-    app.include_router(page_router())
+    app.router.routes += page_routes()

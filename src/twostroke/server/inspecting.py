@@ -18,7 +18,7 @@ from twostroke.inspector.request_routes import request_router
 from twostroke.inspector.routes import InspectRoutes
 from twostroke.inspector.simulations.routes import simulate_router
 from twostroke.inspector.source import RequestSource
-from twostroke.inspector.static_files import page_router
+from twostroke.inspector.static_files import page_routes
 from twostroke.questions.model_facts import ModelFacts
 from twostroke.server.http.errors import install_error_handlers
 from twostroke.server.http.foreign_hosts import HostCheck
@@ -50,7 +50,7 @@ def create_inspecting_app(
     app.include_router(compare_router(lambda: source))
     app.include_router(overview_router(lambda: source))
     app.include_router(simulate_router())
-    app.include_router(page_router())
+    app.router.routes += page_routes()
     for router in more:
         app.include_router(router)
     return app
