@@ -14,9 +14,7 @@ from tests.checkpoints import tiny_config
 from twostroke.core.config import CacheConfig, EngineConfig, KVCacheDtype, SchedulerConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.kv_groups import KVGroups
-from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.core.speculation_config import SpeculationConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.layers.compiled_pass import CompiledBranch
@@ -183,15 +181,15 @@ def hybrid_spec() -> ModelSpec:
     return replace(spec, layers=(_recurrent(layer), layer) * 2)
 
 
-def mixed_spec(*, recurrent: bool = True) -> ModelSpec:
+def mixed_spec(*, recurrent: bool = True, window: int | None = WINDOW) -> ModelSpec:
     """Every kind: two shapes with a window and without, wider keys, latents, shared, recurrent."""
     spec, layer = _plain()
     full = AttentionSpec(4, 2, 16, 16)
-    window = AttentionSpec(2, 1, 32, 32, WINDOW, qk_norm=True)
+    wide = AttentionSpec(2, 1, 32, 32, window, qk_norm=True)
     narrow = AttentionSpec(4, 2, 16, 8)
     latent = AttentionSpec(4, 4, 16, 8, None, LatentSpec(20, 12), rotary_fraction=0.5)
-    kinds = [full, window, narrow, latent, replace(full, shares=0), replace(window, shares=1)]
-    layers = [replace(layer, attention=kind) for kind in [*kinds, window]]
+    kinds = [full, wide, narrow, latent, replace(full, shares=0), replace(wide, shares=1)]
+    layers = [replace(layer, attention=kind) for kind in [*kinds, wide]]
     return replace(spec, layers=(*layers[:2], *[_recurrent(layer)] * recurrent, *layers[2:]))
 
 
@@ -204,13 +202,13 @@ def _recurrent(layer: LayerSpec) -> LayerSpec:
     return replace(layer, attention=None, recurrent=RecurrentSpec(1, SIZE * SIZE, (), 0))
 
 
-def random_model(spec: ModelSpec) -> Decoder:
+def random_model(spec: ModelSpec, dtype: torch.dtype = torch.float32) -> Decoder:
     generator = torch.Generator().manual_seed(3)
     tensors = {}
     for parameter in FAMILY.parameters(spec):
         values = torch.randn(parameter.shape, generator=generator)
         is_norm = parameter.name.endswith("norm")
-        tensors[parameter.name] = 1 + 0.2 * values if is_norm else 0.3 * values
+        tensors[parameter.name] = (1 + 0.2 * values if is_norm else 0.3 * values).to(dtype)
     return Decoder(spec, FAMILY, tensors, 256)
 
 

@@ -15,6 +15,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.core.pooling import PoolingAbility
+from twostroke.engine.check_states import check_states
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
 from twostroke.kv_tiers.block_file import KEY_BYTES, BlockKind
@@ -90,7 +91,7 @@ def load_torch_executor(
 
     Raises:
         ConfigError: The device does not exist, ``max_model_len`` exceeds the model's context
-            length, or speculation cannot work as configured.
+            length, or the model cannot be run as configured.
         ModelLoadError: The checkpoint is missing, broken or not supported.
         InsufficientMemoryError: Weights, or the KV cache of one full-length request, do not fit.
     """
@@ -98,6 +99,8 @@ def load_torch_executor(
     device = resolve_device(config.model.device)
     folder = folder or resolve_model(config.model.model, config.model.revision)
     spec = read_runnable(folder)
+    if spec.state_bytes():
+        check_states(config)
     defaults, max_new_tokens = _sampling_defaults(config.model, folder)
     max_model_len = _max_model_len(config.model.max_model_len, spec)
     score_head = ScoreHead.load(folder, spec.hidden_size, device)
