@@ -25,6 +25,7 @@ from twostroke.model_spec.layer_groups import group_layers
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.models.branches.base import PassInputs
 from twostroke.models.decoder import Decoder
+from twostroke.runtime.block_bytes import BlockBytes
 from twostroke.runtime.torch_executor import TorchExecutor
 
 
@@ -111,6 +112,22 @@ def test_a_failing_request_leaves_zeros_in_every_kind(model: Decoder) -> None:
     for layer, column in kv.tables.items():
         for cache in (kv.keys[layer], kv.values[layer]):
             assert not bool(cache[slots[:, column] // BLOCK, slots[:, column] % BLOCK].any())
+
+
+def test_a_block_moves_with_all_that_lies_in_it(model: Decoder) -> None:
+    """As bytes, which tiers keep, and as a copy, which samples write."""
+    kv = executor_of(engine_of(model, num_blocks=8)).kv
+    generator = torch.Generator().manual_seed(0)
+    for layer, cache in enumerate(kv.keys):
+        if cache.numel():
+            cache[2] = torch.rand(cache.shape[1:], generator=generator)
+            kv.values[layer][2, ..., 0] = layer
+    memory = BlockBytes(kv.block_tensors())
+    memory.write([5], memory.read([2]))
+    kv.copy_blocks([(2, 6)])
+    for layer in kv.tables:
+        for cache in (kv.keys[layer], kv.values[layer]):
+            assert torch.equal(cache[5], cache[2]) and torch.equal(cache[6], cache[2])
 
 
 def test_latents_give_what_keys_and_values_made_of_them_would(model: Decoder) -> None:

@@ -21,37 +21,32 @@ def attention_backend(
 
     Layers that differ in heads, shapes or block table have backends of their own.
     """
-    parts: dict[object, list[int]] = {}
-    specs = [layer.attention for layer in spec.each_layer()][:num_layers]
-    for layer, attention in enumerate(specs):
+    attentions = [layer.attention for layer in spec.each_layer()][:num_layers]
+    kinds: dict[object, tuple[AttentionSpec, list[int]]] = {}
+    for layer, attention in enumerate(attentions):
         if attention is not None:
-            owner = kv.layouts[layer].owner
-            kind = (
-                kv.tables[layer],
-                attention.heads,
-                kv.layouts[owner].tensors,
-                _latent(attention),
-            )
-            parts.setdefault(kind, []).append(layer)
-    layers = list(parts.values())
-    backends = [_backend(spec, kv, each) for each in layers]
-    if len(backends) == 1 and len(kv.groups) == 1 and len(layers[0]) == len(specs):
+            layouts = kv.layouts[kv.layouts[layer].owner].tensors
+            kind = (kv.tables[layer], attention.heads, layouts, _latent(attention))
+            kinds.setdefault(kind, (attention, []))[1].append(layer)
+    members = [layers for _, layers in kinds.values()]
+    backends = [_backend(spec, kv, *kind) for kind in kinds.values()]
+    if members == [[*range(len(attentions))]] and len(kv.groups) == 1:
         return backends[0]
-    return GroupedBackend(backends, layers, [kv.tables[each[0]] for each in layers])
+    return GroupedBackend(backends, members, [kv.tables[layers[0]] for layers in members])
 
 
-def _backend(spec: ModelSpec, kv: KVTensors, layers: Sequence[int]) -> AttentionBackend:
+def _backend(
+    spec: ModelSpec, kv: KVTensors, attention: AttentionSpec, layers: Sequence[int]
+) -> AttentionBackend:
     """Of layers of one kind."""
-    attention = [layer.attention for layer in spec.each_layer()][layers[0]]
-    assert attention is not None, "only layers that attend have a backend"
     keys, values = [kv.keys[layer] for layer in layers], [kv.values[layer] for layer in layers]
     windows = [spec.sliding_windows[layer] for layer in layers]
-    layouts, latent = kv.layouts[kv.layouts[layers[0]].owner].tensors, _latent(attention)
-    is_pair = layouts == (layouts[0], layouts[0])
-    if is_pair and CompiledBackend.supports(keys[0], layouts[0]):
+    layouts = kv.layouts[kv.layouts[layers[0]].owner].tensors
+    if layouts == (layouts[0], layouts[0]) and CompiledBackend.supports(keys[0], layouts[0]):
         library = load_library()
         if library is not None:
             return CompiledBackend(keys, values, attention.heads, windows, library, layouts[0])
+    latent = _latent(attention)
     return SdpaBackend(keys, values, attention.heads, windows, layouts[0], layouts[-1], latent)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from twostroke.core.config import KVCacheDtype
 from twostroke.layers.kv_layout import KVLayout, make_layout
+from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.model_spec.spec import ModelSpec
 
 
@@ -38,16 +39,25 @@ def cache_layouts(
     spec: ModelSpec, name: KVCacheDtype, model_dtype: torch.dtype, block_size: int
 ) -> list[CacheLayout]:
     """Of every layer of a model. Raises ConfigError as ``make_layout``."""
-    layouts = []
-    for index, layer in enumerate(spec.each_layer()):
-        attention = layer.attention
-        if attention is None or attention.shares is not None:
-            owner = index if attention is None or attention.shares is None else attention.shares
+    attentions = [layer.attention for layer in spec.each_layer()]
+    layouts = list[CacheLayout]()
+    for index, attention in enumerate(attentions):
+        if attention is None:
+            layouts.append(CacheLayout((), index))
+        elif (owner := attention.shares) is not None:
+            shared = attentions[owner]
+            assert owner < index and shared and layouts[owner].tensors, "it shares an earlier cache"
+            assert shared.window == attention.window, "blocks are given back behind one window"
             layouts.append(CacheLayout((), owner))
-            continue
-        rows = [(attention.kv_heads, attention.key_dim), (attention.kv_heads, attention.value_dim)]
-        if attention.latent is not None:
-            rows = [(1, attention.latent.cached)]
-        tensors = [make_layout(name, model_dtype, block_size, *row) for row in rows]
-        layouts.append(CacheLayout(tuple(tensors), index))
+        else:
+            tensors = [make_layout(name, model_dtype, block_size, *row) for row in _rows(attention)]
+            layouts.append(CacheLayout(tuple(tensors), index))
     return layouts
+
+
+def _rows(attention: AttentionSpec) -> list[tuple[int, int]]:
+    """Heads and their width of what a layer caches of a token, by tensor."""
+    if attention.latent is not None:
+        return [(1, attention.latent.cached)]
+    widths = (attention.key_dim, attention.value_dim)
+    return [(attention.kv_heads, width) for width in widths]
