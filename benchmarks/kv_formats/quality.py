@@ -32,8 +32,8 @@ from twostroke.model_spec.model_files import resolve_model
 from twostroke.models.decoder import Decoder
 from twostroke.models.support import read_runnable
 from twostroke.runtime.backends import attention_backend
+from twostroke.runtime.cache_layouts import cache_layouts
 from twostroke.runtime.kv_tensors import KVTensors
-from twostroke.runtime.loading import kv_layout
 from twostroke.runtime.weights import load_model
 
 RESULTS = Path(__file__).parent / "results"
@@ -138,8 +138,9 @@ def judge(
 def states(model: Decoder, text: Text, name: KVCacheDtype) -> Tensor:
     """Hidden states before each judged token, from one pass that writes and reads a cache."""
     blocks, count = -(-len(text.ids) // BLOCK_SIZE), len(text.ids)
-    kv = KVTensors(model.spec.num_layers, blocks, kv_layout(model, name, BLOCK_SIZE), model.device)
-    backend = attention_backend(model.spec, kv.keys, kv.values, kv.layout)
+    layouts = cache_layouts(model.spec, name, model.dtype, BLOCK_SIZE)
+    kv = KVTensors(layouts, blocks, model.device)
+    backend = attention_backend(model.spec, kv)
     table = np.arange(blocks, dtype=np.int32)[None]
     metadata = AttentionMetadata(
         np.array([0, count]), np.array([count]), table, torch.arange(count)

@@ -32,11 +32,9 @@ def load(folder: Path, dtype: str = "bfloat16", **changes: object) -> TorchExecu
 
 
 def drafter(executor: TorchExecutor, num_layers: int, *, compiled: bool) -> GreedyDrafter:
-    keys, values = executor.kv.keys[:num_layers], executor.kv.values[:num_layers]
     model = executor.model.first_layers(num_layers)
-    made = GreedyDrafter(
-        model, attention_backend(model.spec, keys, values, executor.kv.layout), BLOCK
-    )
+    backend = attention_backend(model.spec, executor.kv, num_layers)
+    made = GreedyDrafter(model, backend, BLOCK)
     assert (made._compiled is not None) == (executor.model.dtype is torch.bfloat16)
     if not compiled:
         made._compiled = None

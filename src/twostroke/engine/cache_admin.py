@@ -71,7 +71,8 @@ class CacheAdmin:
         To show a large cache takes long: ``begin_survey`` does it piece by piece.
 
         Raises:
-            InvalidRequestError: The prefix cache is off, or too much would be pinned.
+            InvalidRequestError: The prefix cache is off, too much would be pinned, or nothing can
+                be, since the model has recurrent layers.
         """
         self._check_on()
         self.expire_pins()
@@ -119,6 +120,12 @@ class CacheAdmin:
             self._kv.pins.expire(self._clock())
 
     def _pin(self, order: PinPrefix) -> CacheReport:
+        if self._kv.states.exist:
+            raise InvalidRequestError(
+                "no prefix can be pinned: this model has recurrent layers, whose state would not be"
+                " kept with the blocks",
+                hint="send no pins to this model; its latest prefixes are found without",
+            )
         until = self._clock() + order.seconds
         keys = self._kv.pin(order.token_ids, order.cache_salt, until, order.tenant)
         if keys is None:

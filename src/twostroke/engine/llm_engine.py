@@ -18,6 +18,7 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.engine.cache_admin import CacheAdmin
+from twostroke.engine.check_states import check_states
 from twostroke.engine.engine import Engine
 from twostroke.engine.executor import Executor, ExecutorInfo
 from twostroke.engine.inspection import EndedRequests, take_snapshot
@@ -215,7 +216,13 @@ def make_states(info: ExecutorInfo, *, enable_prefix_caching: bool) -> States:
 
 
 def make_scheduler(info: ExecutorInfo, config: EngineConfig) -> MadeScheduler:
-    """Scheduler and KV manager for an executor, as configured."""
+    """Scheduler and KV manager for an executor, as configured.
+
+    Raises:
+        ConfigError: The model has recurrent layers, as ``check_states`` says.
+    """
+    if info.num_state_slots:
+        check_states(config)
     kv = KVCacheManager(
         info.num_blocks,
         info.block_size,

@@ -43,6 +43,7 @@ class CompiledBranch:
     Attributes:
         wide: First product: query, key and value; or gates and ups.
         narrow: Second product, which adds to the hidden state.
+        head_dim: Of attention; 0 of an MLP.
         qk_norm: A weight per head, ``[heads + kv_heads, head_dim]``.
     """
 
@@ -50,6 +51,7 @@ class CompiledBranch:
     norm: RMSNorm
     wide: LinearCall
     narrow: LinearCall
+    head_dim: int = 0
     qk_norm: RMSNorm | None = None
 
 
@@ -194,7 +196,7 @@ class CompiledPass:
 
 def _shape(branch: CompiledBranch) -> tuple[int, ...]:
     wide, narrow = branch.wide, branch.narrow
-    return wide.inputs, wide.outputs, narrow.inputs, narrow.outputs
+    return wide.inputs, wide.outputs, narrow.inputs, narrow.outputs, branch.head_dim
 
 
 def _layer_call(attention: CompiledBranch, mlp: CompiledBranch) -> LayerCall:

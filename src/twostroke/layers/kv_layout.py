@@ -27,10 +27,10 @@ PLAIN_DTYPES = {
 
 
 class KVLayout(Protocol):
-    """The layout of one tensor ``[blocks, ...]``, the same for keys and values of all layers.
+    """The layout of one tensor ``[blocks, ...]``: of a layer's keys, its values or its latents.
 
     A block is contiguous and holds everything that belongs to its tokens, scales included: copying
-    ``cache[block]`` moves all of it.
+    ``cache[block]`` moves all of it. Between two blocks there may be room for other layers' ones.
 
     Attributes:
         name: As ``--kv-cache-dtype`` names it.
@@ -85,7 +85,7 @@ def make_layout(
     """
     sizes = (model_dtype, block_size, kv_heads, head_dim)
     if name == "auto":
-        return PlainLayout(_name_of(model_dtype), model_dtype, *sizes)
+        return PlainLayout(format_name(name, model_dtype), model_dtype, *sizes)
     if name == "int8":
         return ScaledLayout(name, 8, *sizes)
     if name == "int4":
@@ -101,11 +101,13 @@ def make_layout(
 
 def plain_layout(cache: Tensor) -> PlainLayout:
     """Of a tensor ``[blocks, block_size, kv_heads, head_dim]`` in the model's precision."""
-    return PlainLayout(_name_of(cache.dtype), cache.dtype, cache.dtype, *cache.shape[1:])
+    name = format_name("auto", cache.dtype)
+    return PlainLayout(name, cache.dtype, cache.dtype, *cache.shape[1:])
 
 
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def format_name(name: KVCacheDtype, model_dtype: torch.dtype) -> str:
+    """The format that ``--kv-cache-dtype`` comes to."""
+    return str(model_dtype).removeprefix("torch.") if name == "auto" else name
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,11 @@ class PlainLayout:
         return self.dtype is self.read_dtype
 
     def write(self, cache: Tensor, slots: Tensor, rows: Tensor) -> None:
-        self._slots(cache).index_copy_(0, slots, self._bits(self._converted(rows)))
+        bits = self._bits(self._converted(rows))
+        if cache.is_contiguous():
+            self._slots(cache).index_copy_(0, slots, bits)
+        else:
+            self._bits(cache)[slots // self.block_size, slots % self.block_size] = bits
 
     def read(self, cache: Tensor, blocks: Tensor) -> Tensor:
         flat = self._bits(cache).flatten(1)  # [blocks, elements of a block]
@@ -141,10 +147,14 @@ class PlainLayout:
         return rows if self._is_exact else self._converted(rows).to(self.read_dtype)
 
     def zero(self, cache: Tensor, slots: Tensor) -> None:
-        self._slots(cache).index_fill_(0, slots, 0)
+        self._bits(cache)[slots // self.block_size, slots % self.block_size] = 0
 
     def probe(self, cache: Tensor, slots: Tensor) -> Tensor:
-        rows = self._slots(cache).flatten(1).index_select(0, slots).view(self.dtype)
+        if cache.is_contiguous():
+            rows = self._slots(cache).flatten(1).index_select(0, slots).view(self.dtype)
+        else:
+            bits = self._bits(cache)[slots // self.block_size, slots % self.block_size]
+            rows = bits.view(self.dtype)
         return rows.float().sum() if self.dtype.itemsize == 1 else rows.sum(dtype=torch.float32)
 
     def _slots(self, cache: Tensor) -> Tensor:

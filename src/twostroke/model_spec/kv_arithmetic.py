@@ -82,8 +82,8 @@ def kv_layers(model: ModelSpec, format_: str = "auto") -> tuple[KVLayers, ...]:
     name = cache_format(format_).name
     merged: dict[KVLayers, int] = {}
     for layer in model.layers:
-        if layer.attention is not None:
-            kind = _layers_of(layer.attention, name)
+        if layer.caching is not None:
+            kind = _layers_of(layer.caching, name)
             merged[kind] = merged.get(kind, 0) + layer.count
     return tuple(replace(kind, count=count) for kind, count in merged.items())
 

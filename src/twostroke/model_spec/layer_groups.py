@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.spec import ModelSpec
@@ -31,15 +32,15 @@ class LayerGroups:
     def bytes_per_slot(self, model: ModelSpec, format_: str, ranks: int = 1) -> float:
         """Bytes of one token in one block, on one of ``ranks`` devices.
 
-        Where layers differ in size and there are several groups, each takes as much as the largest.
+        The first layers of all groups take as much as the largest of them, and so do the second.
         """
-        if len(self.layers) == 1:
-            return model.kv_bytes_per_token(format_, ranks)
         cached = cache_format(format_)
         bits = [
-            layer.attention.cached_bits(cached, ranks) for layer in model.layers if layer.attention
+            layer.caching.cached_bits(cached, ranks) if layer.caching else 0
+            for layer in model.each_layer()
         ]
-        return self.size * max(bits) / 8
+        places = zip_longest(*self.layers)
+        return sum(max(bits[i] for i in place if i is not None) for place in places) / 8
 
 
 def group_layers(model: ModelSpec, *, keeps_all: bool = False) -> LayerGroups:
@@ -50,7 +51,7 @@ def group_layers(model: ModelSpec, *, keeps_all: bool = False) -> LayerGroups:
             have passed. Then all layers are one group.
     """
     windows = model.sliding_windows
-    cached = [i for i, layer in enumerate(model.each_layer()) if layer.attention]
+    cached = [i for i, layer in enumerate(model.each_layer()) if layer.caching]
     kinds: dict[int | None, list[int]] = {}
     for index in cached:
         kinds.setdefault(windows[index], []).append(index)

@@ -89,6 +89,7 @@ class AttentionSpec:
         key_dim: Elements of a query or key head; ``value_dim`` those of a value head.
         window: How many of the latest tokens a token sees, itself included; ``None`` is all.
         latent: What is cached instead of keys and values, where the attention is latent.
+        shares: The index of the layer whose keys and values it reads; ``None``: it has its own.
         linears: Its matrix products.
         other_parameters: Norms of heads, sinks and the like.
         qk_norm: Whether each query and key head is normalized before the rotation.
@@ -103,6 +104,7 @@ class AttentionSpec:
     value_dim: int
     window: int | None = None
     latent: LatentSpec | None = None
+    shares: int | None = field(default=None, kw_only=True)
     linears: Linears = field(default=(), kw_only=True)
     other_parameters: int = field(default=0, kw_only=True)
     qk_norm: bool = field(default=False, kw_only=True)
@@ -111,14 +113,19 @@ class AttentionSpec:
     soft_cap: float | None = field(default=None, kw_only=True)
     rotary_fraction: float = field(default=1.0, kw_only=True)
 
+    @property
+    def rotated(self) -> int:
+        """Elements of a query or key head that are rotated."""
+        return round(self.key_dim * self.rotary_fraction)
+
     def cached_elements(self, ranks: int = 1) -> int:
-        """Elements that one token adds to one device's cache. Every rank keeps a latent whole."""
+        """Elements of a token in the cache that it reads. Every rank keeps a latent whole."""
         if self.latent:
             return self.latent.cached
         return -(-self.kv_heads // ranks) * (self.key_dim + self.value_dim)
 
     def cached_bits(self, format_: NumberFormat, ranks: int = 1) -> int:
-        """Bits of one token in one device's cache, scales of the number format included."""
+        """Bits of a token in the cache that it reads on one device, with the format's scales."""
         if self.latent:
             return format_.bits_of(self.latent.cached)
         head = format_.bits_of(self.key_dim) + format_.bits_of(self.value_dim)
@@ -229,6 +236,11 @@ class LayerSpec:
     mlp: MlpSpec | None = None
     experts: ExpertsSpec | None = None
     branches: int = 2
+
+    @property
+    def caching(self) -> AttentionSpec | None:
+        """Its attention, if that keeps something of each token; not where it shares a cache."""
+        return self.attention if self.attention and self.attention.shares is None else None
 
     @property
     def linears(self) -> Linears:

@@ -133,9 +133,9 @@ class ModelSpec:
         """What one more token adds to one device's cache while no window is full."""
         cached = cache_format(format_)
         bits = sum(
-            layer.count * layer.attention.cached_bits(cached, ranks)
+            layer.count * layer.caching.cached_bits(cached, ranks)
             for layer in self.layers
-            if layer.attention
+            if layer.caching
         )
         return bits / 8
 
@@ -146,9 +146,9 @@ class ModelSpec:
         """
         cached = cache_format(format_)
         bits = sum(
-            layer.count * layer.attention.cached_bits(cached) * layer.attention.seen(tokens)
+            layer.count * layer.caching.cached_bits(cached) * layer.caching.seen(tokens)
             for layer in self.layers
-            if layer.attention
+            if layer.caching
         )
         return bits / 8 + self.state_bytes()
 

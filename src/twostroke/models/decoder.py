@@ -69,7 +69,11 @@ class Decoder:
         # After it, only the rows that are wanted matter.
         self._last_mixing = [b for layer in self._layers for b in layer if b.mixes_tokens][-1]
         assert spec.rope is not None  # no layer would have attention
-        self._rotary = RotaryTable(spec.rope, spec.head_dim, max_length, self.device, kernels)
+        widths = {each.rotated for layer in spec.layers if (each := layer.attention)}
+        self._rotary = {
+            width: RotaryTable(spec.rope, width, max_length, self.device, kernels)
+            for width in sorted(widths)
+        }
         if quantization is not None:
             _warn_if_exact([self._head, *self._linears()], quantization)
         self.compiled_pass = self._compile()
@@ -96,7 +100,8 @@ class Decoder:
         if self.kernels is None:
             return None
         compiled = [[branch.compiled() for branch in layer] for layer in self._layers]
-        return compile_layers(compiled, self._rotary, self.kernels, self._profiler)
+        widest = self._rotary[max(self._rotary)]  # the only one, where the kernels run all layers
+        return compile_layers(compiled, widest, self.kernels, self._profiler)
 
     @property
     def state_shapes(self) -> list[tuple[StateShape, ...]]:
@@ -136,7 +141,8 @@ class Decoder:
             cache = attention.kernel_cache
             if self.compiled_pass is not None and cache is not None:
                 return self._norm(self.compiled_pass(x, positions, cache, rows))
-            step = PassInputs(self._rotary.rotation(positions), attention, states)
+            rotations = {width: table.rotation(positions) for width, table in self._rotary.items()}
+            step = PassInputs(rotations, attention, states)
             for layer in self._layers:
                 for branch in layer:
                     x = branch(x, step, rows if branch is self._last_mixing else None)

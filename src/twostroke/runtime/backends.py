@@ -4,48 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from twostroke.kernels.library import load_library
-from twostroke.layers.attention.base import AttentionBackend
+from twostroke.layers.attention.base import AttentionBackend, LatentForm
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.grouped import GroupedBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
-from twostroke.layers.kv_layout import KVLayout
+from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.model_spec.spec import ModelSpec
+from twostroke.runtime.kv_tensors import KVTensors
 
 
 def attention_backend(
-    spec: ModelSpec,
-    keys: Sequence[Tensor],
-    values: Sequence[Tensor],
-    layout: KVLayout,
-    groups: Sequence[Sequence[int]] = (),
+    spec: ModelSpec, kv: KVTensors, num_layers: int | None = None
 ) -> AttentionBackend:
-    """The fastest for these caches of a model's layers: all of them, or the first few.
+    """The fastest for the caches of a model's layers: all of them, or the first few.
 
-    Args:
-        groups: The indices of the layers that share a block table, where there are several.
+    Layers that differ in heads, shapes or block table have backends of their own.
     """
-    windows = spec.sliding_windows[: len(keys)]
-    if len(groups) < 2:
-        return _backend(spec, keys, values, layout, windows)
-    backends = []
-    for layers in groups:
-        own_keys, own_values = [keys[i] for i in layers], [values[i] for i in layers]
-        seen = [windows[i] for i in layers]
-        backends.append(_backend(spec, own_keys, own_values, layout, seen))
-    return GroupedBackend(backends, groups)
+    attentions = [layer.attention for layer in spec.each_layer()][:num_layers]
+    kinds: dict[object, tuple[AttentionSpec, list[int]]] = {}
+    for layer, attention in enumerate(attentions):
+        if attention is not None:
+            layouts = kv.layouts[kv.layouts[layer].owner].tensors
+            kind = (kv.tables[layer], attention.heads, layouts, _latent(attention))
+            kinds.setdefault(kind, (attention, []))[1].append(layer)
+    members = [layers for _, layers in kinds.values()]
+    backends = [_backend(spec, kv, *kind) for kind in kinds.values()]
+    if members == [[*range(len(attentions))]] and len(kv.groups) == 1:
+        return backends[0]
+    return GroupedBackend(backends, members, [kv.tables[layers[0]] for layers in members])
 
 
 def _backend(
-    spec: ModelSpec,
-    keys: Sequence[Tensor],
-    values: Sequence[Tensor],
-    layout: KVLayout,
-    windows: Sequence[int | None],
+    spec: ModelSpec, kv: KVTensors, attention: AttentionSpec, layers: Sequence[int]
 ) -> AttentionBackend:
-    attention = next(layer.attention for layer in spec.layers if layer.attention)
-    if CompiledBackend.supports(keys[0], layout) and (library := load_library()) is not None:
-        return CompiledBackend(keys, values, attention.heads, windows, library, layout)
-    return SdpaBackend(keys, values, attention.heads, windows, layout)
+    """Of layers of one kind."""
+    keys, values = [kv.keys[layer] for layer in layers], [kv.values[layer] for layer in layers]
+    windows = [spec.sliding_windows[layer] for layer in layers]
+    layouts = kv.layouts[kv.layouts[layers[0]].owner].tensors
+    if layouts == (layouts[0], layouts[0]) and CompiledBackend.supports(keys[0], layouts[0]):
+        library = load_library()
+        if library is not None:
+            return CompiledBackend(keys, values, attention.heads, windows, library, layouts[0])
+    latent = _latent(attention)
+    return SdpaBackend(keys, values, attention.heads, windows, layouts[0], layouts[-1], latent)
+
+
+def _latent(attention: AttentionSpec) -> LatentForm | None:
+    if attention.latent is None:
+        return None
+    return LatentForm(attention.latent.value, attention.key_dim**-0.5)

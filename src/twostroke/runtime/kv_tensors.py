@@ -3,84 +3,143 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
 
-from twostroke.layers.kv_layout import KVLayout
+from twostroke.core.errors import ConfigError
+from twostroke.layers.kv_layout import KVLayout, ScaledLayout
 from twostroke.layers.pages import fresh_tensor
+from twostroke.runtime.cache_layouts import CacheLayout, layout_bytes
 from twostroke.runtime.state_tensors import NO_STATE_TENSORS, StateTensors
 
 
 class KVTensors:
     """Keys and values of all layers, zeroed at first: whatever is masked must still be finite.
 
+    The first layers of all groups lie in the same memory, in blocks of their own, and so do the
+    second. Where these differ in shape, a block has room for the largest.
+
     Args:
-        layout: Of the keys, and of the values, of every layer.
-        groups: The indices of the layers that share a block; by default all. Layers of no group
-            have no keys and values.
+        layouts: Of each layer; some has tensors of its own.
+        groups: The indices of the layers that share a block; by default all that have tensors.
         states: Of recurrent layers, which have no keys and values.
 
     Attributes:
-        keys: Per layer ``[blocks, *layout.block_shape]``; ``values`` the same. The first layers of
-            all groups lie in one tensor, in blocks of their own, and so do the second.
-        groups: As given.
+        keys: Per layer ``[blocks, *layout.block_shape]``; ``values`` the same. Of a latent layer
+            both are its latents; of a layer that shares a cache, its owner's; of one without
+            attention, empty.
+        layouts, groups: As given.
+        tables: By layer that attends, the group whose blocks it sees.
+
+    Raises:
+        ConfigError: Layers of different shapes would lie in the same memory in a format with
+            scales: what were the numbers of one might be infinite as scales of another.
     """
 
     def __init__(
         self,
-        num_layers: int,
+        layouts: Sequence[CacheLayout],
         num_blocks: int,
-        layout: KVLayout,
         device: torch.device,
         groups: Sequence[Sequence[int]] = (),
         states: StateTensors = NO_STATE_TENSORS,
     ) -> None:
         self.states = states
         self.num_blocks = num_blocks
-        self.block_size = layout.block_size
-        self.layout = layout
-        shape = (num_blocks, *layout.block_shape)
-        self.groups = groups or [range(num_layers)]
-        size = max(map(len, self.groups))
-        self._all_keys = [_zeros(shape, layout.dtype, device) for _ in range(size)]
-        self._all_values = [_zeros(shape, layout.dtype, device) for _ in range(size)]
-        places = {layer: i for group in self.groups for i, layer in enumerate(group)}
-        # A layer without keys and values never asks for those that stand in its place.
-        self.keys = [self._all_keys[places.get(layer, 0)] for layer in range(num_layers)]
-        self.values = [self._all_values[places.get(layer, 0)] for layer in range(num_layers)]
-        self._last = max(places)
-        self._last_group = next(i for i, g in enumerate(self.groups) if self._last in g)
+        self.layouts = layouts
+        own = [layer for layer, layout in enumerate(layouts) if layout.tensors]
+        self.block_size = layouts[own[0]].tensors[0].block_size
+        self.groups = groups or [own]
+        self._blocks: list[list[Tensor]] = []  # of each place in a group
+        self._tensors: dict[int, Sequence[Tensor]] = {}  # of each layer that has some
+        for place in zip_longest(*self.groups):
+            self._allocate([layer for layer in place if layer is not None], device)
+        self.tables = {layer: table for table, group in enumerate(self.groups) for layer in group}
+        for layer, layout in enumerate(layouts):
+            if layout.owner != layer:
+                self.tables[layer] = self.tables[layout.owner]
+        nothing = [torch.empty(0, device=device)]
+        seen = [self._tensors.get(layout.owner, nothing) for layout in layouts]
+        self.keys = [tensors[0] for tensors in seen]
+        self.values = [tensors[-1] for tensors in seen]
+        self._last = own[-1]
+
+    @property
+    def format(self) -> str:
+        """How numbers are stored, as ``--kv-cache-dtype`` names it."""
+        return self.layouts[self._last].tensors[0].name
 
     def block_tensors(self) -> list[Tensor]:
         """All tensors that belong to blocks, each [blocks, ...]: together they are its content."""
-        return [*self._all_keys, *self._all_values]
+        return [part for parts in zip_longest(*self._blocks) for part in parts if part is not None]
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks ``(source, destination)``, all sources read before any is written."""
         if not copies:
             return
-        pairs = torch.tensor(copies, device=self.keys[0].device)  # [copies, 2]
+        pairs = torch.tensor(copies, device=self.keys[self._last].device)  # [copies, 2]
         source, destination = pairs[:, 0], pairs[:, 1]
         for cache in self.block_tensors():
             cache[destination] = cache[source]  # indexing gathers into a new tensor first
 
     def all_finite(self, slots: Tensor) -> bool:
-        """Whether ``slots`` [slots] hold finite keys and values in the last layer.
+        """Whether ``slots`` [slots] hold finite keys and values in the last layer that has some.
 
         NaN of an earlier layer would be there too. With groups, ``slots`` are [slots, groups].
         """
-        if slots.dim() > 1:
-            slots = slots[:, self._last_group]
+        slots = self._of_layer(slots, self._last)
         # One sum of everything: a third of the time that one for each slot takes.
-        last = self.keys[self._last], self.values[self._last]
-        sums = [self.layout.probe(cache, slots) for cache in last]
-        return bool(torch.isfinite(sums[0] + sums[1]))
+        sums = [layout.probe(cache, slots) for layout, cache in self._pairs(self._last)]
+        return bool(torch.isfinite(sum(sums[1:], start=sums[0])))
 
     def zero_slots(self, slots: Tensor) -> None:
         """Zero ``slots`` in every layer, so that no other request reads a NaN there."""
-        for cache in self.block_tensors():
-            self.layout.zero(cache, slots.reshape(-1))
+        for layer in self._tensors:
+            for layout, cache in self._pairs(layer):
+                layout.zero(cache, self._of_layer(slots, layer))
+
+    def _of_layer(self, slots: Tensor, layer: int) -> Tensor:
+        return slots if slots.dim() == 1 else slots[:, self.tables[layer]]
+
+    def _pairs(self, layer: int) -> list[tuple[KVLayout, Tensor]]:
+        return list(zip(self.layouts[layer].tensors, self._tensors[layer], strict=True))
+
+    def _allocate(self, layers: Sequence[int], device: torch.device) -> None:
+        """The memory of layers that take turns in the same blocks."""
+        shapes = {self.layouts[layer].tensors for layer in layers}
+        if len(shapes) == 1:
+            (layouts,) = shapes
+            tensors = [
+                _zeros((self.num_blocks, *layout.block_shape), layout.dtype, device)
+                for layout in layouts
+            ]
+            self._blocks.append(tensors)
+            self._tensors |= dict.fromkeys(layers, tensors)
+            return
+        if any(isinstance(layout, ScaledLayout) for layouts in shapes for layout in layouts):
+            raise ConfigError(
+                f"--kv-cache-dtype {self.layouts[layers[0]].tensors[0].name} does not work with"
+                " this model: its layers have keys and values of different shapes",
+                hint="use --kv-cache-dtype auto, or fp8",
+            )
+        size = max(self.layouts[layer].block_bytes for layer in layers)
+        memory = _zeros((self.num_blocks, size), torch.uint8, device)
+        self._blocks.append([memory])
+        for layer in layers:
+            self._tensors[layer] = _views(memory, self.layouts[layer].tensors)
+
+
+def _views(memory: Tensor, layouts: Sequence[KVLayout]) -> list[Tensor]:
+    """Tensors one after the other in every block of ``memory`` [blocks, bytes]."""
+    views, first = [], 0
+    for layout in layouts:
+        end = first + layout_bytes(layout)
+        view = memory[:, first:end].view(layout.dtype)
+        views.append(view.view(len(memory), *layout.block_shape))
+        first = end
+    return views
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

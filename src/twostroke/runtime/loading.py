@@ -16,12 +16,13 @@ from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.core.pooling import PoolingAbility
+from twostroke.engine.check_states import check_states
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
 from twostroke.kv_tiers.block_file import KEY_BYTES, BlockKind
 from twostroke.kv_tiers.open_tiers import open_transfers
 from twostroke.kv_tiers.transfers import Transfers
-from twostroke.layers.kv_layout import KVLayout, make_layout
+from twostroke.layers.kv_layout import format_name
 from twostroke.model_spec.generation_config import read_sampling_defaults
 from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.layer_groups import groups_beside
@@ -33,6 +34,7 @@ from twostroke.models.decoder import Decoder
 from twostroke.models.support import read_runnable
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.block_bytes import BlockBytes
+from twostroke.runtime.cache_layouts import cache_layouts
 from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.device import release_cached_memory, resolve_device
 from twostroke.runtime.hooks.make_hooks import make_hooks
@@ -90,7 +92,7 @@ def load_torch_executor(
 
     Raises:
         ConfigError: The device does not exist, ``max_model_len`` exceeds the model's context
-            length, or speculation cannot work as configured.
+            length, or the model cannot be run as configured.
         ModelLoadError: The checkpoint is missing, broken or not supported.
         InsufficientMemoryError: Weights, or the KV cache of one full-length request, do not fit.
     """
@@ -98,6 +100,8 @@ def load_torch_executor(
     device = resolve_device(config.model.device)
     folder = folder or resolve_model(config.model.model, config.model.revision)
     spec = read_runnable(folder)
+    if spec.state_bytes():
+        check_states(config)
     defaults, max_new_tokens = _sampling_defaults(config.model, folder)
     max_model_len = _max_model_len(config.model.max_model_len, spec)
     score_head = ScoreHead.load(folder, spec.hidden_size, device)
@@ -147,7 +151,7 @@ def _describe(
         kv_bytes_per_token=caches.bytes_per_token,
         kv_groups=caches.groups,
         kv_block_bytes=caches.block_bytes,
-        kv_cache_dtype=kv.layout.name,
+        kv_cache_dtype=kv.format,
         weight_bytes=models.weight_bytes,
         eos_token_ids=frozenset(spec.eos_token_ids),
     )
@@ -166,7 +170,7 @@ def _sampling_defaults(options: ModelOptions, folder: Path) -> tuple[dict[str, f
 
 
 def _model_id(options: ModelOptions, folder: Path, model: Decoder, kv: KVTensors) -> str:
-    precision = f"{model.dtype} {options.quantization} {kv.layout.name} {_arithmetic(model)}"
+    precision = f"{model.dtype} {options.quantization} {kv.format} {_arithmetic(model)}"
     return model_fingerprint(folder, precision)
 
 
@@ -219,14 +223,15 @@ def _allocate_caches(
     block_size, cache_dtype = config.cache.block_size, config.cache.kv_format
     target, draft = models.target, models.draft
     decoders = [target] if draft is None else [target, draft]
-    layouts = [kv_layout(each, cache_dtype, block_size) for each in decoders]
+    layouts = [cache_layouts(each.spec, cache_dtype, each.dtype, block_size) for each in decoders]
+    formats = [format_name(cache_dtype, each.dtype) for each in decoders]
     speculation = config.speculation.resolve()
     members = groups_beside(spec, None if speculation is None else speculation.method)
     scheduler = config.scheduler.for_device(gpu=target.device.type == "cuda")
     groups = KVGroups(members.windows, scheduler.max_num_batched_tokens)
-    in_slot = members.bytes_per_slot(spec, layouts[0].name)
+    in_slot = members.bytes_per_slot(spec, formats[0])
     if draft is not None:
-        in_slot += draft.spec.kv_bytes_per_token(layouts[1].name)
+        in_slot += draft.spec.kv_bytes_per_token(formats[1])
     block_bytes = block_size * int(in_slot)
     num_blocks = plan_num_blocks(
         config.cache,
@@ -236,11 +241,11 @@ def _allocate_caches(
         max_num_seqs=scheduler.max_num_seqs,
         device=target.device,
     )
-    kv = KVTensors(spec.num_layers, num_blocks, layouts[0], target.device, members.layers)
+    kv = KVTensors(layouts[0], num_blocks, target.device, members.layers)
     draft_kv = None
     if draft is not None:
-        draft_kv = KVTensors(draft.spec.num_layers, num_blocks, layouts[1], draft.device)
-    bytes_per_token = sum(map(_kv_bytes_per_token, decoders, layouts))
+        draft_kv = KVTensors(layouts[1], num_blocks, draft.device)
+    bytes_per_token = sum(map(_kv_bytes_per_token, decoders, formats))
     return _Caches(kv, draft_kv, bytes_per_token, groups, block_bytes)
 
 
@@ -255,18 +260,12 @@ def _open_transfers(
     memory = BlockBytes(kv.block_tensors())
     size, length = config.cache.block_size, memory.block_bytes
     kind = BlockKind(model_id, memory.format, size, length, key_bytes)
-    on_gpu = kv.keys[0].device.type != "cpu"
+    on_gpu = kv.block_tensors()[0].device.type != "cpu"
     return open_transfers(config.tiers, memory, kind, on_gpu=on_gpu)
 
 
-def kv_layout(model: Decoder, name: KVCacheDtype, block_size: int) -> KVLayout:
-    """How the cache of a model lies in memory. Raises ConfigError as ``make_layout``."""
-    attention = next(layer.attention for layer in model.spec.layers if layer.attention)
-    return make_layout(name, model.dtype, block_size, attention.kv_heads, attention.key_dim)
-
-
-def _kv_bytes_per_token(model: Decoder, layout: KVLayout) -> int:
-    return int(model.spec.kv_bytes_per_token(layout.name))
+def _kv_bytes_per_token(model: Decoder, format_: str) -> int:
+    return int(model.spec.kv_bytes_per_token(format_))
 
 
 def _max_model_len(wanted: int | None, model: ModelSpec) -> int:

@@ -29,12 +29,12 @@ def naive_logits(
     """Logits at every position of one sequence, float32 ``[tokens, vocab]``.
 
     Args:
-        layout: Keys and values are seen as a cache of this layout would show them.
+        layout: Keys and values are seen as a cache of this format would show them.
     """
     with torch.inference_mode():
         tokens = torch.tensor(token_ids, device=model.device)
         positions = torch.arange(len(token_ids), device=model.device)
-        attention = ReferenceAttention(model.spec.sliding_windows, layout)
+        attention = _attention(model, layout)
         states = FreshStates(model.state_shapes, len(token_ids), model.device)
         return model.logits(model.forward(tokens, positions, attention, states=states))
 
@@ -99,11 +99,16 @@ def embed_naive(model: Decoder, token_ids: Sequence[int], pooling: Pooling) -> l
     with torch.inference_mode():
         tokens = torch.tensor(token_ids, device=model.device)
         positions = torch.arange(len(token_ids), device=model.device)
-        attention = ReferenceAttention(model.spec.sliding_windows)
+        attention = _attention(model)
         hidden = model.forward(tokens, positions, attention).double()  # [tokens, hidden]
         chosen = {"last": hidden[-1], "cls": hidden[0], "mean": hidden.mean(0)}[pooling.kind]
         vector = chosen[: pooling.size]
         return (vector / vector.norm() if pooling.normalise else vector).tolist()
+
+
+def _attention(model: Decoder, layout: KVLayout | None = None) -> ReferenceAttention:
+    specs = [layer.attention for layer in model.spec.each_layer()]
+    return ReferenceAttention(model.spec.sliding_windows, layout, specs)
 
 
 def _token_ids(allowed: AllowedTokens) -> frozenset[int]:

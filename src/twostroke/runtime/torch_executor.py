@@ -59,9 +59,7 @@ class TorchExecutor:
         self._profiler = profiler
         if model.device.type != "cpu":
             profiler.use_clock(clock_of(model.device))
-        self._loaded: _Loaded | None = _Loaded(
-            model, kv, attention_backend(model.spec, kv.keys, kv.values, kv.layout, kv.groups)
-        )
+        self._loaded: _Loaded | None = _Loaded(model, kv, attention_backend(model.spec, kv))
         library = load_library() if model.device.type == "cpu" else None
         self._sampler = Sampler(
             info.vocab_size, model.device, None if library is None else compiled_peaks(library)

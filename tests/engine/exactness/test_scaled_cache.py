@@ -23,7 +23,7 @@ from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.loading import kv_layout, load_torch_executor
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 
@@ -141,14 +141,14 @@ def test_pilot_answers_as_the_plain_form(name: KVCacheDtype) -> None:
         results = llm.generate(prompts, wanted)
         executor = llm.engine.executor
         assert isinstance(executor, TorchExecutor)
-        assert executor.info.kv_cache_dtype == name == executor.kv.layout.name
+        assert executor.info.kv_cache_dtype == name == executor.kv.format
         for prompt, result in zip(prompts, results, strict=True):
             expected, _ = generate_naive(
                 executor.model,
                 prompt,
                 wanted,
                 eos_token_ids=llm.engine.info.eos_token_ids,
-                layout=kv_layout(executor.model, name, 16),
+                layout=executor.kv.layouts[0].tensors[0],
             )
             assert result.outputs[0].token_ids == expected
 

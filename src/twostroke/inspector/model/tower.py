@@ -102,8 +102,8 @@ def draw_tower(name: str, model: ModelSpec, weights: str, kv_cache: str, ranks: 
     for run, layer in enumerate(model.layers):
         storey = _storey("layer", runs[run], layer.count, first)
         _describe_layer(storey, layer)
-        if layer.attention:
-            storey.kv_bytes_per_token = layer.attention.cached_bits(cached, ranks) / 8
+        if layer.caching:
+            storey.kv_bytes_per_token = layer.caching.cached_bits(cached, ranks) / 8
         storeys.append(storey)
         first += layer.count
     below = [_storey(title, [part], 0, 0) for title, part in ends if part.group == "embedding"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,18 @@ class AttentionMetadata:
     def query_lens(self) -> IntArray:
         """``[requests]``, tokens of each request in this step."""
         return np.diff(self.query_start)
+
+
+class LatentForm(NamedTuple):
+    """How latents are attended to: every query head sees one row for each token.
+
+    Attributes:
+        values: How many elements of a row, the first ones, are the values.
+        scale: Of the scores.
+    """
+
+    values: int
+    scale: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +105,22 @@ class Attention(Protocol):
         """What the compiled pass reads and writes, or ``None`` where it cannot run."""
         ...
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+    ) -> Tensor:
         """Attend causally.
 
         Args:
             layer: Index of the layer.
-            query: ``[tokens, heads, head_dim]``, rotated.
-            key: ``[tokens, kv_heads, head_dim]``, rotated; ``value`` the same.
+            query: ``[tokens, heads, key_dim]``, rotated.
+            key: ``[tokens, kv_heads, key_dim]``, rotated. Of a latent layer its latents ``[tokens,
+                1, width]``, and queries are as wide. ``None``: those of the layer whose cache it
+                shares, which has been called before.
+            value: ``[tokens, kv_heads, value_dim]``; ``None`` where there is no key, and in a
+                latent layer, whose values are the first elements of its latents.
 
         Returns:
-            ``[tokens, heads, head_dim]``, owned by the caller.
+            ``[tokens, heads, value_dim]``, owned by the caller.
         """
         ...
 

@@ -60,7 +60,7 @@ class CompiledBackend:
         fits = layout.head_dim % 16 == 0 and layout.head_dim <= MAX_HEAD_DIM
         known = layout.name in CACHE_FORMATS or layout.dtype is layout.read_dtype
         computes = layout.read_dtype in (torch.float32, torch.bfloat16)
-        return fits and known and computes and keys.device.type == "cpu"
+        return fits and known and computes and keys.is_contiguous() and keys.device.type == "cpu"
 
     def prepare(self, metadata: AttentionMetadata) -> CompiledAttention:
         """Point the call at this step's tables."""
@@ -82,10 +82,13 @@ class CompiledAttention:
     metadata: AttentionMetadata
     layout: KVLayout
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+    ) -> Tensor:
         cache, call = self.kernel_cache.layers[layer], self.kernel_cache.call
-        self.layout.write(cache.keys, self.metadata.slots, key)
-        self.layout.write(cache.values, self.metadata.slots, value)
+        if key is not None and value is not None:
+            self.layout.write(cache.keys, self.metadata.slots, key)
+            self.layout.write(cache.values, self.metadata.slots, value)
         out = torch.empty(query.shape, dtype=query.dtype)
         call.keys, call.values = cache.keys.data_ptr(), cache.values.data_ptr()
         call.window = cache.window

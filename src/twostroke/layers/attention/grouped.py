@@ -1,8 +1,8 @@
-"""Attention of models whose layers have different block tables: a backend for each group."""
+"""Attention of models whose layers differ in block table or shape: a backend for each kind."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -19,52 +19,62 @@ from twostroke.layers.attention.base import (
 
 
 class GroupedBackend:
-    """See ``AttentionBackend``; ``metadata.groups`` says what each group's backend is given.
+    """See ``AttentionBackend``; ``metadata.groups`` has the block tables, where there are several.
 
     Args:
-        backends: One for each group, for its layers alone.
-        layers: The indices of each group's layers.
+        backends: One for each kind, for its layers alone.
+        layers: The indices of each kind's layers.
+        tables: Which block table each kind reads.
     """
 
     def __init__(
-        self, backends: Sequence[AttentionBackend], layers: Sequence[Sequence[int]]
+        self,
+        backends: Sequence[AttentionBackend],
+        layers: Sequence[Sequence[int]],
+        tables: Sequence[int],
     ) -> None:
         self._backends = backends
+        self._tables = tables
         places = {
-            layer: (group, index)
-            for group, members in enumerate(layers)
+            layer: (kind, index)
+            for kind, members in enumerate(layers)
             for index, layer in enumerate(members)
         }
-        self._places = [places[layer] for layer in range(len(places))]
+        self._places = dict(sorted(places.items()))
         self._caches: list[LayerCache] | None = None  # of all layers in order
 
     def prepare(self, metadata: AttentionMetadata) -> GroupedAttention:
-        pairs = zip(self._backends, metadata.groups, strict=True)
-        attentions = [backend.prepare(group) for backend, group in pairs]
+        tables = metadata.groups or [metadata]
+        attentions = [
+            backend.prepare(tables[table]) for backend, table in zip(self._backends, self._tables)
+        ]
         return GroupedAttention(attentions, self._places, self._kernel_cache(attentions))
 
     def _kernel_cache(self, attentions: Sequence[Attention]) -> KernelCache | None:
-        """The groups' caches together, if all of them have one."""
-        groups = [cache for each in attentions if (cache := each.kernel_cache) is not None]
-        if len(groups) < len(attentions):
+        """The kinds' caches together, if all of them have one."""
+        kinds = [cache for each in attentions if (cache := each.kernel_cache) is not None]
+        if len(kinds) < len(attentions):
             return None
+        places = self._places.values()
         if self._caches is None:
-            self._caches = [groups[group].layers[index] for group, index in self._places]
+            self._caches = [kinds[kind].layers[index] for kind, index in places]
         runs = [
-            LayerRun(len(list(layers)), groups[group].call, groups[group].slots)
-            for group, layers in groupby(group for group, _ in self._places)
+            LayerRun(len(list(layers)), kinds[kind].call, kinds[kind].slots)
+            for kind, layers in groupby(kind for kind, _ in places)
         ]
-        return KernelCache(groups[0].call, self._caches, groups[0].slots, runs)
+        return KernelCache(kinds[0].call, self._caches, kinds[0].slots, runs)
 
 
 @dataclass(slots=True)
 class GroupedAttention:
     """Attention of one step, see ``Attention``."""
 
-    groups: Sequence[Attention]
-    places: Sequence[tuple[int, int]]
+    kinds: Sequence[Attention]
+    places: Mapping[int, tuple[int, int]]
     kernel_cache: KernelCache | None
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        group, index = self.places[layer]
-        return self.groups[group](index, query, key, value)
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+    ) -> Tensor:
+        kind, index = self.places[layer]
+        return self.kinds[kind](index, query, key, value)

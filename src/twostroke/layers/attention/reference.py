@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from twostroke.layers.kv_layout import KVLayout
+from twostroke.model_spec.layer_specs import AttentionSpec
 
 
 class ReferenceAttention:
@@ -18,22 +19,30 @@ class ReferenceAttention:
 
     Args:
         sliding_windows: Per layer, how many of the latest tokens a token sees; ``None`` is all.
-        layout: Keys and values are seen as a cache of this layout would show them.
+        layout: Keys and values are seen as a cache of this format would show them.
+        specs: Per layer, where some share a cache or have latents. Valid for one pass.
     """
 
     kernel_cache = None
 
     def __init__(
-        self, sliding_windows: Sequence[int | None], layout: KVLayout | None = None
+        self,
+        sliding_windows: Sequence[int | None],
+        layout: KVLayout | None = None,
+        specs: Sequence[AttentionSpec | None] = (),
     ) -> None:
         self._windows = sliding_windows
         self._layout = layout
+        self._specs = specs
+        self._seen: dict[int, tuple[Tensor, Tensor]] = {}  # by layer: keys and values
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        tokens, heads, head_dim = query.shape
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+    ) -> Tensor:
+        tokens, heads, _ = query.shape
+        spec = self._specs[layer] if self._specs else None
+        key, value = self._seen[layer] = self._as_read(spec, key, value)
         group = heads // key.shape[1]
-        if self._layout is not None:
-            key, value = self._layout.as_read(key), self._layout.as_read(value)
         q = query.float().transpose(0, 1)  # [heads, tokens, head_dim]
         k = key.float().repeat_interleave(group, dim=1).transpose(0, 1)
         v = value.float().repeat_interleave(group, dim=1).transpose(0, 1)
@@ -43,6 +52,24 @@ class ReferenceAttention:
         window = self._windows[layer]
         if window is not None:
             hidden = hidden | (distance >= window)
+        head_dim = spec.key_dim if spec is not None else query.shape[-1]
         scores = q @ k.transpose(1, 2) / head_dim**0.5  # [heads, queries, keys]
         weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
-        return (weights @ v).transpose(0, 1).to(query.dtype)  # [tokens, heads, head_dim]
+        return (weights @ v).transpose(0, 1).to(query.dtype)  # [tokens, heads, value_dim]
+
+    def _as_read(
+        self, spec: AttentionSpec | None, key: Tensor | None, value: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if key is None:
+            assert spec is not None and spec.shares is not None, "a layer without keys shares some"
+            return self._seen[spec.shares]
+        as_read = self._layout.as_read if self._layout is not None else _unchanged
+        key = as_read(key)
+        if value is not None:
+            return key, as_read(value)
+        assert spec is not None and spec.latent is not None, "a layer without values has latents"
+        return key, key[..., : spec.latent.value]
+
+
+def _unchanged(rows: Tensor) -> Tensor:
+    return rows

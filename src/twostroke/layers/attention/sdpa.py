@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.layers.attention.base import AttentionMetadata, IntArray
+from twostroke.layers.attention.base import AttentionMetadata, IntArray, LatentForm
 from twostroke.layers.kv_layout import KVLayout, plain_layout
 
 # Up to this many query tokens a request joins a padded batch.
@@ -29,10 +29,13 @@ class SdpaBackend:
     """Attention over a paged cache, see ``AttentionBackend``.
 
     Args:
-        keys: Per layer ``[blocks, ...]``, owned by the caller; ``values`` the same.
+        keys: Per layer ``[blocks, ...]``, owned by the caller; ``values`` the same. Layers that
+            share a cache are given the same ones.
         num_heads: Query heads, a multiple of ``kv_heads``.
         sliding_windows: Per layer, how many of the latest tokens a token sees; ``None`` is all.
-        layout: How a block lies in memory; by default as plain numbers.
+        layout: How a block of keys lies in memory; by default as plain numbers.
+        value_layout: The same of values; by default as keys.
+        latent: Of layers that have latents instead, which are ``keys``.
     """
 
     def __init__(
@@ -42,9 +45,12 @@ class SdpaBackend:
         num_heads: int,
         sliding_windows: Sequence[int | None],
         layout: KVLayout | None = None,
+        value_layout: KVLayout | None = None,
+        latent: LatentForm | None = None,
     ) -> None:
-        self._caches = list(zip(keys, values))
         self._layout = layout or plain_layout(keys[0])
+        pairs = list(zip(keys, values))
+        self._caches = _Caches(pairs, self._layout, value_layout or self._layout, latent)
         self._block_size = self._layout.block_size
         self._group = num_heads // self._layout.kv_heads
         self._windows = tuple(sliding_windows)
@@ -57,7 +63,7 @@ class SdpaBackend:
             for window in dict.fromkeys(self._windows):
                 batch.contexts[window] = self._context(metadata, requests, query_len, window)
             batches.append(batch)
-        return SdpaAttention(metadata.slots, batches, self._caches, self._layout, self._windows)
+        return SdpaAttention(metadata.slots, batches, self._caches, self._windows)
 
     def _context(
         self, metadata: AttentionMetadata, requests: IntArray, query_len: int, window: int | None
@@ -65,13 +71,12 @@ class SdpaBackend:
         size, device, dtype = self._block_size, metadata.slots.device, self._layout.read_dtype
         context = metadata.context_lens[requests]  # [requests]
         start = context - query_len
-        if (
+        is_fresh = (
             len(requests) == 1
             and start[0] == 0
             and query_len > 1
             and (window is None or query_len <= window)
-        ):
-            return _Context(None, query_len, None)
+        )
         oldest = np.zeros_like(start) if window is None else np.maximum(start - window + 1, 0)
         first, last = oldest // size, (context - 1) // size
         # Clamped to the request's own last block: any other block might hold what a failing request
@@ -80,6 +85,8 @@ class SdpaBackend:
         blocks = metadata.block_table[requests[:, None], columns]  # [requests, blocks]
         num_keys = int((context - first * size).max())
         blocks_on_device = torch.from_numpy(blocks.astype(np.int64).reshape(-1)).to(device)
+        if is_fresh:
+            return _Context(blocks_on_device, query_len, None, is_fresh)
         unmasked = query_len == 1 and bool((context - first * size == num_keys).all())
         if unmasked and (window is None or bool((oldest == first * size).all())):
             return _Context(blocks_on_device, num_keys, None)
@@ -106,14 +113,16 @@ class _Context:
     """What a batch of requests reads.
 
     Attributes:
-        blocks: ``[requests * blocks]``; ``None`` is the step's own keys, causally.
+        blocks: ``[requests * blocks]``.
         num_keys: Keys of each request, from its first block on.
         mask: Additive, ``[requests, 1, queries, keys]``.
+        is_fresh: Whether all that one request sees are the keys of this step, causally.
     """
 
-    blocks: Tensor | None
+    blocks: Tensor
     num_keys: int
     mask: Tensor | None
+    is_fresh: bool = False
 
 
 @dataclass(slots=True)
@@ -129,6 +138,49 @@ class _Batch:
     contexts: dict[int | None, _Context] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Caches:
+    """Keys and values of each layer; of latent layers, their latents in place of both."""
+
+    layers: Sequence[tuple[Tensor, Tensor]]
+    key_layout: KVLayout
+    value_layout: KVLayout
+    latent: LatentForm | None
+
+    @property
+    def value_dim(self) -> int:
+        return self.value_layout.head_dim if self.latent is None else self.latent.values
+
+    @property
+    def scale(self) -> float | None:
+        return None if self.latent is None else self.latent.scale
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor | None) -> None:
+        keys, values = self.layers[layer]
+        self.key_layout.write(keys, slots, key)
+        if value is not None:
+            self.value_layout.write(values, slots, value)
+
+    def as_read(self, key: Tensor, value: Tensor | None) -> tuple[Tensor, Tensor]:
+        key = self.key_layout.as_read(key)
+        if value is not None:
+            return key, self.value_layout.as_read(value)
+        return key, key[..., : self.value_dim]
+
+    def gather(self, layer: int, batch: _Batch, context: _Context) -> tuple[Tensor, Tensor]:
+        """Keys and values of a batch, ``[requests, keys, kv_heads, width]`` each."""
+        keys, values = self.layers[layer]
+        key = _of_requests(self.key_layout.read(keys, context.blocks), batch, context)
+        if self.latent is not None:
+            return key, key[..., : self.value_dim]
+        value = self.value_layout.read(values, context.blocks)
+        return key, _of_requests(value, batch, context)
+
+
+def _of_requests(blocks: Tensor, batch: _Batch, context: _Context) -> Tensor:
+    return blocks.view(batch.num_requests, -1, *blocks.shape[2:])[:, : context.num_keys]
+
+
 class SdpaAttention:
     """Attention of one step, see ``Attention``."""
 
@@ -138,91 +190,85 @@ class SdpaAttention:
         self,
         slots: Tensor,
         batches: list[_Batch],
-        caches: list[tuple[Tensor, Tensor]],
-        layout: KVLayout,
+        caches: _Caches,
         windows: tuple[int | None, ...],
     ) -> None:
         self._slots = slots
         self._batches = batches
         self._caches = caches
-        self._layout = layout
         self._windows = windows
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        keys, values = self._caches[layer]
-        self._layout.write(keys, self._slots, key)
-        self._layout.write(values, self._slots, value)
-        window = self._windows[layer]
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+    ) -> Tensor:
+        if key is not None:
+            self._caches.write(layer, self._slots, key, value)
         if len(self._batches) == 1 and isinstance(self._batches[0].rows, slice):
-            return self._attend(layer, self._batches[0], window, query, key, value)
-        out = torch.empty_like(query)
+            return self._attend(layer, self._batches[0], query, key, value)
+        out = query.new_empty(*query.shape[:-1], self._caches.value_dim)
         for batch in self._batches:
             rows = batch.rows
-            out[rows] = self._attend(layer, batch, window, query[rows], key[rows], value[rows])
+            own_key, own_value = (None if own is None else own[rows] for own in (key, value))
+            out[rows] = self._attend(layer, batch, query[rows], own_key, own_value)
         return out
 
     def _attend(
-        self,
-        layer: int,
-        batch: _Batch,
-        window: int | None,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        self, layer: int, batch: _Batch, query: Tensor, key: Tensor | None, value: Tensor | None
     ) -> Tensor:
-        context = batch.contexts[window]
-        if context.blocks is None:
-            key, value = self._layout.as_read(key), self._layout.as_read(value)
-            return _attend_chunk(query, key, value, None, is_causal=True)
-        gathered = [
-            self._layout.read(cache, context.blocks).view(batch.num_requests, -1, *key.shape[1:])[
-                :, : context.num_keys
-            ]
-            for cache in self._caches[layer]
-        ]  # [requests, keys, kv_heads, head_dim]
-        if batch.query_len > FEW_TOKENS:
-            return _attend_chunk(
-                query, gathered[0][0], gathered[1][0], context.mask, is_causal=False
-            )
-        return _attend_few(query, gathered[0], gathered[1], context.mask, batch.query_len)
+        context, caches = batch.contexts[self._windows[layer]], self._caches
+        if context.is_fresh and key is not None:  # what was just written need not be gathered
+            own_keys, own_values = caches.as_read(key, value)
+            return _attend_chunk(query, own_keys, own_values, context, caches.scale)
+        keys, values = caches.gather(layer, batch, context)
+        if batch.query_len > FEW_TOKENS or context.is_fresh:
+            return _attend_chunk(query, keys[0], values[0], context, caches.scale)
+        return _attend_few(query, keys, values, context.mask, batch.query_len, caches.scale)
 
 
 def _attend_chunk(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool
+    query: Tensor, key: Tensor, value: Tensor, context: _Context, scale: float | None
 ) -> Tensor:
     """Attention of one request.
 
-    Query ``[queries, heads, head_dim]``, key and value ``[keys, kv_heads, head_dim]``.
+    Query ``[queries, heads, key_dim]``, key ``[keys, kv_heads, key_dim]``, value ``[keys, kv_heads,
+    value_dim]``.
     """
-    queries, heads, head_dim = query.shape
-    num_keys, kv_heads, _ = key.shape
+    queries, heads, key_dim = query.shape
+    num_keys, kv_heads, value_dim = value.shape
     group = heads // kv_heads
     # KV heads take the batch dimension, so that sharing one among a group of queries needs no copy.
-    q = query.view(queries, kv_heads, group, head_dim).permute(1, 2, 0, 3)
-    k = key.transpose(0, 1).unsqueeze(1).expand(kv_heads, group, num_keys, head_dim)
-    v = value.transpose(0, 1).unsqueeze(1).expand(kv_heads, group, num_keys, head_dim)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_causal)
-    return out.permute(2, 0, 1, 3).reshape(queries, heads, head_dim)
+    q = query.view(queries, kv_heads, group, key_dim).permute(1, 2, 0, 3)
+    k = key.transpose(0, 1).unsqueeze(1).expand(kv_heads, group, num_keys, key_dim)
+    v = value.transpose(0, 1).unsqueeze(1).expand(kv_heads, group, num_keys, value_dim)
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=context.mask, is_causal=context.is_fresh, scale=scale
+    )
+    return out.permute(2, 0, 1, 3).reshape(queries, heads, value_dim)
 
 
 def _attend_few(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, query_len: int
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    query_len: int,
+    scale: float | None,
 ) -> Tensor:
     """Attention of requests of ``query_len`` tokens each.
 
-    Query ``[tokens, heads, head_dim]``, key and value ``[requests, keys, kv_heads, head_dim]``.
+    Query ``[tokens, heads, key_dim]``, key and value ``[requests, keys, kv_heads, width]``.
     """
-    tokens, heads, head_dim = query.shape
-    requests, _, kv_heads, _ = key.shape
+    tokens, heads, key_dim = query.shape
+    requests, _, kv_heads, value_dim = value.shape
     group = heads // kv_heads
     # The heads of a group become rows of one matrix product with the KV head that they share.
-    q = query.view(requests, query_len, kv_heads, group, head_dim).transpose(1, 2)
-    q = q.reshape(requests, kv_heads, query_len * group, head_dim)
+    q = query.view(requests, query_len, kv_heads, group, key_dim).transpose(1, 2)
+    q = q.reshape(requests, kv_heads, query_len * group, key_dim)
     out = F.scaled_dot_product_attention(
-        q, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask
+        q, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask, scale=scale
     )
-    out = out.view(requests, kv_heads, query_len, group, head_dim).transpose(1, 2)
-    return out.reshape(tokens, heads, head_dim)
+    out = out.view(requests, kv_heads, query_len, group, value_dim).transpose(1, 2)
+    return out.reshape(tokens, heads, value_dim)
 
 
 def _batch_requests(metadata: AttentionMetadata, block_size: int) -> list[tuple[IntArray, int]]:

@@ -30,26 +30,32 @@ class AttentionKind:
     key_norm: str = ""
 
     def is_in(self, layer: LayerSpec) -> bool:
-        return layer.attention is not None
+        return layer.attention is not None and layer.attention.latent is None
 
     def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
         spec = _spec_of(layer)
-        query, kv = spec.heads * spec.key_dim, spec.kv_heads * spec.key_dim
+        outputs = [(self.query, spec.heads * spec.key_dim)]
+        norms = [("q_norm", self.query_norm)]
+        if spec.shares is None:
+            outputs.append((self.key, spec.kv_heads * spec.key_dim))
+            outputs.append((self.value, spec.kv_heads * spec.value_dim))
+            norms.append(("k_norm", self.key_norm))
         parameters = [vector_parameter("input_norm", self.norm, hidden)]
-        outputs = [(self.query, query), (self.key, kv), (self.value, kv)]
         parameters += linear_parameters("qkv", outputs, hidden, spec.qkv_bias)
         if spec.qk_norm:
-            parameters.append(vector_parameter("q_norm", self.query_norm, spec.key_dim))
-            parameters.append(vector_parameter("k_norm", self.key_norm, spec.key_dim))
-        output = [(self.output, hidden)]
-        return parameters + linear_parameters("output", output, query, spec.output_bias)
+            parameters += [vector_parameter(name, own, spec.key_dim) for name, own in norms]
+        output, attended = [(self.output, hidden)], spec.heads * spec.value_dim
+        return parameters + linear_parameters("output", output, attended, spec.output_bias)
 
     def build(self, layer: LayerSpec, parts: BranchParts) -> AttentionBranch:
         return AttentionBranch(_spec_of(layer), parts)
 
 
 class AttentionBranch:
-    """``x + output(attention(qkv(norm(x))))``, see ``Branch``."""
+    """``x + output(attention(qkv(norm(x))))``, see ``Branch``.
+
+    Without keys and values where it shares those of another layer.
+    """
 
     mixes_tokens = True
     state: tuple[StateShape, ...] = ()
@@ -57,13 +63,14 @@ class AttentionBranch:
     def __init__(self, spec: AttentionSpec, parts: BranchParts) -> None:
         self._index = parts.index
         self._profiler = parts.profiler
-        self._heads, self._kv_heads, self._head_dim = spec.heads, spec.kv_heads, spec.key_dim
+        self._spec = spec
+        self._kv_heads = spec.kv_heads if spec.shares is None else 0
         self._norm = parts.norm("input_norm")
         self._qkv, self._output = parts.linear("qkv"), parts.linear("output")
         self._qk_norm = _qk_norm(spec, parts) if spec.qk_norm else None
 
     def __call__(self, x: Tensor, step: PassInputs, rows: Tensor | None) -> Tensor:
-        attended = self._attend(self._norm(x), step)  # [tokens, heads * head_dim]
+        attended = self._attend(self._norm(x), step)  # [tokens, heads * value_dim]
         if rows is not None:
             attended, x = attended[rows], x[rows]
         with self._profiler.measure(GEMM):
@@ -74,30 +81,35 @@ class AttentionBranch:
         return self._qkv, self._output
 
     def compiled(self) -> CompiledBranch | None:
-        qkv, output = self._qkv.kernel_call, self._output.kernel_call
-        if qkv is None or output is None:
+        qkv, output, spec = self._qkv.kernel_call, self._output.kernel_call, self._spec
+        is_alike = spec.shares is None and spec.key_dim == spec.value_dim == spec.rotated
+        if qkv is None or output is None or not is_alike:
             return None
-        return CompiledBranch("attention", self._norm, qkv, output, self._qk_norm)
+        return CompiledBranch("attention", self._norm, qkv, output, spec.key_dim, self._qk_norm)
 
     def _attend(self, x: Tensor, step: PassInputs) -> Tensor:
-        tokens, rotated = x.shape[0], self._heads + self._kv_heads
+        tokens, spec = x.shape[0], self._spec
+        rotated = spec.heads + self._kv_heads
         with self._profiler.measure(GEMM):
-            qkv = self._qkv(x)
-        heads = qkv.view(tokens, rotated + self._kv_heads, self._head_dim)  # query, key, value
-        qk = heads[:, :rotated]
+            qkv = self._qkv(x)  # query, key, value
+        qk = qkv[:, : rotated * spec.key_dim].view(tokens, rotated, spec.key_dim)
         if self._qk_norm is not None:
             qk = self._qk_norm(qk)
-        qk = step.rotation.apply(qk)
-        query, key, value = qk[:, : self._heads], qk[:, self._heads :], heads[:, rotated:]
+        qk = step.rotations[spec.rotated].apply(qk)
+        query, key, value = qk[:, : spec.heads], None, None
+        if self._kv_heads:
+            key = qk[:, spec.heads :]
+            value = qkv[:, rotated * spec.key_dim :].view(tokens, self._kv_heads, spec.value_dim)
         with self._profiler.measure(ATTENTION):
             return step.attention(self._index, query, key, value).reshape(tokens, -1)
 
 
 def _qk_norm(spec: AttentionSpec, parts: BranchParts) -> RMSNorm:
     """One row per head: queries and keys are normalized, and later rotated, in one go."""
-    query, key = parts.tensor("q_norm"), parts.tensor("k_norm")  # [head_dim]
-    rows = torch.cat((query.expand(spec.heads, -1), key.expand(spec.kv_heads, -1)))
-    return RMSNorm(rows, parts.norm_eps)
+    rows = [parts.tensor("q_norm").expand(spec.heads, -1)]  # [heads, key_dim]
+    if spec.shares is None:
+        rows.append(parts.tensor("k_norm").expand(spec.kv_heads, -1))
+    return RMSNorm(torch.cat(rows), parts.norm_eps)
 
 
 def _spec_of(layer: LayerSpec) -> AttentionSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,12 +25,12 @@ class PassInputs:
     """What branches read of a step besides the hidden state.
 
     Attributes:
-        rotation: Angles of its tokens.
+        rotations: Angles of its tokens, by how many elements of a head are rotated.
         attention: Called at most once per layer.
         states: Of recurrent layers.
     """
 
-    rotation: Rotation
+    rotations: Mapping[int, Rotation]
     attention: Attention
     states: LayerStates
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
@@ -104,12 +103,12 @@ def make_proposer(
         return MedusaProposer(heads)
     if draft is not None:
         model, own_kv = draft
-        drafter = _drafter(model, own_kv, own_kv.keys, own_kv.values)
+        drafter = _drafter(model, own_kv)
         return DraftModelProposer(drafter, own_kv.copy_blocks, kv.num_blocks, kv.block_size)
     if speculation.method == "early-exit":
         count = _exit_layer(speculation, target)
         first_layers = target.first_layers(count)
-        return EarlyExitProposer(_drafter(first_layers, kv, kv.keys[:count], kv.values[:count]))
+        return EarlyExitProposer(_drafter(first_layers, kv, count))
     return quoting_proposer(speculation)
 
 
@@ -146,10 +145,8 @@ def check_vocabularies(
         )
 
 
-def _drafter(
-    model: Decoder, kv: KVTensors, keys: Sequence[Tensor], values: Sequence[Tensor]
-) -> GreedyDrafter:
-    backend = attention_backend(model.spec, keys, values, kv.layout)
+def _drafter(model: Decoder, kv: KVTensors, num_layers: int | None = None) -> GreedyDrafter:
+    backend = attention_backend(model.spec, kv, num_layers)
     return GreedyDrafter(model, backend, kv.block_size)
 
 

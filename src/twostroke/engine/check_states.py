@@ -1,0 +1,30 @@
+"""What does not work beside recurrent layers: it knows of blocks, and nothing of states."""
+
+from __future__ import annotations
+
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import ConfigError
+
+
+def check_states(config: EngineConfig) -> None:
+    """Refuse what a model with recurrent layers cannot be served with.
+
+    Raises:
+        ConfigError: It names the flag.
+    """
+    tiers, leave_out = config.tiers, "leave {} out"
+    asked = [
+        ("--preemption", tiers.preemption != "recompute", "use {} recompute"),
+        ("--kv-host-memory", tiers.kv_host_memory > 0, leave_out),
+        ("--kv-disk", tiers.kv_disk is not None, leave_out),
+        ("--kv-events", tiers.kv_events, leave_out),
+        ("--admission", config.scheduler.admission != "queue", "use {} queue"),
+        ("--speculation", config.speculation.speculation is not None, leave_out),
+        ("--speculative-config", config.speculation.resolve() is not None, leave_out),
+    ]
+    for flag, is_asked, hint in asked:
+        if is_asked:
+            raise ConfigError(
+                f"this model has recurrent layers, and {flag} knows nothing of their state",
+                hint=hint.format(flag),
+            )
