@@ -31,6 +31,7 @@ LOADS = st.builds(
     num_free=st.integers(0, 64),
     seconds_per_entry=SMALL,
     under_way=SMALL,
+    uncached=st.dictionaries(st.just(""), st.floats(0, 1)),
 )
 BUSY = EngineLoad(Prices(1e-4), 0.02, 2000, PromptWork(), 0, 0.1, 0.02)
 
