@@ -144,15 +144,16 @@ class BlockPool:
 
     def check_integrity(self, num_holders: dict[int, int]) -> None:
         """Assert that the pool agrees with itself and with the holders that block tables imply."""
-        free = self.free_in_order()
-        assert len(set(free)) == len(free), "a block is free twice"
-        for block, count in enumerate(self._num_holders):
-            assert count == num_holders.get(block, 0), f"block {block}: wrong number of holders"
-            assert (count == 0) == (block in set(free)), f"block {block}: free and held disagree"
+        free = set(self.free_in_order())
+        assert len(free) == self.num_free, "a block is free twice"
+        held = {block: count for block, count in enumerate(self._num_holders) if count}
+        assert held == num_holders, "tables imply other numbers of holders"
+        assert len(free) + len(held) == self.num_blocks, "a block is neither free nor held"
+        assert free.isdisjoint(held), "a block is free and held"
         indexed = {block: content for content, block in self._block_of.items()}
         assert len(indexed) == len(self._block_of), "a block has two contents"
-        for block, content in enumerate(self._content):
-            assert indexed.get(block) == content, f"block {block}: content and index disagree"
+        contents = {block: key for block, key in enumerate(self._content) if key is not None}
+        assert indexed == contents, "content and index disagree"
         assert all(self._content[block] is None for block in self._empty)
         assert all(self._content[block] not in (None, *self.pinned) for block in self._evictable)
         assert all(self._content[block] in self.pinned for block in self._kept)
