@@ -20,7 +20,7 @@ HEADER = Path(__file__).parent / "in_software.hpp"
 # Vectors that the processor does not have pass between functions of one file only: compilers
 # need not warn of it.
 PLAIN = (
-    f"{hatch_build.INSTRUCTION_SETS['avx2']} -O2 -include {shlex.quote(str(HEADER))}"
+    f"{hatch_build.INSTRUCTION_SETS['avx2']} -O1 -include {shlex.quote(str(HEADER))}"
     " -Wno-psabi -Wno-ignored-attributes"
 )
 # The last two run on every processor that runs the first two: they are not needed here.
