@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import httpx
@@ -14,8 +15,19 @@ from twostroke.server.options import ServerOptions
 USER: list[Any] = [{"role": "user", "content": "the dog"}]
 
 
+@cache
+def any_engine() -> ScriptedEngine:
+    """For calls of which only the answer is looked at."""
+    return ScriptedEngine()
+
+
 def client_for(engine: ScriptedEngine, **options: Any) -> httpx.AsyncClient:
-    app = create_app(engine.loaded_model(), ServerOptions(**options))
+    """Of the engine's one application with these options: it takes longer to make than to ask."""
+    key = repr(sorted(options.items()))
+    app = engine.applications.get(key)
+    if app is None:
+        app = create_app(engine.loaded_model(), ServerOptions(**options))
+        engine.applications[key] = app
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://test")
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from fastapi import FastAPI
+
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import SchedulerConfig
@@ -68,6 +70,7 @@ class ScriptedEngine:
     drained_with: float | None = None
     closed: bool = False
     template: str = TEMPLATE
+    applications: dict[str, FastAPI] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._tokenizer = Tokenizer(byte_level(), chat_templates={"default": self.template})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.server.http_calls import USER, client_for, post
+from tests.server.http_calls import USER, any_engine, client_for, post
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.server.foreign_fields import ADVISORY, COUNTERPARTS
@@ -34,8 +35,13 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
+@cache
+def long_engine() -> ScriptedEngine:
+    return ScriptedEngine(Script(max_model_len=4000))
+
+
 async def call(path: str, engine: ScriptedEngine | None = None, **fields: Any) -> Any:
-    async with client_for(engine or ScriptedEngine(Script(max_model_len=4000))) as client:
+    async with client_for(engine or long_engine()) as client:
         return await client.post(path, json={**BODIES[path], **fields})
 
 
@@ -69,9 +75,9 @@ async def test_what_would_change_the_answer_is_still_refused(path: str) -> None:
 
 async def test_embeddings_name_them_too() -> None:
     """The scripted engine embeds nothing, so the field is past the body's check then."""
-    answer = await post(ScriptedEngine(), "embeddings", {"input": "x", **ADVICE})
+    answer = await post(any_engine(), "embeddings", {"input": "x", **ADVICE})
     assert answer.status_code == 400 and "unknown field" not in answer.text
-    unknown = await post(ScriptedEngine(), "embeddings", {"input": "x", "plugins": []})
+    unknown = await post(any_engine(), "embeddings", {"input": "x", "plugins": []})
     assert unknown.json()["error"]["param"] == "plugins"
 
 

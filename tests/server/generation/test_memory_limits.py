@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.http_calls import USER, post
-from tests.server.scripted import ScriptedEngine
+from tests.server.http_calls import USER, any_engine, post
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from twostroke.engine.executor import ExecutorInfo
@@ -82,14 +81,14 @@ def test_too_many_copies_of_long_prompts() -> None:
 async def test_a_call_is_asked_for_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twostroke.server.generation.memory_limits.MAX_PROMPT_COPIES", 1)
     monkeypatch.setattr("twostroke.server.generation.memory_limits.MAX_SAMPLES", 0)
-    response = await post(ScriptedEngine(), "completions", {"prompt": [[1, 2]], "n": 2})
+    response = await post(any_engine(), "completions", {"prompt": [[1, 2]], "n": 2})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "n")
 
 
 async def test_a_chat_is_refused_by_its_own_field_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twostroke.server.generation.memory_limits.MAX_LOGPROB_ENTRIES", 2_000)
     body = {"messages": USER, "logprobs": True, "top_logprobs": 20, "max_tokens": 80, "n": 2}
-    response = await post(ScriptedEngine(), "chat/completions", body)
+    response = await post(any_engine(), "chat/completions", body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "top_logprobs"
 
@@ -108,6 +107,6 @@ async def test_large_answers_are_written_on_a_thread(
 
     monkeypatch.setattr(ChatResponseFormat, "complete", watched)
     body = {"messages": USER, "logprobs": True, "top_logprobs": 20, "max_tokens": 4, "n": n}
-    response = await post(ScriptedEngine(), "chat/completions", body)
+    response = await post(any_engine(), "chat/completions", body)
     assert [len(choice["logprobs"]["content"]) for choice in response.json()["choices"]] == [4] * n
     assert (threads != [threading.get_ident()]) == elsewhere

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.http_calls import USER, client_for, post
+from tests.server.http_calls import USER, any_engine, client_for, post
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core import errors
 from twostroke.core.config import SchedulerConfig
@@ -115,7 +115,7 @@ async def test_neutral_values_of_unsupported_fields_pass() -> None:
     )
     assert response.status_code == 200
     assert (
-        await post(ScriptedEngine(), "completions", {**TEXT, "n": 2, "best_of": 2})
+        await post(any_engine(), "completions", {**TEXT, "n": 2, "best_of": 2})
     ).status_code == 200
 
 
@@ -142,7 +142,7 @@ async def test_neutral_values_of_unsupported_fields_pass() -> None:
     ],
 )
 async def test_messages_say_what_to_change(path: str, body: str, message: str) -> None:
-    error = (await post(ScriptedEngine(), path, body)).json()["error"]
+    error = (await post(any_engine(), path, body)).json()["error"]
     assert message in error["message"]
     assert error["code"] == "invalid_value"
 
@@ -151,14 +151,14 @@ async def test_priority_under_its_policy() -> None:
     engine = ScriptedEngine(scheduler_config=SchedulerConfig(policy="priority"))
     assert (await post(engine, "completions", {**TEXT, "priority": 3})).status_code == 200
     assert engine.submitted[0].priority == 3
-    assert (await post(ScriptedEngine(), "completions", {**TEXT, "priority": 0})).status_code == 200
+    assert (await post(any_engine(), "completions", {**TEXT, "priority": 0})).status_code == 200
 
 
 @pytest.mark.parametrize(
     "body", ["{bad", "[]", "3", "null", "", b"\xff\xfe", '{"prompt": "\\ud800"}', "[" * 5000]
 )
 async def test_malformed_bodies(body: str | bytes) -> None:
-    response = await post(ScriptedEngine(), "completions", body)
+    response = await post(any_engine(), "completions", body)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["type"] == "invalid_request_error"
 
@@ -344,7 +344,7 @@ async def test_a_failure_is_logged_under_the_name_that_the_client_sees(
     ],
 )
 async def test_a_key_that_is_there_twice_is_refused(path: str, body: str, param: str) -> None:
-    response = await post(ScriptedEngine(), path, body)
+    response = await post(any_engine(), path, body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
 
@@ -377,6 +377,6 @@ async def test_the_culprit_is_in_the_message(
     path: str, fields: dict[str, Any], culprit: str
 ) -> None:
     body = {**(TEXT if path == "completions" else CHAT), **fields}
-    message = (await post(ScriptedEngine(), path, body)).json()["error"]["message"]
+    message = (await post(any_engine(), path, body)).json()["error"]["message"]
     assert culprit in message
     assert "text only" not in message and "(''" not in message

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.http_calls import post
-from tests.server.scripted import ScriptedEngine
+from tests.server.http_calls import any_engine, post
 
 FIELDS: dict[str, tuple[str, dict[str, Any]]] = {
     "chat/completions": ("messages", {}),
@@ -35,7 +34,7 @@ OTHERS = [
 async def message_of(route: str, part: Any, role: str = "user") -> str:
     field, fields = FIELDS[route]
     body = {field: [{"role": role, "content": [part]}], **fields}
-    response = await post(ScriptedEngine(), route, body)
+    response = await post(any_engine(), route, body)
     assert response.status_code == 400, response.text
     message: str = response.json()["error"]["message"]
     return message

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.http_calls import USER, client_for, post
+from tests.server.http_calls import USER, any_engine, client_for, post
 from tests.server.running import running_server
 from tests.server.scripted import ScriptedEngine
 from twostroke.core.operator.chat_template_config import OWN_VARIABLES
@@ -41,7 +41,7 @@ async def chat_with(*messages: dict[str, Any], **fields: Any) -> tuple[str, str 
 
 
 async def refusal(path: str, **fields: Any) -> dict[str, Any]:
-    response = await post(ScriptedEngine(), path, {**BODIES[path], **fields})
+    response = await post(any_engine(), path, {**BODIES[path], **fields})
     assert response.status_code == 400, response.text
     error: dict[str, Any] = response.json()["error"]
     return error
@@ -52,7 +52,7 @@ async def refusal(path: str, **fields: Any) -> dict[str, Any]:
 async def test_whatever_the_value_all_are_named(path: str, value: Any) -> None:
     body = {**BODIES[path], **dict.fromkeys(ADVISORY, value)}
     for stream in (False, True):
-        response = await post(ScriptedEngine(), path, {**body, "stream": stream})
+        response = await post(any_engine(), path, {**body, "stream": stream})
         assert response.status_code == 200, response.text
         assert response.headers["x-ignored-fields"] == ", ".join(ADVISORY)
 
@@ -61,14 +61,14 @@ async def test_whatever_the_value_all_are_named(path: str, value: Any) -> None:
 async def test_null_is_always_accepted_and_never_named(path: str) -> None:
     model = ChatCompletionRequest if path == "chat/completions" else CompletionRequest
     names = {*ADVISORY, *model.refused, *model.model_fields, "unheard_of"} - {"messages", "prompt"}
-    response = await post(ScriptedEngine(), path, {**dict.fromkeys(names), **BODIES[path]})
+    response = await post(any_engine(), path, {**dict.fromkeys(names), **BODIES[path]})
     assert response.status_code == 200, response.text
     assert "x-ignored-fields" not in response.headers
 
 
 async def test_the_log_names_them(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger=LOGGER):
-        await post(ScriptedEngine(), "completions", {**BODIES["completions"], "store": True})
+        await post(any_engine(), "completions", {**BODIES["completions"], "store": True})
     assert caplog.records[-1].getMessage().endswith(" ignored='store'")
 
 
@@ -145,7 +145,7 @@ async def test_variables_of_the_template() -> None:
 @pytest.mark.parametrize("path", BODIES)
 async def test_best_of(path: str) -> None:
     for accepted in ({"best_of": None}, {"best_of": 1}, {"n": 2, "best_of": 2}):
-        response = await post(ScriptedEngine(), path, {**BODIES[path], **accepted})
+        response = await post(any_engine(), path, {**BODIES[path], **accepted})
         assert response.status_code == 200, response.text
     for refused in ({"best_of": 2}, {"n": 2, "best_of": 1}, {"n": 2, "best_of": 3}):
         assert (await refusal(path, **refused))["param"] == "best_of"
@@ -153,7 +153,7 @@ async def test_best_of(path: str) -> None:
 
 async def test_no_logprobs_and_none_of_the_likeliest() -> None:
     fields = {**BODIES["chat/completions"], "logprobs": False}
-    response = await post(ScriptedEngine(), "chat/completions", {**fields, "top_logprobs": 0})
+    response = await post(any_engine(), "chat/completions", {**fields, "top_logprobs": 0})
     assert response.status_code == 200
     assert (await refusal("chat/completions", **fields, top_logprobs=1))["param"] == "top_logprobs"
 

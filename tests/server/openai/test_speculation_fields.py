@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.http_calls import USER, post
+from tests.server.http_calls import USER, any_engine, post
 from tests.server.scripted import ScriptedEngine
 from tests.server.tiny import tiny_engine
 from twostroke.core.speculation_config import SpeculationConfig
@@ -29,7 +29,7 @@ async def test_a_request_says_how_far_to_guess(given: object, taken: int | None)
 
 @pytest.mark.parametrize("given", [-1, 65, "on", 0.5])
 async def test_a_depth_out_of_range_is_refused_by_name(given: object) -> None:
-    response = await post(ScriptedEngine(), "completions", {"prompt": "x", "speculation": given})
+    response = await post(any_engine(), "completions", {"prompt": "x", "speculation": given})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "speculation"
 
@@ -47,7 +47,7 @@ async def test_a_prediction_reaches_the_engine_as_tokens(content: object) -> Non
 @pytest.mark.parametrize("prediction", ["a dog", {"type": "content"}, {"type": "x", "content": ""}])
 async def test_a_prediction_of_another_form_is_refused(prediction: object) -> None:
     body = {"messages": USER, "prediction": prediction}
-    response = await post(ScriptedEngine(), "chat/completions", body)
+    response = await post(any_engine(), "chat/completions", body)
     assert response.status_code == 400
     assert response.json()["error"]["param"].startswith("prediction")
 
@@ -107,6 +107,6 @@ async def test_a_stream_names_its_right_and_wrong_guesses(route: str) -> None:
 
 async def test_guesses_are_told_in_streams_only() -> None:
     body = {"messages": USER, "return_drafts": True}
-    response = await post(ScriptedEngine(), "chat/completions", body)
+    response = await post(any_engine(), "chat/completions", body)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "return_drafts"

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.http_calls import USER, client_for
+from tests.server.http_calls import USER, any_engine, client_for
 from tests.server.openai.tools.test_tools import HERMES, WEATHER
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.server.generation.encoding import MAX_TEXT_BYTES, VERY_LONG_TEXT
@@ -19,7 +19,7 @@ from twostroke.server.generation.encoding import MAX_TEXT_BYTES, VERY_LONG_TEXT
 async def ask(
     path: str, body: dict[str, Any], engine: ScriptedEngine | None = None
 ) -> httpx.Response:
-    async with client_for(engine or ScriptedEngine(), served_model_name=("scripted",)) as client:
+    async with client_for(engine or any_engine(), served_model_name=("scripted",)) as client:
         return await client.post(path, json=body)
 
 

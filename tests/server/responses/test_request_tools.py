@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.dialogues import events_of
-from tests.server.http_calls import client_for, post
+from tests.server.http_calls import any_engine, client_for, post
 from tests.server.responses.responding import FLAT_WEATHER, engine_that_says, last_prompt
 from tests.server.scripted import ScriptedEngine
 
@@ -30,7 +30,7 @@ async def respond(engine: ScriptedEngine, **fields: Any) -> dict[str, Any]:
 
 
 async def refusal(**fields: Any) -> dict[str, Any]:
-    answer = await post(ScriptedEngine(), "responses", {"input": "x", **fields})
+    answer = await post(any_engine(), "responses", {"input": "x", **fields})
     assert answer.status_code == 400, answer.text
     error: dict[str, Any] = answer.json()["error"]
     return error
