@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.quantization import held_out
-from twostroke.core.config import KVCacheDtype
+from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.kernels.library import load_library
 from twostroke.layers.attention.base import AttentionMetadata
 from twostroke.model_spec.model_files import resolve_model

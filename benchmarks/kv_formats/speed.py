@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
-from twostroke.core.config import KVCacheDtype
+from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.kernels.library import Library, load_library
 from twostroke.layers.attention.base import Attention, AttentionMetadata
 from twostroke.layers.attention.compiled import CompiledBackend

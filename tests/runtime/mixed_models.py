@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from tests.checkpoints import tiny_config
-from twostroke.core.config import CacheConfig, EngineConfig, KVCacheDtype, SchedulerConfig
+from twostroke.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from twostroke.core.generation_request import GenerationRequest
+from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.executor import ExecutorInfo

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from twostroke.core.config import KVCacheDtype
+from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.layers.kv_layout import KVLayout, make_layout
 from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.model_spec.spec import ModelSpec

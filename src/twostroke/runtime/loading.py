@@ -12,7 +12,6 @@ import torch
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ConfigError
-from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.core.pooling import PoolingAbility
