@@ -16,8 +16,9 @@ from tests.runtime.mixed_models import (
     mixed_spec,
     random_model,
 )
-from twostroke.core.config import KVCacheDtype, SchedulerConfig
+from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import ConfigError
+from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.layers.attention.reference import ReferenceAttention
 from twostroke.layers.recurrent_state import NO_LAYER_STATES
