@@ -85,7 +85,7 @@ async def _begin(
     params = _within_context(model.client.info, len(prompt.token_ids), params)
     limit = model.client.info.max_new_tokens
     schemas = None if tools is None else tool_schemas(functions)
-    reading = AnswerReading(model, schemas, prompt.token_ids)
+    reading = AnswerReading(model, schemas, prompt.token_ids, body.max_calls)
     if model.reasoning_parser is not None:
         params = replace(params, thinking_token_budget=body.thinking_budget)
     params = await constrained(model, body, tools, reading, params, caller.tenant)
@@ -94,7 +94,7 @@ async def _begin(
         anthropic_request_id(request_digits(request.scope)),
         model.name,
         body,
-        reading,
+        reading.make_parts(),
         fills_context=(params.max_tokens or 0) < min(body.max_tokens, limit or body.max_tokens),
     )
     call = GenerationRequest(

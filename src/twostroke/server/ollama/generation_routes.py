@@ -48,6 +48,7 @@ from twostroke.server.openai.text_completions.prompt import encode_prompts
 from twostroke.server.openai.text_completions.request import CompletionRequest
 from twostroke.server.state.served_model import ServedModel
 from twostroke.server.state.server_state import ServerState
+from twostroke.text.answer_parsing.answer_parts import AnswerParts
 
 
 def ollama_generation_router(state: ServerState) -> APIRouter:
@@ -149,7 +150,7 @@ async def _respond(
         )
     except InvalidRequestError as error:
         raise in_terms_of_ollama(chat.in_terms_of_chat(error)) from error
-    reader = PieceReader(call.reading, show_thoughts=body.think is not False)
+    reader = PieceReader(call.reading.make_parts(), show_thoughts=body.think is not False)
     answer = OllamaResponseFormat(
         make_line,
         name,
@@ -195,7 +196,7 @@ async def _respond_raw(
     answer = OllamaResponseFormat(
         generate_line,
         name,
-        PieceReader(None, show_thoughts=True),
+        PieceReader(AnswerParts(None), show_thoughts=True),
         model.tokenizer,
         num_top_logprobs=completion.logprobs,
     )

@@ -64,7 +64,8 @@ async def chat_call(
         ignored.append(BUDGET)
     for_template = {**variables.values, "tools": body.prompt_tools}
     prompt = await chat_prompt(model, body, params, for_template, request_id, caller)
-    reading = AnswerReading(model, body.callable_tools, prompt.token_ids)
+    max_calls = 1 if body.parallel_tool_calls is False else None
+    reading = AnswerReading(model, body.callable_tools, prompt.token_ids, max_calls)
     params = await constrain_answer(model, body, reading, params, caller.tenant)
     expected = await prediction(model, body)
     requests = body.engine_requests(request_id, [prompt.token_ids], params, expected)

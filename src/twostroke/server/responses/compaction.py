@@ -170,7 +170,7 @@ async def _summary(
     asked = await response_call(model, ask, chat, request_id, caller)
     run = ResponseRun(
         first_state(ask, new_id("resp"), model.name, asked.chat.params),
-        asked.chat.reading,
+        asked.chat.reading.make_parts(),
         model.tokenizer,
         called={},
         keeps_events=False,

@@ -66,7 +66,7 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         response_id = f"resp_{request_id.rpartition('-')[2]}"
         run = ResponseRun(
             first_state(body, response_id, model.name, asked.chat.params),
-            asked.chat.reading,
+            asked.chat.reading.make_parts(),
             model.tokenizer,
             called=asked.called,
             keeps_events=bool(body.background and body.stream),
