@@ -8,21 +8,13 @@ from typing import Any
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
+from twostroke.core.structured_outputs import StructuredOutputsParams
 from twostroke.server.anthropic.message_request import MessageRequest
+from twostroke.server.anthropic.names import FORMAT, NAMES
 from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.openai.tools.call_form import CallableTools, after_thought, constrain_calls
 from twostroke.server.openai.tools.request_tools import ToolFields
 from twostroke.server.state.served_model import ServedModel
-
-FORMAT = "output_config.format"
-# What the chat's code calls a field, and what this API does; the first that fits decides.
-_NAMES = (
-    (f"{PARAM}.json", f"{FORMAT}.schema"),
-    (PARAM, FORMAT),
-    ("response_format", FORMAT),
-    (".function.parameters", ".input_schema"),
-)
 
 
 async def constrained(
@@ -44,7 +36,7 @@ async def constrained(
         QueueFullError: Too many compilations wait.
     """
     output = body.output_config.format if body.output_config is not None else None
-    try:
+    with NAMES.applied():
         if output is not None:
             params = replace(params, structured_outputs=_output_form(output))
         if tools is None:
@@ -65,8 +57,6 @@ async def constrained(
         return await constrain_calls(
             model, CallableTools(places, must_call, max_calls), reading, params, tenant
         )
-    except InvalidRequestError as error:
-        raise _in_terms_of_messages(error) from error
 
 
 def _output_form(output: dict[str, Any]) -> StructuredOutputsParams:
@@ -76,14 +66,3 @@ def _output_form(output: dict[str, Any]) -> StructuredOutputsParams:
             f"{FORMAT} must have the type json_schema and a schema, an object", param=FORMAT
         )
     return StructuredOutputsParams(json=output["schema"])
-
-
-def _in_terms_of_messages(error: InvalidRequestError) -> InvalidRequestError:
-    message, param = error.message, error.param or FORMAT
-    for theirs, ours in _NAMES:
-        if theirs in param:
-            message, param = message.replace(theirs, ours), param.replace(theirs, ours)
-            break
-    # Errors of this API have no field for the place.
-    message = message if param in message else f"{param}: {message}"
-    return InvalidRequestError(message, param=param, hint=error.hint)

@@ -28,9 +28,9 @@ from twostroke.server.http.sse import run_while_connected
 from twostroke.server.openai.field_limits import RequestFields
 from twostroke.server.openai.generation_fields import Label
 from twostroke.server.responses.as_chat import (
+    NAMES,
     chat_beside_loop,
     response_call,
-    terms_of_responses,
 )
 from twostroke.server.responses.items import (
     COMPACTED,
@@ -176,7 +176,7 @@ async def _summary(
         keeps_events=False,
         on_end=lambda run: None,
     )
-    with terms_of_responses():
+    with NAMES.applied():
         generation = Generation(model, caller, request_id, asked.chat.requests, streamed=False)
     run.begin(generation)
 

@@ -12,10 +12,11 @@ from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
 from twostroke.server.generation.answer_reading import AnswerReading
+from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.openai.answer_form import (
     CLOSING_SWITCH,
     compile_answer_form,
-    in_terms_of_client,
+    form_names,
 )
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.openai.tools.request_tools import ToolChoiceFields, ToolFields
@@ -59,10 +60,8 @@ async def constrain_answer(
     single = body.parallel_tool_calls is False or (chosen is not None and chosen.name is not None)
     must_call = "required" in (choice, chosen and chosen.mode)
     calls = CallableTools(tools, must_call, 1 if single else None, _closing(body))
-    try:
+    with form_names(body.asked_forms()).applied():
         return await constrain_calls(model, calls, reading, params, tenant)
-    except InvalidRequestError as error:
-        raise in_terms_of_client(body.asked_forms(), error) from error
 
 
 def _closing(body: ChatCompletionRequest) -> Closing:
@@ -111,13 +110,12 @@ async def constrain_calls(
         thought="" if reading.thought == "channels" else reading.thought,
     )
     try:
-        compiled = await model.compile_threads.compile(form, tenant)
-    except InvalidRequestError as error:
+        with FieldNames(pairs=((f"{PARAM}.tool_calls", "tools"),)).applied():
+            compiled = await model.compile_threads.compile(form, tenant)
+    except InvalidRequestError:
         if must_call or strict or answer is not None:
             await _check_expressions(model, calls, tenant)
-            message = error.message.replace(f"{PARAM}.tool_calls", "tools")
-            param = (error.param or "tools").replace(f"{PARAM}.tool_calls", "tools")
-            raise InvalidRequestError(message, param=param, hint=error.hint) from error
+            raise
         return params  # no promise was asked for
     return replace(params, structured_outputs=compiled)
 
@@ -128,12 +126,8 @@ async def _check_expressions(model: ServedModel, calls: CallableTools, tenant: s
         if tool.custom is None or tool.custom.format is None:
             continue
         form = StructuredOutputsParams(json=json.dumps(tool.function.parameters))
-        try:
+        with FieldNames(pairs=((f"{PARAM}.json", f"tools[{place}].custom.format"),)).applied():
             await model.compile_threads.compile(form, tenant)
-        except InvalidRequestError as error:
-            param = f"tools[{place}].custom.format"
-            message = error.message.replace(f"{PARAM}.json", param)
-            raise InvalidRequestError(message, param=param, hint=error.hint) from error
 
 
 def _form(family: str, calls: CallableTools, answer: StructuredOutputsParams | None) -> str:
