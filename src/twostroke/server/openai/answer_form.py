@@ -94,10 +94,15 @@ async def compile_answer_form(
             stands.
         QueueFullError: Too many compilations wait.
     """
+    with form_names(asked).applied():
+        return await compile_form(model, params, tenant)
+
+
+async def compile_form(model: ServedModel, params: SamplingParams, tenant: str) -> SamplingParams:
+    """As above, with the engine's names of fields."""
     if params.structured_outputs is None:
         return params
-    with form_names(asked).applied():
-        compiled = await model.compile_threads.compile(params.structured_outputs, tenant)
+    compiled = await model.compile_threads.compile(params.structured_outputs, tenant)
     return replace(params, structured_outputs=compiled)
 
 
