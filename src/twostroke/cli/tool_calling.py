@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.text.answer_parsing.parser import AnswerParser
+from twostroke.text.answer_parsing.answer_parts import AnswerParts
 from twostroke.text.answer_parsing.parts import AnswerPart, CallArguments, CallStarted, Content
 from twostroke.text.tokenizer import Tokenizer
 from twostroke.tools.registry import family_of_template
@@ -65,16 +65,16 @@ class CallsInText:
         functions = [tool["function"] for tool in tools]
         schemas = {function["name"]: function.get("parameters") or {} for function in functions}
         self.needs_special_tokens = bool(tokenizer.special_texts & set(family.special_texts))
-        self._parser = AnswerParser(family.reader(schemas))
+        self._parts = AnswerParts(family.reader(schemas))
         self._calls = CallsInDeltas()
 
     def feed(self, text: str) -> str:
         """The text for the user in what the answer has gained."""
-        return self._take(self._parser.feed(text))
+        return self._take(self._parts.add(text, ended=False))
 
     def finish(self) -> tuple[str, list[AskedCall]]:
         """The rest of the text, and all calls."""
-        return self._take(self._parser.finish()), self._calls.finish()
+        return self._take(self._parts.add("", ended=True)), self._calls.finish()
 
     def _take(self, parts: Sequence[AnswerPart]) -> str:
         text = ""

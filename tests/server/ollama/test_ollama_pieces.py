@@ -33,7 +33,7 @@ PARTS = st.sampled_from(["I look. ", " \n", "x", CALL, OTHER, "<tool", "é"])
 
 def read(pieces: list[str]) -> tuple[str, list[dict[str, Any]]]:
     reading = AnswerReading(MODEL, {"get_weather": {}}, [])
-    reader = PieceReader(reading, show_thoughts=True)
+    reader = PieceReader(reading.make_parts(), show_thoughts=True)
     read = [reader.read(piece, ended=False) for piece in pieces]
     read.append(reader.read("", ended=True))
     calls = [json.loads(bytes(call.function.arguments)) for piece in read for call in piece.calls]

@@ -20,11 +20,10 @@ from twostroke.server.anthropic.content_blocks import (
 )
 from twostroke.server.anthropic.message_request import MessageRequest
 from twostroke.server.anthropic_shape import AnthropicError, anthropic_error, anthropic_status
-from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.generation.response_format import CallTokens
 from twostroke.server.http.errors import error_rule, error_text
 from twostroke.server.http.sse import event
-from twostroke.text.answer_parsing.parts import AnswerPart, Content, is_call_beyond
+from twostroke.text.answer_parsing.answer_parts import AnswerParts
 
 
 class MessageUsage(Struct, kw_only=True):
@@ -106,7 +105,7 @@ class MessageResponseFormat:
         request_id: str,
         model_name: str,
         body: MessageRequest,
-        reading: AnswerReading,
+        parts: AnswerParts,
         *,
         fills_context: bool,
     ) -> None:
@@ -114,8 +113,7 @@ class MessageResponseFormat:
         self._name = model_name
         self._stop_sequences = frozenset(body.stop_sequences or ())
         self._fills_context = fills_context
-        self._max_calls = body.max_calls
-        self._parser = reading.make_parser() if reading.parses else None
+        self._parts = parts
         thinking = body.thinking
         self._writer = BlockWriter(
             show_thoughts=thinking is None or thinking.type != "disabled",
@@ -156,11 +154,7 @@ class MessageResponseFormat:
         return Message(id=self._id, model=self._name, content=content, usage=_usage(tokens))
 
     def _read(self, text: str, *, ended: bool) -> list[BlockEvent]:
-        parts: list[AnswerPart] = [Content(text)] if text else []
-        if self._parser is not None:
-            parts = self._parser.feed(text) + (self._parser.finish() if ended else [])
-        if self._max_calls is not None:
-            parts = [part for part in parts if not is_call_beyond(part, self._max_calls)]
+        parts = self._parts.add(text, ended=ended)
         return self._writer.write(parts) + (self._writer.end() if ended else [])
 
     def _stop(self, reason: FinishReason, stopped_by: str | int | None) -> StopDelta:
@@ -169,8 +163,7 @@ class MessageResponseFormat:
             return StopDelta(full, None)
         if isinstance(stopped_by, str) and stopped_by in self._stop_sequences:
             return StopDelta("stop_sequence", stopped_by)
-        called = self._parser is not None and self._parser.num_calls > 0
-        return StopDelta("tool_use" if called else "end_turn", None)
+        return StopDelta("tool_use" if self._parts.has_calls else "end_turn", None)
 
 
 def named_event(value: Struct) -> bytes:

@@ -11,6 +11,7 @@ from pydantic import Field
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import MAX_STOP_STRINGS, SamplingParams
 from twostroke.server.anthropic.block_fields import Messages
+from twostroke.server.anthropic.names import NAMES
 from twostroke.server.anthropic.source_fields import CACHE_ALWAYS, AnthropicFields, TextFields
 from twostroke.server.anthropic.tool_fields import (
     AnthropicToolChoice,
@@ -221,19 +222,9 @@ class MessageRequest(PromptFields):
         for name in ("temperature", "top_p", "top_k"):
             if (value := getattr(self, name)) is not None:
                 values[name] = value
-        try:
+        with NAMES.applied():
             return SamplingParams(**values, stop=tuple(self.stop_sequences or ()))
-        except InvalidRequestError as error:
-            raise in_terms_of_messages(error) from error
 
 
 class CountTokensRequest(PromptFields):
     """Body of ``POST /v1/messages/count_tokens``."""
-
-
-def in_terms_of_messages(error: InvalidRequestError) -> InvalidRequestError:
-    """A refusal with the name that this API has for the field."""
-    if error.param != "stop":
-        return error
-    message = error.message.replace("stop", "stop_sequences", 1)
-    return InvalidRequestError(message, param="stop_sequences", hint=error.hint)

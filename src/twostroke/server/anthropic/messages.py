@@ -12,10 +12,11 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.gateway.caller import caller_of
-from twostroke.server.anthropic.constrained import constrained
+from twostroke.server.anthropic.answer_form import calls_of_message, output_form
 from twostroke.server.anthropic.documented import ANTHROPIC_ERRORS, stream_responses
 from twostroke.server.anthropic.message_answer import Message, MessageResponseFormat, TokensCount
 from twostroke.server.anthropic.message_request import CountTokensRequest, MessageRequest
+from twostroke.server.anthropic.names import NAMES
 from twostroke.server.anthropic.prompt import messages_prompt
 from twostroke.server.anthropic_shape import anthropic_request_id
 from twostroke.server.generation.answer_reading import AnswerReading
@@ -25,6 +26,7 @@ from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
 from twostroke.server.http.request_id import name_request, request_digits
+from twostroke.server.openai.tools.call_form import constrain_answer
 from twostroke.server.openai.tools.request_tools import tool_schemas
 from twostroke.server.state.served_model import ServedModel
 from twostroke.server.state.server_state import ServerState
@@ -85,16 +87,19 @@ async def _begin(
     params = _within_context(model.client.info, len(prompt.token_ids), params)
     limit = model.client.info.max_new_tokens
     schemas = None if tools is None else tool_schemas(functions)
-    reading = AnswerReading(model, schemas, prompt.token_ids)
+    reading = AnswerReading(model, schemas, prompt.token_ids, body.max_calls)
     if model.reasoning_parser is not None:
         params = replace(params, thinking_token_budget=body.thinking_budget)
-    params = await constrained(model, body, tools, reading, params, caller.tenant)
+    with NAMES.applied():
+        params = replace(params, structured_outputs=output_form(body))
+        calls = calls_of_message(body, tools)
+        params = await constrain_answer(model, calls, reading, params, caller.tenant)
     answer = MessageResponseFormat(
         message_id,
         anthropic_request_id(request_digits(request.scope)),
         model.name,
         body,
-        reading,
+        reading.make_parts(),
         fills_context=(params.max_tokens or 0) < min(body.max_tokens, limit or body.max_tokens),
     )
     call = GenerationRequest(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -10,13 +9,13 @@ from annotated_types import MaxLen
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from twostroke.core.errors import InvalidRequestError
 from twostroke.server.anthropic.known_tools import (
     KnownTool,
     is_server_run,
     known_tool,
     why_refused,
 )
+from twostroke.server.anthropic.names import names_of_tools
 from twostroke.server.anthropic.source_fields import CACHE_ALWAYS, AnthropicFields
 from twostroke.server.http.body_fields import FirstMistake
 from twostroke.server.http.validation_errors import explained
@@ -158,15 +157,6 @@ def chat_tools(tools: Sequence[AnthropicToolFields]) -> dict[int, ToolFields]:
     functions = {
         place: tool.as_function() for place, tool in enumerate(tools) if not tool.runs_elsewhere
     }
-    try:
+    with names_of_tools(list(functions)).applied():
         check_tools(list(functions.values()), None)
-    except InvalidRequestError as error:
-        places = list(functions)
-
-        def renamed(text: str) -> str:
-            text = re.sub(r"tools\[(\d+)\]", lambda m: f"tools[{places[int(m[1])]}]", text)
-            return text.replace("].function", "]")
-
-        param = None if error.param is None else renamed(error.param)
-        raise InvalidRequestError(renamed(error.message), param=param, hint=error.hint) from error
     return functions

@@ -11,7 +11,7 @@ from twostroke.constraints.thoughts import Thought
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.server.state.served_model import ServedModel
-from twostroke.text.answer_parsing.parser import AnswerParser
+from twostroke.text.answer_parsing.answer_parts import AnswerParts
 from twostroke.text.answer_parsing.reasoning import CLOSING, OPENING, plain_content, thought_then
 from twostroke.text.answer_parsing.source import Reader
 from twostroke.tools.base import ToolSchemas
@@ -22,11 +22,12 @@ _NUM_LAST_TOKENS = 8
 
 
 class AnswerReading:
-    """Makes a parser for each choice of one call.
+    """Makes the stream of parts of each choice of one call.
 
     Args:
         tools: The call's tools by name; ``None`` if the answer may call none.
         prompt: Token ids: its end says whether the answer begins within a thought.
+        max_calls: Of one answer; ``None``: as many as there are.
 
     Attributes:
         parses: Whether answers have other parts than content at all.
@@ -37,7 +38,11 @@ class AnswerReading:
     """
 
     def __init__(
-        self, model: ServedModel, tools: ToolSchemas | None, prompt: Sequence[int]
+        self,
+        model: ServedModel,
+        tools: ToolSchemas | None,
+        prompt: Sequence[int],
+        max_calls: int | None = None,
     ) -> None:
         family = model.tool_family
         if tools is not None and family is None:
@@ -68,8 +73,9 @@ class AnswerReading:
                 self.thought = "opened" if opened else "optional"
             read = partial(thought_then, then=read, opened=opened)
             self._markers.update((OPENING, CLOSING))
-        self._read = read
         self.parses = harmony or thinks or tools is not None
+        self._read = read if self.parses else None
+        self._max_calls = max_calls
         self._special_texts = model.tokenizer.special_texts
         self._model = model
 
@@ -93,6 +99,6 @@ class AnswerReading:
             vocab_size=self._model.client.info.vocab_size,
         )
 
-    def make_parser(self) -> AnswerParser:
-        """A parser for one choice."""
-        return AnswerParser(self._read)
+    def make_parts(self) -> AnswerParts:
+        """The parts of one choice, as its text comes."""
+        return AnswerParts(self._read, self._max_calls)

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.core.errors import InvalidRequestError
 from twostroke.server.generation.encoding import beside_loop
+from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.http.body_fields import StrictModel
 from twostroke.server.http.validation_errors import describe_validation
 from twostroke.server.ollama.generation_fields import OllamaChatRequest, OllamaGenerationFields
@@ -23,7 +24,7 @@ from twostroke.text.json_values import is_large
 T = TypeVar("T", bound=StrictModel)
 _OPTIONS = [name for name in OptionFields.model_fields if name not in CHAT_NAMES]
 # What the chat request calls a field, and what this API does; the first that fits decides.
-NAMES = (
+_PAIRS = (
     ("response_format.json_schema.schema", "format"),
     ("response_format.json_schema", "format"),
     ("response_format", "format"),
@@ -31,6 +32,22 @@ NAMES = (
     ("structured_outputs", "format"),
     *((theirs, f"options.{ours}") for ours, theirs in CHAT_NAMES.items()),
     *((name, f"options.{name}") for name in _OPTIONS),
+)
+
+
+def _tool_name(param: str) -> str | None:
+    if param.startswith("messages[") and param.endswith(".name"):
+        return f"{param.removesuffix('.name')}.tool_name"
+    return None
+
+
+NAMES = FieldNames(
+    pairs=_PAIRS,
+    placed=_tool_name,
+    sentences=True,
+    too_large_hint=(
+        "shorten the conversation, or send truncate: true to leave its oldest turns out"
+    ),
 )
 
 
@@ -83,7 +100,8 @@ def validated(request: type[T], values: Mapping[str, Any]) -> T:
         )
     except ValidationError as error:
         mistakes = [{**mistake, "loc": ("body", *mistake["loc"])} for mistake in error.errors()]
-        raise in_terms_of_ollama(describe_validation(mistakes)) from error
+        with NAMES.applied():
+            raise describe_validation(mistakes) from error
 
 
 def sampling_fields(
@@ -93,10 +111,8 @@ def sampling_fields(
     fields: dict[str, Any] = {}
     ignored: list[str] = []
     if body.options is not None:
-        try:
+        with NAMES.applied():
             fields, ignored = body.options.chat_fields(model.client.info.sampling_defaults)
-        except InvalidRequestError as error:
-            raise in_terms_of_ollama(error) from error
     if body.format == "json":
         fields["response_format"] = {"type": "json_object"}
     elif body.format:
@@ -125,27 +141,3 @@ def _thinking(model: ServedModel, body: OllamaGenerationFields) -> tuple[dict[st
         if knows:  # templates know three
             fields["reasoning_effort"] = "high" if think == "max" else think
     return fields, [] if knows else ["think"]
-
-
-def in_terms_of_ollama(error: InvalidRequestError) -> InvalidRequestError:
-    """A refusal of the chat request, with the names that this API has for its fields."""
-    if error.param is None or type(error) not in (InvalidRequestError, RequestTooLargeError):
-        return error
-    param = error.param
-    for theirs, ours in NAMES:
-        if param == theirs or param.startswith((f"{theirs}.", f"{theirs}[")):
-            param = ours + param.removeprefix(theirs)
-            break
-    if param.startswith("messages[") and param.endswith(".name"):
-        param = f"{param.removesuffix('.name')}.tool_name"
-    if isinstance(error, RequestTooLargeError):
-        refusal = error.renamed(param)
-        refusal.hint = (
-            "shorten the conversation, or send truncate: true to leave its oldest turns out"
-        )
-        return refusal
-    message = error.message.replace(error.param, param)
-    # An error of this API is a sentence alone, which has to name the field.
-    return InvalidRequestError(
-        message if param in message else f"{param}: {message}", param=param, hint=error.hint
-    )

@@ -17,7 +17,7 @@ from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
 from twostroke.server.http.request_id import name_request
 from twostroke.server.ollama.as_chat import (
-    in_terms_of_ollama,
+    NAMES,
     ollama_as_chat,
     sampling_fields,
     validated,
@@ -48,6 +48,7 @@ from twostroke.server.openai.text_completions.prompt import encode_prompts
 from twostroke.server.openai.text_completions.request import CompletionRequest
 from twostroke.server.state.served_model import ServedModel
 from twostroke.server.state.server_state import ServerState
+from twostroke.text.answer_parsing.answer_parts import AnswerParts
 
 
 def ollama_generation_router(state: ServerState) -> APIRouter:
@@ -113,10 +114,8 @@ def _completion(
 
 
 def _params(model: ServedModel, completion: CompletionRequest) -> SamplingParams:
-    try:
+    with NAMES.applied():
         return completion.to_params(model.client.info.sampling_defaults)
-    except InvalidRequestError as error:
-        raise in_terms_of_ollama(error) from error
 
 
 async def _respond(
@@ -134,7 +133,7 @@ async def _respond(
     limit = chat.max_tokens
     if body.truncate and limit is not None and limit > model.client.info.longest_request // 2:
         chat.max_tokens = None  # turns make room for an answer of common length, not for this one
-    try:
+    with NAMES.applied(), chat.field_names.applied():
         check_tokens(model, context or [], "context")
         call = await chat_call(model, chat, request_id, caller)
         (asked,) = call.requests
@@ -147,9 +146,7 @@ async def _respond(
             streamed=body.streamed,
             ignored=ignored + call.ignored,
         )
-    except InvalidRequestError as error:
-        raise in_terms_of_ollama(chat.in_terms_of_chat(error)) from error
-    reader = PieceReader(call.reading, show_thoughts=body.think is not False)
+    reader = PieceReader(call.reading.make_parts(), show_thoughts=body.think is not False)
     answer = OllamaResponseFormat(
         make_line,
         name,
@@ -178,7 +175,7 @@ async def _respond_raw(
     completion, ignored = _completion(model, body, prompt)
     params = _params(model, completion)
     request_id, caller = name_request(request.scope, "ollama"), caller_of(request.scope)
-    try:
+    with NAMES.applied():
         params = await compile_answer_form(model, completion.asked_forms(), params, caller.tenant)
         (encoded,) = await encode_prompts(model, completion, params)
         (asked,) = completion.engine_requests(request_id, [encoded.token_ids], params)
@@ -190,12 +187,10 @@ async def _respond_raw(
             streamed=body.streamed,
             ignored=ignored,
         )
-    except InvalidRequestError as error:
-        raise in_terms_of_ollama(error) from error
     answer = OllamaResponseFormat(
         generate_line,
         name,
-        PieceReader(None, show_thoughts=True),
+        PieceReader(AnswerParts(None), show_thoughts=True),
         model.tokenizer,
         num_top_logprobs=completion.logprobs,
     )

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from twostroke.server.generation.answer_reading import AnswerReading
+from twostroke.text.answer_parsing.answer_parts import AnswerParts
 from twostroke.text.answer_parsing.parts import (
     AnswerPart,
     CallArguments,
@@ -46,12 +46,12 @@ class PieceReader:
     White space before and between calls is no content. A call that was cut off is left out.
 
     Args:
-        reading: How the answer is read; ``None``: all of it is content.
+        parts: Those of the answer, as its text comes.
         show_thoughts: Whether thoughts are part of the pieces.
     """
 
-    def __init__(self, reading: AnswerReading | None, *, show_thoughts: bool) -> None:
-        self._parser = reading.make_parser() if reading is not None and reading.parses else None
+    def __init__(self, parts: AnswerParts, *, show_thoughts: bool) -> None:
+        self._parts = parts
         self._show_thoughts = show_thoughts
         self._space = ""  # that may be the beginning of a text
         self._in_text = False
@@ -65,10 +65,9 @@ class PieceReader:
         Args:
             ended: Whether this is the last of it.
         """
-        if self._parser is None:
+        if not self._parts.parses:
             return Piece(text, "", [])
-        parts = self._parser.feed(text) + (self._parser.finish() if ended else [])
-        return self._gather(parts, ended=ended)
+        return self._gather(self._parts.add(text, ended=ended), ended=ended)
 
     def _gather(self, parts: Iterable[AnswerPart], *, ended: bool) -> Piece:
         contents: list[str] = []

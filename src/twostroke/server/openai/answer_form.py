@@ -13,6 +13,7 @@ from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
 from twostroke.server.foreign_fields import Counterpart
+from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.openai.field_limits import OpenAIFields
 from twostroke.server.state.served_model import ServedModel
 
@@ -66,12 +67,18 @@ def answer_form(asked: AskedForms) -> StructuredOutputsParams | None:
         first, second = list(asked)[:2]
         message = f"{first} and {second} both say what form the answer has"
         raise InvalidRequestError(message, param=second, hint="give one of them")
-    for field, values in asked.items():
-        try:
+    for values in asked.values():
+        with form_names(asked).applied():
             return StructuredOutputsParams(**values)
-        except InvalidRequestError as error:
-            raise _in_terms_of(field, error) from error
     return None
+
+
+def form_names(asked: AskedForms) -> FieldNames:
+    """What a request calls the form that it asks for: by the field that asks."""
+    field = next(iter(asked), PARAM)
+    if field == "response_format":
+        return FieldNames(pairs=((f"{PARAM}.json", f"{SCHEMA}.schema"), (PARAM, field)))
+    return FieldNames(pairs=((f"{PARAM}.{field.removeprefix('guided_')}", field), (PARAM, field)))
 
 
 async def compile_answer_form(
@@ -87,18 +94,16 @@ async def compile_answer_form(
             stands.
         QueueFullError: Too many compilations wait.
     """
+    with form_names(asked).applied():
+        return await compile_form(model, params, tenant)
+
+
+async def compile_form(model: ServedModel, params: SamplingParams, tenant: str) -> SamplingParams:
+    """As above, with the engine's names of fields."""
     if params.structured_outputs is None:
         return params
-    try:
-        compiled = await model.compile_threads.compile(params.structured_outputs, tenant)
-    except InvalidRequestError as error:
-        raise in_terms_of_client(asked, error) from error
+    compiled = await model.compile_threads.compile(params.structured_outputs, tenant)
     return replace(params, structured_outputs=compiled)
-
-
-def in_terms_of_client(asked: AskedForms, error: InvalidRequestError) -> InvalidRequestError:
-    """The refusal of a request's form, with the name of the field that asked for it."""
-    return _in_terms_of(next(iter(asked), PARAM), error)
 
 
 def of_response_format(fields: ResponseFormatFields) -> dict[str, Any]:
@@ -130,19 +135,3 @@ def _schema_of(json_schema: Mapping[str, Any] | None) -> dict[str, Any]:
         param = f"{SCHEMA}.schema"
         raise InvalidRequestError(f"{param} must be an object, a JSON schema", param=param)
     return schema
-
-
-def _in_terms_of(field: str, error: InvalidRequestError) -> InvalidRequestError:
-    """The refusal of a form, with the name that the client's field has for it."""
-    param = error.param or PARAM
-    names = {
-        "response_format": {f"{PARAM}.json": f"{SCHEMA}.schema", PARAM: "response_format"},
-        PARAM: {},
-    }.get(field, {f"{PARAM}.{field.removeprefix('guided_')}": field, PARAM: field})
-    for ours, theirs in names.items():
-        if param.startswith(ours):
-            message = error.message.replace(ours, theirs)
-            return InvalidRequestError(
-                message, param=theirs + param.removeprefix(ours), hint=error.hint
-            )
-    return error

@@ -7,7 +7,6 @@ from functools import partial
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from twostroke.core.errors import InvalidRequestError
 from twostroke.gateway.caller import caller_of
 from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.generation.generation import Generation
@@ -49,7 +48,7 @@ def chat_router(state: ServerState) -> APIRouter:
         whole = await beside_loop(find, slow=num_chars(messages) > LONG_TEXT)
         if whole.left_out:
             body = body.model_copy(update={"messages": whole.messages})
-        try:
+        with body.field_names.applied():
             call = await chat_call(model, body, request_id, caller)
             generation = Generation(
                 model,
@@ -60,8 +59,6 @@ def chat_router(state: ServerState) -> APIRouter:
                 ignored=body.dropped_fields() + whole.left_out + call.ignored,
                 prompt_only=body.prompt_only,
             )
-        except InvalidRequestError as error:
-            raise body.in_terms_of_chat(error) from error
         answer = ChatResponseFormat(request_id, model, body, call.prompt, call.reading)
         return await generation.respond(answer, request)
 

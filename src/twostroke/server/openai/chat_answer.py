@@ -36,8 +36,7 @@ from twostroke.server.openai.tools.answer_parts import (
 from twostroke.server.openai.tools.custom_tools import ChatPart, CustomCalls
 from twostroke.server.openai.usage import ChunkUsage, Usage, context_usage, make_usage
 from twostroke.server.state.served_model import ServedModel
-from twostroke.text.answer_parsing.parser import AnswerParser
-from twostroke.text.answer_parsing.parts import is_call_beyond
+from twostroke.text.answer_parsing.answer_parts import AnswerParts
 
 
 class ChatChunkChoice(Struct, kw_only=True):
@@ -218,8 +217,7 @@ class ChatParts:
     def __init__(self, reading: AnswerReading, body: ChatCompletionRequest) -> None:
         self._reading = reading
         self._include_reasoning = body.include_reasoning is not False
-        self._max_calls = 1 if body.parallel_tool_calls is False else None
-        self._parsers: dict[int, AnswerParser] = {}
+        self._choices: dict[int, AnswerParts] = {}
         self._custom_names = body.custom_names
         self._custom: dict[int, CustomCalls] = {}
         self._thoughts: dict[int, ThoughtBudget] = {}
@@ -259,17 +257,15 @@ class ChatParts:
 
     def finish_reason(self, choice: int, reason: FinishReason) -> str:
         """Why a choice ended, once all of it has been read."""
-        parser = self._parsers.get(choice)
-        called = parser is not None and parser.num_calls > 0
+        parts = self._choices.get(choice)
+        called = parts is not None and parts.has_calls
         return "tool_calls" if called and reason is FinishReason.STOP else reason.value
 
     def _read(self, choice: int, text: str, *, ended: bool) -> Sequence[ChatPart]:
-        parser = self._parsers.get(choice)
-        if parser is None:
-            parser = self._parsers[choice] = self._reading.make_parser()
-        parts = parser.feed(text) + (parser.finish() if ended else [])
-        if self._max_calls is not None:
-            parts = [part for part in parts if not is_call_beyond(part, self._max_calls)]
+        answer = self._choices.get(choice)
+        if answer is None:
+            answer = self._choices[choice] = self._reading.make_parts()
+        parts = answer.add(text, ended=ended)
         if not self._custom_names:
             return parts
         return self._custom.setdefault(choice, CustomCalls(self._custom_names)).convert(parts)

@@ -11,10 +11,11 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.gateway.caller import Caller
 from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.generation.encoding import beside_loop
+from twostroke.server.openai.answer_form import form_names
 from twostroke.server.openai.chat_prompt import ChatPrompt, chat_prompt, prediction
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.openai.template_variables import template_variables
-from twostroke.server.openai.tools.call_form import constrain_answer
+from twostroke.server.openai.tools.call_form import calls_of_chat, constrain_answer
 from twostroke.server.state.served_model import ServedModel
 
 BUDGET = "thinking_token_budget"
@@ -64,8 +65,11 @@ async def chat_call(
         ignored.append(BUDGET)
     for_template = {**variables.values, "tools": body.prompt_tools}
     prompt = await chat_prompt(model, body, params, for_template, request_id, caller)
-    reading = AnswerReading(model, body.callable_tools, prompt.token_ids)
-    params = await constrain_answer(model, body, reading, params, caller.tenant)
+    max_calls = 1 if body.parallel_tool_calls is False else None
+    reading = AnswerReading(model, body.callable_tools, prompt.token_ids, max_calls)
+    with form_names(body.asked_forms()).applied():
+        calls = calls_of_chat(body)
+        params = await constrain_answer(model, calls, reading, params, caller.tenant)
     expected = await prediction(model, body)
     requests = body.engine_requests(request_id, [prompt.token_ids], params, expected)
     return ChatCall(requests, params, prompt, reading, ignored)

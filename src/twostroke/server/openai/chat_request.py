@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.server.generation.encoding import MAX_CONTEXT_CHARS
+from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
 from twostroke.server.openai.chat_messages import ContentPart, Messages
 from twostroke.server.openai.field_limits import MAX_DOCUMENTS, MAX_MESSAGE_PARTS, OpenAIFields
@@ -220,21 +221,17 @@ class ChatCompletionRequest(GenerationFields):
                 raise InvalidRequestError(message, param="max_completion_tokens")
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs=true", param="top_logprobs")
-        try:
+        # The client knows the number under another name.
+        with FieldNames(pairs=(("logprobs", "top_logprobs"),)).applied():
             logprobs = (self.top_logprobs or 0) if self.logprobs else None
             return self.sampling_params(defaults, max_tokens=max_tokens, logprobs=logprobs)
-        except InvalidRequestError as error:
-            if error.param != "logprobs":
-                raise
-            # The client knows the number under another name.
-            message = error.message.replace("logprobs", "top_logprobs", 1)
-            raise InvalidRequestError(message, param="top_logprobs") from error
 
-    def in_terms_of_chat(self, error: InvalidRequestError) -> InvalidRequestError:
-        """The engine's refusal, with the names that this request has for prompt and limits."""
-        names = {"prompt": "messages"}
+    @property
+    def field_names(self) -> FieldNames:
+        """What this request calls the engine's prompt and limits."""
+        pairs = [("prompt", "messages")]
         if self.max_completion_tokens is not None:
-            names["max_tokens"] = "max_completion_tokens"
+            pairs.append(("max_tokens", "max_completion_tokens"))
         if self.top_logprobs is not None:
-            names["logprobs"] = "top_logprobs"
-        return error.renamed(names.get(error.param or "", error.param))
+            pairs.append(("logprobs", "top_logprobs"))
+        return FieldNames(pairs=pairs, in_messages=False)

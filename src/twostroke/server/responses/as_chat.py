@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
+from twostroke.core.errors import InvalidRequestError
 from twostroke.gateway.caller import Caller
 from twostroke.server.generation.encoding import beside_loop, check_length
+from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.http.validation_errors import describe_validation
 from twostroke.server.openai.chat_call import ChatCall, chat_call
 from twostroke.server.openai.chat_messages import num_chars
@@ -57,8 +57,7 @@ SHARED_FIELDS = (
     "prompt_cache_key",
 )
 # What the chat request calls a field, and what this API does; the first that fits decides.
-NAMES = (
-    ("messages", "input"),
+_PAIRS = (
     ("prompt", "input"),
     ("context", "truncation"),
     ("response_format.json_schema", "text.format"),
@@ -69,6 +68,14 @@ NAMES = (
     ("max_tokens", "max_output_tokens"),
     ("logprobs", "top_logprobs"),
 )
+
+
+def _unplaced(param: str) -> str | None:
+    """A message's place is none of the input's: several items may be one message."""
+    return "input" if param.partition("[")[0] == "messages" else None
+
+
+NAMES = FieldNames(pairs=_PAIRS, placed=_unplaced)
 _TOOL = re.compile(r"tools\[(\d+)\](\.function)?")
 
 
@@ -99,9 +106,10 @@ class AsChat(NamedTuple):
     conversation: Conversation
     ignored: Sequence[str]
 
-    def renamed(self, param: str) -> str:
-        """What this API calls a field of the chat request."""
-        return _placed(param, self.listed, self.conversation)
+    @property
+    def names(self) -> FieldNames:
+        """What this API calls the fields of the chat request."""
+        return _names(self.listed, self.conversation)
 
 
 def as_chat(body: ResponsesRequest, conversation: Conversation) -> AsChat:
@@ -111,11 +119,8 @@ def as_chat(body: ResponsesRequest, conversation: Conversation) -> AsChat:
         InvalidRequestError: With this API's names of fields.
     """
     listed = _listed(named_functions(body.tools or ()), body)
-    try:
+    with _names(listed, conversation).applied():
         request = _chat_request(body, conversation.messages, listed)
-    except InvalidRequestError as error:
-        renamed = partial(_placed, listed=listed, conversation=conversation)
-        raise in_terms_of_responses(error, renamed) from error
     ignored = [*body.dropped_fields(), *conversation.left_out]
     return AsChat(request, listed, conversation, ignored)
 
@@ -130,7 +135,7 @@ async def chat_beside_loop(
         conversation = conversation_of(body.instructions, items, len(brought.before))
         chat = as_chat(body, conversation)
         if body.truncation != "auto":  # before the work on what is too long
-            with terms_of_responses():
+            with NAMES.applied():
                 check_length(model, num_chars(chat.request.messages), "messages")
         return chat
 
@@ -149,7 +154,7 @@ async def response_call(
     Raises:
         InvalidRequestError: As for a chat, with this API's names of fields.
     """
-    try:
+    with asked.names.applied():
         call = await chat_call(model, asked.request, request_id, caller)
         if call.params.logprobs is not None and call.reading.parses:
             raise InvalidRequestError(
@@ -157,50 +162,19 @@ async def response_call(
                 param="logprobs",
                 hint="leave tools and top_logprobs out, or use chat completions",
             )
-    except InvalidRequestError as error:
-        raise in_terms_of_responses(error, asked.renamed) from error
-    ignored = [*asked.ignored, *map(_renamed, call.ignored)]
+    ignored = [*asked.ignored, *map(NAMES.of, call.ignored)]
     return ResponseCall(call._replace(ignored=ignored), called_names(asked.listed))
 
 
-@contextmanager
-def terms_of_responses() -> Iterator[None]:
-    """What is refused in chat's terms is refused in this API's."""
-    try:
-        yield
-    except InvalidRequestError as error:
-        raise in_terms_of_responses(error) from error
+def _names(listed: Sequence[NamedFunction], conversation: Conversation) -> FieldNames:
+    """This API's names of fields, with their places in input and tools."""
 
+    def placed(param: str) -> str | None:
+        if match := _TOOL.match(param):
+            return listed[int(match[1])].place + param[match.end() :]
+        return conversation.place_of(param) if param.startswith("messages[") else _unplaced(param)
 
-def in_terms_of_responses(
-    error: InvalidRequestError, renamed: Callable[[str], str] | None = None
-) -> InvalidRequestError:
-    """A refusal of the chat request, with the names that this API has for its fields.
-
-    Args:
-        renamed: Gives the name of a field; by default without the places in input and tools.
-    """
-    param = None if error.param is None else (renamed or _renamed)(error.param)
-    if type(error) not in (InvalidRequestError, RequestTooLargeError):
-        return error
-    if error.param is None or param is None:
-        return error.renamed(param)
-    return error.renamed(param, error.message.replace(error.param, param))
-
-
-def _placed(param: str, listed: Sequence[NamedFunction], conversation: Conversation) -> str:
-    """This API's name of a field of the chat request, with its place in input or tools."""
-    if match := _TOOL.match(param):
-        return listed[int(match[1])].place + param[match.end() :]
-    return conversation.place_of(param) if param.startswith("messages[") else _renamed(param)
-
-
-def _renamed(param: str) -> str:
-    for theirs, ours in NAMES:
-        if param == theirs or param.startswith((f"{theirs}.", f"{theirs}[")):
-            # A message's place is none of the input's: several items may be one message.
-            return ours if theirs == "messages" else ours + param.removeprefix(theirs)
-    return param
+    return replace(NAMES, placed=placed)
 
 
 def _chat_request(

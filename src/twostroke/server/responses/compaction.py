@@ -28,9 +28,9 @@ from twostroke.server.http.sse import run_while_connected
 from twostroke.server.openai.field_limits import RequestFields
 from twostroke.server.openai.generation_fields import Label
 from twostroke.server.responses.as_chat import (
+    NAMES,
     chat_beside_loop,
     response_call,
-    terms_of_responses,
 )
 from twostroke.server.responses.items import (
     COMPACTED,
@@ -170,13 +170,13 @@ async def _summary(
     asked = await response_call(model, ask, chat, request_id, caller)
     run = ResponseRun(
         first_state(ask, new_id("resp"), model.name, asked.chat.params),
-        asked.chat.reading,
+        asked.chat.reading.make_parts(),
         model.tokenizer,
         called={},
         keeps_events=False,
         on_end=lambda run: None,
     )
-    with terms_of_responses():
+    with NAMES.applied():
         generation = Generation(model, caller, request_id, asked.chat.requests, streamed=False)
     run.begin(generation)
 

@@ -21,9 +21,9 @@ from twostroke.server.http.json_response import encode_json, json_response
 from twostroke.server.http.request_id import name_request
 from twostroke.server.http.sse import EventStream, run_while_connected
 from twostroke.server.responses.as_chat import (
+    NAMES,
     chat_beside_loop,
     response_call,
-    terms_of_responses,
 )
 from twostroke.server.responses.document import event_stream
 from twostroke.server.responses.items import encode_items
@@ -66,13 +66,13 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         response_id = f"resp_{request_id.rpartition('-')[2]}"
         run = ResponseRun(
             first_state(body, response_id, model.name, asked.chat.params),
-            asked.chat.reading,
+            asked.chat.reading.make_parts(),
             model.tokenizer,
             called=asked.called,
             keeps_events=bool(body.background and body.stream),
             on_end=lambda run: workroom.keep(run, caller.tenant, given),
         )
-        with terms_of_responses():
+        with NAMES.applied():
             # What is given out is held until the end, streamed or not.
             generation = Generation(
                 model,

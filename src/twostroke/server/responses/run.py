@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from twostroke.core.errors import TwostrokeError
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
-from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.generation.generation import Generation
 from twostroke.server.generation.memory_limits import num_output_entries
 from twostroke.server.http.sse import EventStream
@@ -36,7 +35,8 @@ from twostroke.server.responses.objects import (
 from twostroke.server.responses.open_items import IN_PROGRESS
 from twostroke.server.responses.output_writer import COMPLETED, OutputWriter
 from twostroke.server.responses.request_tools import CalledName
-from twostroke.text.answer_parsing.parts import AnswerPart, Content, Reasoning, is_call_beyond
+from twostroke.text.answer_parsing.answer_parts import AnswerParts
+from twostroke.text.answer_parsing.parts import AnswerPart, Reasoning
 from twostroke.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class ResponseRun:
 
     Args:
         response: As it is answered at once; it grows with the outputs.
-        reading: How the answer is read.
+        parts: Those of its answer, as its text comes.
         tokenizer: For log-probabilities.
         called: The functions of namespaces, by the names that the model calls them.
         keeps_events: Whether a stream may begin later, and wants what was before it.
@@ -64,7 +64,7 @@ class ResponseRun:
     def __init__(
         self,
         response: ResponseObject,
-        reading: AnswerReading,
+        parts: AnswerParts,
         tokenizer: Tokenizer,
         *,
         called: Mapping[str, CalledName],
@@ -75,10 +75,9 @@ class ResponseRun:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._on_end = on_end
         self._generation: Generation | None = None
-        self._parser = reading.make_parser() if reading.parses else None
+        self._parts = parts
         self._tokenizer = tokenizer
         self._writer = OutputWriter(called)
-        self._max_calls = None if response.parallel_tool_calls else 1
         self._streams: list[EventStream] = []
         self.keeps_events = keeps_events
         self._frames: list[bytes] = []
@@ -138,7 +137,7 @@ class ResponseRun:
             self.response.status = IN_PROGRESS
             self._publish([ResponseInProgress(response=self.response)])
         self._hold_logprobs(output)
-        parts = self._read(output)
+        parts = self._parts.add(output.text, ended=output.finished)
         self._count(parts, len(output.token_ids))
         self._publish(self._writer.add(parts, self._logprobs(output)))
         if last:
@@ -157,15 +156,6 @@ class ResponseRun:
             message = "internal server error; the server's log has the cause"
         self.response.error = ResponseError("server_error", message)
         self._finish("failed", CUT, error)
-
-    def _read(self, output: RequestOutput) -> list[AnswerPart]:
-        if self._parser is None:
-            return [Content(output.text)] if output.text else []
-        parts = self._parser.feed(output.text)
-        parts += self._parser.finish() if output.finished else []
-        if self._max_calls is None:
-            return parts
-        return [part for part in parts if not is_call_beyond(part, self._max_calls)]
 
     def _count(self, parts: Sequence[AnswerPart], num_tokens: int) -> None:
         """Tokens that gave no part at once count to what they turn out to be."""

@@ -12,10 +12,10 @@ from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
 from twostroke.server.generation.answer_reading import AnswerReading
+from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.openai.answer_form import (
     CLOSING_SWITCH,
-    compile_answer_form,
-    in_terms_of_client,
+    compile_form,
 )
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.openai.tools.request_tools import ToolChoiceFields, ToolFields
@@ -40,15 +40,34 @@ class CallableTools(NamedTuple):
 
 async def constrain_answer(
     model: ServedModel,
-    body: ChatCompletionRequest,
+    calls: CallableTools | None,
     reading: AnswerReading,
     params: SamplingParams,
     tenant: str,
 ) -> SamplingParams:
-    """Parameters with the form that a chat's answer has, compiled; see ``constrain_calls``."""
-    if body.callable_tools is None:
-        params = after_thought(reading.with_markers(params), reading)
-        return await compile_answer_form(model, body.asked_forms(), params, tenant)
+    """Parameters with the form that an answer has, compiled, and the text that its parser needs.
+
+    Args:
+        calls: What it may call; ``None``: nothing.
+        tenant: On whose behalf.
+
+    Raises:
+        InvalidRequestError: The form cannot be enforced, or does not go with the tools.
+        QueueFullError: Too many compilations wait.
+    """
+    params = reading.with_markers(params)
+    if calls is not None:
+        return await _constrain_calls(model, calls, reading, params, tenant)
+    wanted = params.structured_outputs
+    if wanted is not None and reading.thought:  # the form begins behind the thought
+        params = replace(params, structured_outputs=replace(wanted, thought=reading.thought))
+    return await compile_form(model, params, tenant)
+
+
+def calls_of_chat(body: ChatCompletionRequest) -> CallableTools | None:
+    """What the answer to a chat may call."""
+    if not body.may_call:
+        return None
     choice = body.tool_choice
     chosen = choice if isinstance(choice, ToolChoiceFields) else None
     tools = [
@@ -58,11 +77,7 @@ async def constrain_answer(
     ]
     single = body.parallel_tool_calls is False or (chosen is not None and chosen.name is not None)
     must_call = "required" in (choice, chosen and chosen.mode)
-    calls = CallableTools(tools, must_call, 1 if single else None, _closing(body))
-    try:
-        return await constrain_calls(model, calls, reading, params, tenant)
-    except InvalidRequestError as error:
-        raise in_terms_of_client(body.asked_forms(), error) from error
+    return CallableTools(tools, must_call, 1 if single else None, _closing(body))
 
 
 def _closing(body: ChatCompletionRequest) -> Closing:
@@ -71,35 +86,19 @@ def _closing(body: ChatCompletionRequest) -> Closing:
     return "listed" if switch is None else "all" if switch else "none"
 
 
-def after_thought(params: SamplingParams, reading: AnswerReading) -> SamplingParams:
-    """Parameters whose form, if there is one, begins behind the thought."""
-    wanted = params.structured_outputs
-    if wanted is None or not reading.thought:
-        return params
-    return replace(params, structured_outputs=replace(wanted, thought=reading.thought))
-
-
-async def constrain_calls(
+async def _constrain_calls(
     model: ServedModel,
     calls: CallableTools,
     reading: AnswerReading,
     params: SamplingParams,
     tenant: str,
 ) -> SamplingParams:
-    """Parameters with the form of an answer that may call tools, and the text that parsers need.
+    """Parameters with the form of an answer that may call tools.
 
     An answer that must call is constrained from its beginning, any other once the model has opened
     a call. An answer with a form of its own is either calls or of that form. All begins behind the
     thought, where the model has one.
-
-    Args:
-        tenant: On whose behalf.
-
-    Raises:
-        InvalidRequestError: The form cannot be enforced, or does not go with the tools.
-        QueueFullError: Too many compilations wait.
     """
-    params = reading.with_markers(params)
     family, must_call = model.tool_family, calls.must_call
     assert family is not None  # AnswerReading refuses tools without one
     answer = None if must_call else params.structured_outputs
@@ -111,13 +110,12 @@ async def constrain_calls(
         thought="" if reading.thought == "channels" else reading.thought,
     )
     try:
-        compiled = await model.compile_threads.compile(form, tenant)
-    except InvalidRequestError as error:
+        with FieldNames(pairs=((f"{PARAM}.tool_calls", "tools"),)).applied():
+            compiled = await model.compile_threads.compile(form, tenant)
+    except InvalidRequestError:
         if must_call or strict or answer is not None:
             await _check_expressions(model, calls, tenant)
-            message = error.message.replace(f"{PARAM}.tool_calls", "tools")
-            param = (error.param or "tools").replace(f"{PARAM}.tool_calls", "tools")
-            raise InvalidRequestError(message, param=param, hint=error.hint) from error
+            raise
         return params  # no promise was asked for
     return replace(params, structured_outputs=compiled)
 
@@ -128,12 +126,8 @@ async def _check_expressions(model: ServedModel, calls: CallableTools, tenant: s
         if tool.custom is None or tool.custom.format is None:
             continue
         form = StructuredOutputsParams(json=json.dumps(tool.function.parameters))
-        try:
+        with FieldNames(pairs=((f"{PARAM}.json", f"tools[{place}].custom.format"),)).applied():
             await model.compile_threads.compile(form, tenant)
-        except InvalidRequestError as error:
-            param = f"tools[{place}].custom.format"
-            message = error.message.replace(f"{PARAM}.json", param)
-            raise InvalidRequestError(message, param=param, hint=error.hint) from error
 
 
 def _form(family: str, calls: CallableTools, answer: StructuredOutputsParams | None) -> str:
