@@ -37,6 +37,7 @@ from benchmarks.inspector.traffic import send, serving
 from tests.inspector.browser import opened, running_browser
 from tests.inspector.showing import page_of
 from twostroke.inspector.recording import Recording
+from twostroke.inspector.source import FrameLimits
 from twostroke.inspector.static_files import known_files
 from twostroke.observability.frames.columns import encode_steps
 from twostroke.observability.recorder import read_jsonl
@@ -223,11 +224,7 @@ def measure_recording(output_len: str) -> dict[str, float]:
         for number in range(1, 20):
             at = recording.describe().last_step * number // 20
             start = time.perf_counter()
-            asyncio.run(
-                recording.frame(
-                    at - 2047, at + 1, None, max_steps=4096, max_shares=32768, fit="last"
-                )
-            )
+            asyncio.run(recording.frame(at - 2047, at + 1, None, FrameLimits(4096, 32768, "last")))
             jumps.append(time.perf_counter() - start)
         events = list(islice(read_jsonl(path), 2000, 2300))
         began_cpu = time.process_time()

@@ -12,7 +12,7 @@ from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
 from benchmarks.simulator.search import Space, search
 from benchmarks.simulator.vector import GemmBatch
 from twostroke.model_spec.layer_specs import AttentionSpec
-from twostroke.simulator.cost.attention_cost import DecodeAttention, PrefillAttention
+from twostroke.simulator.cost.attention_cost import DecodeAttention, DeviceShare, PrefillAttention
 from twostroke.simulator.cost.communication import all_reduce_time
 from twostroke.simulator.cost.efficiencies import (
     AllReduceEfficiency,
@@ -169,36 +169,29 @@ def fit_gemm(rows: Sequence[tuple[GemmRow, HardwareSheet]], rounds: int = 500) -
     return GemmEfficiency(**search(GemmBatch(chosen).loss, GEMM_SPACE, rounds))
 
 
+def share_of(hardware: HardwareSheet) -> DeviceShare:
+    """All of a layer on one device."""
+    return DeviceShare(
+        flops=hardware.dense_flops["bf16"],
+        bandwidth=hardware.memory_bandwidth,
+        units=hardware.compute_units,
+    )
+
+
 def decode_seconds(
     row: AttentionRow, hardware: HardwareSheet, efficiency: AttentionEfficiency
 ) -> float:
-    return (
-        DecodeAttention(
-            AttentionSpec(row.heads, row.kv_heads, row.dim, row.dim),
-            efficiency=efficiency,
-            flops=hardware.dense_flops["bf16"],
-            bandwidth=hardware.memory_bandwidth,
-            units=hardware.compute_units,
-        )
-        .time(row.batch, row.batch * row.tokens)
-        .seconds
-    )
+    layer = AttentionSpec(row.heads, row.kv_heads, row.dim, row.dim)
+    attention = DecodeAttention(layer, efficiency, share_of(hardware))
+    return attention.time(row.batch, row.batch * row.tokens).seconds
 
 
 def prefill_seconds(
     row: AttentionRow, hardware: HardwareSheet, efficiency: AttentionEfficiency
 ) -> float:
-    return (
-        PrefillAttention(
-            AttentionSpec(row.heads, row.kv_heads, row.dim, row.dim),
-            efficiency=efficiency,
-            flops=hardware.dense_flops["bf16"],
-            bandwidth=hardware.memory_bandwidth,
-            units=hardware.compute_units,
-        )
-        .time(((row.tokens, 0),) * row.batch)
-        .seconds
-    )
+    layer = AttentionSpec(row.heads, row.kv_heads, row.dim, row.dim)
+    attention = PrefillAttention(layer, efficiency, share_of(hardware))
+    return attention.time(((row.tokens, 0),) * row.batch).seconds
 
 
 def fit_decode(rows: Sequence[tuple[AttentionRow, HardwareSheet]]) -> AttentionEfficiency:

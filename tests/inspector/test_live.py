@@ -10,6 +10,7 @@ import pytest
 
 from twostroke.engine.clients.base import EngineClient
 from twostroke.inspector.live import FEW_STEPS, LiveSource
+from twostroke.inspector.source import FrameLimits
 from twostroke.observability.events import StepEvent
 from twostroke.observability.snapshot import EngineSnapshot
 
@@ -70,7 +71,7 @@ async def test_many_steps_are_encoded_beside_the_event_loop(
 
     monkeypatch.setattr(live, "encode_steps", slow)
     source = source_of(Copying())
-    frame = asyncio.ensure_future(source.frame(0, 300, None, max_steps=4096, max_shares=4096))
+    frame = asyncio.ensure_future(source.frame(0, 300, None, FrameLimits(4096, 4096)))
     await asyncio.sleep(0.01)
     went_on.set()
     assert cast(int, await frame) == 300 > FEW_STEPS

@@ -12,7 +12,7 @@ import pytest
 from tests.inspector.recorded import events, recording
 from twostroke.core.errors import ConfigError
 from twostroke.inspector.recording import MAX_DECODED, Recording
-from twostroke.inspector.source import Fit
+from twostroke.inspector.source import Fit, FrameLimits
 from twostroke.observability.events import StepEvent
 from twostroke.observability.frames.columns import MAX_SHARES, MAX_STEPS, StepFrame, encode_steps
 from twostroke.observability.frames.visibility import Visibility
@@ -27,7 +27,7 @@ def source() -> Iterator[Recording]:
 
 
 def frame(source: Recording, begin: int, end: int) -> StepFrame:
-    return asyncio.run(source.frame(begin, end, None, max_steps=MAX_STEPS, max_shares=MAX_SHARES))
+    return asyncio.run(source.frame(begin, end, None, FrameLimits(MAX_STEPS, MAX_SHARES)))
 
 
 def test_any_range_equals_the_events_of_the_file(source: Recording) -> None:
@@ -39,7 +39,7 @@ def test_the_moment_is_never_merged(source: Recording) -> None:
     """The page fills its store by these: a merged step would be no step of the engine's."""
 
     def fitting(fit: Fit) -> StepFrame:
-        return asyncio.run(source.frame(10, 200, None, max_steps=4096, max_shares=100, fit=fit))
+        return asyncio.run(source.frame(10, 200, None, FrameLimits(4096, 100, fit)))
 
     assert fitting("merge").merged > 1
     first, last = fitting("first"), fitting("last")
@@ -124,7 +124,7 @@ def test_a_wide_view_of_one_request_shows_no_other(
     request_id = events()[5].scheduled[0].request_id
     shares = [s for event in events() for s in event.scheduled if s.request_id == request_id]
     only = Visibility(None, only=[request_id])
-    wide = asyncio.run(source.frame(0, 10**9, only, max_steps=4096, max_shares=4096))
+    wide = asyncio.run(source.frame(0, 10**9, only, FrameLimits(4096, 4096)))
     assert wide.ids == [request_id]
     assert wide.shares.tokens == [share.num_tokens for share in shares]
 

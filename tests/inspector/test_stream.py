@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from tests.inspector.recorded import events
-from twostroke.inspector.source import Description, Fit, Overview, State
+from twostroke.inspector.source import Description, FrameLimits, Overview, State
 from twostroke.inspector.stream import stream_frames
 from twostroke.observability.events import StepEvent
 from twostroke.observability.frames.columns import StepColumns, StepFrame, encode_steps
@@ -27,17 +27,10 @@ class Growing:
         return Description("live", "id", "name")
 
     async def frame(
-        self,
-        begin: int,
-        end: int,
-        visible: Visibility | None,
-        *,
-        max_steps: int,
-        max_shares: int,
-        fit: Fit = "merge",
+        self, begin: int, end: int, visible: Visibility | None, limits: FrameLimits
     ) -> StepFrame:
         kept = self.events[max(begin, self.first) : end]
-        return encode_steps(kept, visible, max_steps=max_steps, max_shares=max_shares)
+        return encode_steps(kept, visible, max_steps=limits.max_steps, max_shares=limits.max_shares)
 
     def step_at(self, time: float) -> int:
         return 0

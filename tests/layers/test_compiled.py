@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from twostroke.kernels.library import Library, load_library
+from twostroke.kernels.library import Library
 from twostroke.layers.attention.base import AttentionMetadata
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
@@ -18,15 +18,6 @@ BLOCK_SIZE = 16
 # Rows and context of each request: alone, few, and more than one task of rows; from an empty cache
 # and on top of a context.
 MIXED = ([1, 3, 1, 8, 20, 1, 30, 130, 60], [1, 50, 200, 130, 20, 16, 77, 150, 60])
-
-
-@pytest.fixture
-def library(instruction_set: str) -> Library:
-    """Set to each instruction set in turn."""
-    kernels = load_library()
-    assert kernels is not None
-    assert kernels.instruction_set == instruction_set
-    return kernels
 
 
 def metadata_of(

@@ -9,22 +9,13 @@ import torch
 from torch import Tensor
 
 from tests.layers.test_compiled import metadata_of
-from twostroke.kernels.library import Library, load_library
+from twostroke.kernels.library import Library
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.kv_layout import make_layout
 
 BLOCKS, BLOCK_SIZE = 60, 16
 BYTES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
 FINITE = BYTES[~BYTES.float().isnan()]
-
-
-@pytest.fixture
-def library(instruction_set: str) -> Library:
-    """Set to each instruction set in turn."""
-    kernels = load_library()
-    assert kernels is not None
-    assert kernels.instruction_set == instruction_set
-    return kernels
 
 
 def drawn(seed: int, *shape: int) -> Tensor:

@@ -10,21 +10,12 @@ import torch
 
 from tests.layers.test_compiled import MIXED, metadata_of
 from twostroke.core.kv_formats import KVCacheDtype
-from twostroke.kernels.library import Library, load_library
+from twostroke.kernels.library import Library
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.layers.kv_layout import KVLayout, make_layout
 
 BLOCKS = 60
-
-
-@pytest.fixture
-def library(instruction_set: str) -> Library:
-    """Set to each instruction set in turn."""
-    kernels = load_library()
-    assert kernels is not None
-    assert kernels.instruction_set == instruction_set
-    return kernels
 
 
 def full_cache(layout: KVLayout, seed: int) -> torch.Tensor:

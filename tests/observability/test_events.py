@@ -67,9 +67,8 @@ def test_cache_numbers() -> None:
     event = observe(3, 0.0, [], stats=stats, prefix=(30, 16)).event
     assert (event.prefix_queries, event.prefix_hits) == (30, 16)
     assert event.kv_waste == 0.25
-    assert event.kv_usage == 0.25
     empty = observe(0, 0.0, [], stats=SchedulerStats()).event
-    assert (empty.kv_waste, empty.kv_usage, empty.error) == (0.0, 0.0, None)
+    assert (empty.kv_waste, empty.error) == (0.0, None)
 
 
 def test_only_a_failed_pass_has_an_error() -> None:

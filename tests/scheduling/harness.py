@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 from tests import wire
 from tests.fakes import FakeExecutor, OpenTiers, next_token
@@ -45,6 +46,23 @@ def make_request(
         tenant=tenant,
     )
     return Request(spec, leader=leader)
+
+
+def draw_prompt(
+    random: Random, shared: list[int], requests: list[Request]
+) -> tuple[list[int], Request | None]:
+    """A prompt, and the request whose second sample it is, if it is one.
+
+    It begins as others do, is the next turn after one of ``requests``, or is the last one's again.
+    """
+    prompt = shared[: random.choice([0, 2, 3, 6]) * BLOCK]
+    prompt = prompt + [random.randrange(50) for _ in range(random.randrange(1, 9))]
+    leader = requests[-1] if requests and random.random() < 0.25 else None
+    if leader is not None:
+        prompt = leader.token_ids[: leader.num_prompt_tokens]
+    elif requests and random.random() < 0.3:
+        prompt = [*random.choice(requests).token_ids, *prompt][: 8 * BLOCK]
+    return prompt, leader
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.scheduling.harness import BLOCK, Harness, expected_output, make_request
+from tests.scheduling.harness import BLOCK, Harness, draw_prompt, expected_output, make_request
 from tests.scheduling.test_tiers import Tiers
 from tests.specs import respecify
 from twostroke.core.config import SchedulerConfig
@@ -76,13 +76,7 @@ def test_no_token_changes_whatever_is_given_back(
     requests: list[Request] = []
     aborted: set[str] = set()
     for number in range(10):
-        prompt = shared[: random.choice([0, 2, 3, 6]) * BLOCK]
-        prompt = prompt + [random.randrange(50) for _ in range(random.randrange(1, 9))]
-        leader = requests[-1] if requests and random.random() < 0.25 else None
-        if leader is not None:
-            prompt = leader.token_ids[: leader.num_prompt_tokens]
-        elif requests and random.random() < 0.3:  # the next turn of a conversation
-            prompt = [*random.choice(requests).token_ids, *prompt][: 8 * BLOCK]
+        prompt, leader = draw_prompt(random, shared, requests)
         request = make_request(
             str(number), prompt, random.randrange(1, 14), seed=random.randrange(3), leader=leader
         )

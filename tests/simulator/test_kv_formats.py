@@ -8,6 +8,7 @@ from twostroke.core.config import CacheConfig, EngineConfig, SchedulerConfig
 from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.runtime.loading import load_torch_executor
+from twostroke.simulator.cost.attention_cost import DecodeAttention
 from twostroke.simulator.deployment.deployment import deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
 
@@ -34,7 +35,8 @@ def test_fewer_bytes_take_less_time() -> None:
         cost = deploy(options, CacheConfig(kv_cache_dtype=name), SchedulerConfig()).cost
         attention = cost.model.layers[0].attention
         assert attention is not None
-        seconds[name] = cost._decode_attention(attention).time(64, 64 * 16_000).seconds
+        decode = DecodeAttention(attention, cost.efficiencies.decode, cost._share(attention))
+        seconds[name] = decode.time(64, 64 * 16_000).seconds
     assert 0.45 < seconds["int8"] / seconds["bfloat16"] < 0.65
     assert 0.2 < seconds["int4"] / seconds["bfloat16"] < 0.45
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.clients.base import EngineClient, OutputStream
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.http.request_id import ARRIVED_KEY
 from twostroke.observability.targets.exposition import render_tenant_targets
 from twostroke.observability.targets.watch import TargetReport
 from twostroke.observability.tracing import names
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from twostroke.gateway.usage import UsageBook
 
 SCOPE_KEY = "twostroke.caller"
-# Of an ASGI scope: when the call arrived, on the clock ``time.monotonic``.
-ARRIVED_KEY = "twostroke.arrived"
 # Of an ASGI scope: in whose background the server itself makes the call, see ``Background``.
 BACKGROUND_KEY = "twostroke.background"
 # What is in the background runs behind all else under ``--policy priority``; among themselves such

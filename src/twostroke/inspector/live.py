@@ -16,7 +16,7 @@ from twostroke.core.speculation_config import Speculation
 from twostroke.engine.clients.base import EngineClient
 from twostroke.inspector.content import ContentBook, TokenPage, token_page
 from twostroke.inspector.request_table import RequestTable
-from twostroke.inspector.source import Description, Fit, Overview, State
+from twostroke.inspector.source import Description, FrameLimits, Overview, State
 from twostroke.observability.events import StepEvent
 from twostroke.observability.frames.columns import StepFrame, encode_steps, those_that_fit
 from twostroke.observability.frames.visibility import Visibility
@@ -99,16 +99,9 @@ class LiveSource:
         return description
 
     async def frame(
-        self,
-        begin: int,
-        end: int,
-        visible: Visibility | None,
-        *,
-        max_steps: int,
-        max_shares: int,
-        fit: Fit = "merge",
+        self, begin: int, end: int, visible: Visibility | None, limits: FrameLimits
     ) -> StepFrame:
-        events = self.events(begin)
+        events, (max_steps, max_shares, fit) = self.events(begin), limits
 
         def make() -> StepFrame:
             kept = events[: bisect_left(events, end, key=lambda event: event.step)]

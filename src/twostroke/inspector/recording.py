@@ -22,7 +22,7 @@ from twostroke.inspector.content import TokenPage
 from twostroke.inspector.fleet.occupancy import Occupancy
 from twostroke.inspector.line_file import LineFile
 from twostroke.inspector.request_table import RequestTable
-from twostroke.inspector.source import Description, Fit, Kind, Overview, State
+from twostroke.inspector.source import Description, FrameLimits, Kind, Overview, State
 from twostroke.observability.events import ScheduledTokens, StepEvent
 from twostroke.observability.frames.columns import (
     StepFrame,
@@ -143,16 +143,10 @@ class Recording:
         )
 
     async def frame(
-        self,
-        begin: int,
-        end: int,
-        visible: Visibility | None,
-        *,
-        max_steps: int,
-        max_shares: int,
-        fit: Fit = "merge",
+        self, begin: int, end: int, visible: Visibility | None, limits: FrameLimits
     ) -> StepFrame:
         first, last = bisect_left(self._steps, begin), bisect_left(self._steps, end)
+        max_steps, max_shares, fit = limits
 
         def make() -> StepFrame:
             if fit != "merge":

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from twostroke.gateway.caller import caller_of
 from twostroke.gateway.feeds import Feeds
 from twostroke.inspector.blocks import BlockMap, draw_blocks
-from twostroke.inspector.source import Fit, StepSource
+from twostroke.inspector.source import Fit, FrameLimits, StepSource
 from twostroke.inspector.stream import stream_frames
 from twostroke.observability.frames.columns import MAX_SHARES, MAX_STEPS
 from twostroke.observability.frames.visibility import Visibility
@@ -114,9 +114,7 @@ class InspectRoutes:
         fit = fit or ("last" if begin is None else "merge")
         if begin is None:
             begin = max(0, to - count + 1)
-        frame = await source.frame(
-            begin, to + 1, visible, max_steps=max_steps, max_shares=max_shares, fit=fit
-        )
+        frame = await source.frame(begin, to + 1, visible, FrameLimits(max_steps, max_shares, fit))
         return _json(frame)
 
     async def state(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -87,6 +87,19 @@ class Overview(msgspec.Struct):
     left_out: int = 0
 
 
+class FrameLimits(NamedTuple):
+    """How much one frame may hold, and what is given where there is more.
+
+    Attributes:
+        max_steps: Rows; ``max_shares`` the same of requests' shares of them.
+        fit: Whether steps are merged, or which of them are left out.
+    """
+
+    max_steps: int
+    max_shares: int
+    fit: Fit = "merge"
+
+
 class StepSource(Protocol):
     """Steps by number and state by step. Called on the event loop's thread; slow work goes aside.
 
@@ -96,14 +109,7 @@ class StepSource(Protocol):
     def describe(self) -> Description: ...
 
     async def frame(
-        self,
-        begin: int,
-        end: int,
-        visible: Visibility | None,
-        *,
-        max_steps: int,
-        max_shares: int,
-        fit: Fit = "merge",
+        self, begin: int, end: int, visible: Visibility | None, limits: FrameLimits
     ) -> StepFrame:
         """Steps with ``begin <= step < end``, as far as they are still there.
 

@@ -12,25 +12,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from twostroke.http.page_headers import page_headers
+
 FOLDER = Path(__file__).parent / "static"
 INDEX = "index.html"
 # No script stands inline, and nothing comes from another host.
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data: blob:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
 HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    **page_headers(styles="'self'", images="'self' data: blob:"),
     "cross-origin-opener-policy": "same-origin",
     # Asked for again each time, and answered with a 304: a new version is seen at once.
     "cache-control": "no-cache",

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from twostroke.inspector.source import StepSource
+from twostroke.inspector.source import FrameLimits, StepSource
 from twostroke.observability.frames.visibility import Visibility
 
 FRAME_SECONDS = 1 / 15
@@ -42,9 +42,7 @@ async def stream_frames(
     yield _event("hello", description)
     quiet_since, missed = time.monotonic(), 0
     while not source.is_ending():
-        frame = await source.frame(
-            since + 1, _NO_END, visible, max_steps=MAX_STEPS, max_shares=MAX_SHARES
-        )
+        frame = await source.frame(since + 1, _NO_END, visible, FrameLimits(MAX_STEPS, MAX_SHARES))
         now = time.monotonic()
         if frame.last >= 0:
             missed += max(0, frame.first - since - 1)

@@ -257,11 +257,6 @@ class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
     @property
-    def kv_usage(self) -> float:
-        """Share of the blocks that requests hold, in [0, 1]."""
-        return 1 - self.free_blocks / self.total_blocks if self.total_blocks else 0.0
-
-    @property
     def num_prompt_tokens(self) -> int:
         return sum(item.num_prompt_tokens for item in self.scheduled)
 

@@ -13,9 +13,12 @@ from starlette.middleware.cors import CORSMiddleware
 
 from twostroke.engine.clients.base import EngineClient
 from twostroke.engine.clients.loaded_model import LoadedModel
+from twostroke.gateway.caller import caller_of
 from twostroke.gateway.feeds import Feeds
 from twostroke.gateway.gateway import Gateway, GatewayMiddleware
 from twostroke.gateway.reads import ReadLimits
+from twostroke.http.body_size import BodyLimit, BodySizeLimit
+from twostroke.http.request_id import RequestIds
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.content import ContentBook
 from twostroke.inspector.live import LiveSource
@@ -45,13 +48,11 @@ from twostroke.server.files.store import FileStore
 from twostroke.server.http.access_log import AccessLog
 from twostroke.server.http.api_document import LIMIT_HEADERS, document_api
 from twostroke.server.http.body_json import max_values
-from twostroke.server.http.body_size import BodyLimit, BodySizeLimit
 from twostroke.server.http.docs_page.routes import docs_router
 from twostroke.server.http.early_refusal import EarlyRefusal
 from twostroke.server.http.errors import error_response, install_error_handlers
 from twostroke.server.http.health import Health, Load, TargetList, Version, health_router
 from twostroke.server.http.ignored_header import IGNORED_FIELDS
-from twostroke.server.http.request_id import RequestIds
 from twostroke.server.http.root_path import RootPath
 from twostroke.server.ollama.dialect import OLLAMA_ANSWERS, ollama_router
 from twostroke.server.openai.chat import chat_router
@@ -246,6 +247,8 @@ def _add_middleware(
         BodySizeLimit,
         limit=options.max_body_size,
         max_values=lambda: max_values(state.max_model_len()),
+        tenant_of=lambda scope: caller_of(scope).tenant,
+        refuse=error_response,
         files=BodyLimit("--max-file-size", options.max_file_size),
         file_paths=(FILES_PATH, MESSAGE_BATCHES_PATH),
     )

@@ -9,6 +9,7 @@ import uvicorn
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from twostroke.http.foreign_hosts import HostCheck
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.fleet.recorded_fleet import RecordedFleet
 from twostroke.inspector.fleet.routes import fleet_router
@@ -20,9 +21,8 @@ from twostroke.inspector.simulations.routes import simulate_router
 from twostroke.inspector.source import RequestSource
 from twostroke.inspector.static_files import page_routes
 from twostroke.questions.model_facts import ModelFacts
-from twostroke.server.http.errors import install_error_handlers
-from twostroke.server.http.foreign_hosts import HostCheck
-from twostroke.server.http.lifecycle import base_url
+from twostroke.server.http.errors import error_response, install_error_handlers
+from twostroke.server.http.lifecycle import base_url, own_names
 from twostroke.server.options import ServerOptions
 from twostroke.server.process import listen
 
@@ -89,7 +89,7 @@ def serving(app: ASGIApp, options: ServerOptions) -> tuple[uvicorn.Server, socke
     """
     listener = listen(options)
     config = uvicorn.Config(
-        HostCheck(app, options),
+        HostCheck(app, own_names(options), error_response),
         loop="uvloop",
         ws="none",
         log_level="warning",

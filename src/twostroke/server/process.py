@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -17,10 +18,10 @@ from typing import TYPE_CHECKING
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError, ModelLoadError, panic_text
 from twostroke.gateway.options import GatewayOptions
+from twostroke.http.out_of_memory import EndAtMemoryError, end_at_uncaught_memory_error
+from twostroke.http.tls import ServerTls, TlsFiles
 from twostroke.observability.json_log import JsonFormatter
 from twostroke.server.generation.request_log import LOGGER as REQUEST_LOGGER
-from twostroke.server.http.connections.tls import server_tls
-from twostroke.server.http.out_of_memory import EndAtMemoryError, end_at_uncaught_memory_error
 from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
@@ -95,6 +96,25 @@ def run_server(
     if options.uds is not None:
         Path(options.uds).unlink(missing_ok=True)
     _end_engines(loading, loading_ranker, tracer)
+
+
+def server_tls(options: ServerOptions) -> ServerTls | None:
+    """What ``--ssl-certfile`` and its kin ask for; ``None`` without.
+
+    Raises:
+        ConfigError: A file cannot be used.
+    """
+    if options.ssl_certfile is None:
+        return None
+    files = TlsFiles(
+        certificate=options.ssl_certfile,
+        key=options.ssl_keyfile or options.ssl_certfile,
+        password=options.ssl_keyfile_password,
+        ca_certs=options.ssl_ca_certs,
+        cert_reqs=ssl.VerifyMode(options.ssl_cert_reqs),
+        ciphers=options.ssl_ciphers,
+    )
+    return ServerTls(files, follows_files=options.enable_ssl_refresh)
 
 
 def _begin_loading(

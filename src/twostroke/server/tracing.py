@@ -12,10 +12,10 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from twostroke.http.request_id import answer_id, request_id
 from twostroke.observability.tracing import names
 from twostroke.observability.tracing.trace import SCOPE_KEY
 from twostroke.observability.tracing.tracer import Tracer
-from twostroke.server.http.request_id import answer_id, request_id
 
 TRACE_RESPONSE = "traceresponse"
 

@@ -30,7 +30,7 @@ def test_a_column_is_the_average_over_its_time(share: tuple[float, float], colum
             overlap = max(0.0, min(high, until) - max(low, step.time))
             running += overlap * step.num_running
             waiting += overlap * step.num_waiting
-            held += overlap * step.kv_usage
+            held += overlap * (1 - step.free_blocks / step.total_blocks)
         assert levels.running[column] == pytest.approx(running / width, rel=1e-6, abs=1e-9)
         assert levels.waiting[column] == pytest.approx(waiting / width, rel=1e-6, abs=1e-9)
         assert levels.kv[column] == pytest.approx(held / width, rel=1e-6, abs=1e-9)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.server.http_calls import any_engine, post
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.errors import InvalidRequestError
+from twostroke.http.body_size import SMALL_BODY
 from twostroke.server.http import body_json
 from twostroke.server.http.body_json import (
     MAX_CONTAINERS,
@@ -20,7 +21,6 @@ from twostroke.server.http.body_json import (
     max_values,
     parse_body,
 )
-from twostroke.server.http.body_size import SMALL_BODY
 
 TEXT = '{"prompt": "the dog"}'
 JSON = st.recursive(

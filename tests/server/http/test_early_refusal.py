@@ -11,7 +11,7 @@ import pytest
 from tests.server.http_calls import USER, client_for, post
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.errors import PredictedLateError
-from twostroke.server.http.body_size import SMALL_BODY
+from twostroke.http.body_size import SMALL_BODY
 
 TEXT: dict[str, Any] = {"prompt": "the dog", "max_tokens": 4}
 

@@ -19,9 +19,10 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
+from twostroke.http.chunk_writer import WRITE_CHUNK
+from twostroke.http.connection import BoundedProtocol
 from twostroke.server.http import lifecycle
-from twostroke.server.http.connections.connection import BoundedProtocol
-from twostroke.server.http.sse import WRITE_CHUNK, EventStream
+from twostroke.server.http.sse import EventStream
 from twostroke.server.openai.stream_end import DONE
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.layer_specs import AttentionSpec
-from twostroke.simulator.cost.attention_cost import PrefillAttention
+from twostroke.simulator.cost.attention_cost import DeviceShare, PrefillAttention
 from twostroke.simulator.cost.communication import all_reduce_time
 from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.gemm import Product
@@ -106,13 +106,12 @@ def test_between_two_points_nothing_leaves_their_times() -> None:
     flat = tables(prefill=[[32, 8, 128, 64, [[16, 20e-6], [256, 22e-6]]]])
     for length in (17, 48, 64, 65, 128, 200, 255):
         layer, chunks = AttentionSpec(32, 8, 128, 128), ((length, 0),) * 64
-        modelled_ = PrefillAttention(
-            layer,
-            efficiency=EFFICIENCIES.prefill,
+        share = DeviceShare(
             flops=H100.dense_flops["bf16"],
             bandwidth=H100.memory_bandwidth,
             units=H100.compute_units,
-        ).time(chunks)
+        )
+        modelled_ = PrefillAttention(layer, EFFICIENCIES.prefill, share).time(chunks)
         assert flat.prefill(32, 8, 128, 64, length, modelled_).seconds * (1 + 1e-9) >= 20e-6
         assert flat.prefill(32, 8, 128, 64, length, modelled_).seconds <= 22e-6 * (1 + 1e-9)
 

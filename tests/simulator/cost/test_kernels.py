@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import astuple
 
 from twostroke.model_spec.layer_specs import AttentionSpec
-from twostroke.simulator.cost.attention_cost import DecodeAttention, PrefillAttention
+from twostroke.simulator.cost.attention_cost import DecodeAttention, DeviceShare, PrefillAttention
 from twostroke.simulator.cost.communication import all_gather_time, all_reduce_time
 from twostroke.simulator.cost.efficiencies import GemmEfficiency, load_efficiencies
 from twostroke.simulator.cost.gemm import PARTIAL_BYTES, SPLITS, TILES, Product
@@ -133,18 +133,9 @@ def test_what_is_not_tried_would_not_have_been_faster(waves: float) -> None:
 
 def test_decoding_reads_the_cache_once() -> None:
     def seconds(context: float, cache_bytes: float = 2.0, queries: int = 1) -> float:
-        return (
-            DecodeAttention(
-                LAYER,
-                efficiency=EFFICIENCIES.decode,
-                flops=1e15,
-                bandwidth=3e12,
-                units=132,
-                cache_bytes=cache_bytes,
-            )
-            .time(32, context, queries)
-            .seconds
-        )
+        share = DeviceShare(flops=1e15, bandwidth=3e12, units=132, cache_bytes=cache_bytes)
+        attention = DecodeAttention(LAYER, EFFICIENCIES.decode, share)
+        return attention.time(32, context, queries).seconds
 
     added = seconds(2_000_000) - seconds(1_000_000)
     assert added > 1_000_000 * 4096 / 3e12
@@ -155,13 +146,8 @@ def test_decoding_reads_the_cache_once() -> None:
 
 def test_prefill_is_quadratic_and_chunks_add_up() -> None:
     def seconds(*chunks: tuple[int, int]) -> float:
-        return (
-            PrefillAttention(
-                LAYER, efficiency=EFFICIENCIES.prefill, flops=1e15, bandwidth=3e12, units=132
-            )
-            .time(chunks)
-            .seconds
-        )
+        share = DeviceShare(flops=1e15, bandwidth=3e12, units=132)
+        return PrefillAttention(LAYER, EFFICIENCIES.prefill, share).time(chunks).seconds
 
     assert 3.3 < seconds((32768, 0)) / seconds((16384, 0)) < 4.1
     whole, halves = seconds((16384, 0)), seconds((8192, 0)) + seconds((8192, 8192))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.inspector.compare.messages import Question
-from twostroke.inspector.source import StepSource
+from twostroke.inspector.source import Fit, FrameLimits, StepSource
 from twostroke.observability.frames.columns import StepFrame
 from twostroke.questions.replay import RecordedStep, ReplayedRequest, ReplayJob, Settings
 
@@ -142,15 +142,8 @@ async def collect(source: StepSource, begin: float, end: float) -> Collected:
     return collected
 
 
-async def _page(source: StepSource, begin: int, end: int, fit: str) -> StepFrame:
-    return await source.frame(
-        begin,
-        end,
-        None,
-        max_steps=PAGE_STEPS,
-        max_shares=PAGE_SHARES,
-        fit="first" if fit == "first" else "last",
-    )
+async def _page(source: StepSource, begin: int, end: int, fit: Fit) -> StepFrame:
+    return await source.frame(begin, end, None, FrameLimits(PAGE_STEPS, PAGE_SHARES, fit))
 
 
 def _replayed(name: str, seen: _Seen, *, in_range: bool) -> ReplayedRequest:

@@ -28,7 +28,7 @@ from twostroke.inspector.model.measuring import Meter, ModelMeasurement, Price, 
 from twostroke.inspector.model.points import MAX_POINTS, paths, points_of
 from twostroke.inspector.model.tower import Tower, draw_tower
 from twostroke.inspector.routes import HEADERS
-from twostroke.inspector.source import StepSource
+from twostroke.inspector.source import FrameLimits, StepSource
 from twostroke.model_spec.kv_terms import KVTerms, kv_terms
 from twostroke.model_spec.public_models import find_model, public_names
 from twostroke.observability.frames.columns import MAX_SHARES
@@ -161,9 +161,7 @@ class ModelRoutes:
             max(since + 1, end + 1 - count),
             end + 1,
             None,
-            max_steps=count,
-            max_shares=MAX_SHARES,
-            fit="last",
+            FrameLimits(count, MAX_SHARES, "last"),
         )
         return _json(await asyncio.to_thread(points_of, frame, facts.costs))
 

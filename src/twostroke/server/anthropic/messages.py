@@ -12,6 +12,7 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.gateway.caller import caller_of
+from twostroke.http.request_id import name_request, request_digits
 from twostroke.server.anthropic.answer_form import calls_of_message, output_form
 from twostroke.server.anthropic.documented import ANTHROPIC_ERRORS, stream_responses
 from twostroke.server.anthropic.message_answer import Message, MessageResponseFormat, TokensCount
@@ -25,7 +26,6 @@ from twostroke.server.http.api_document import answer_responses
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
-from twostroke.server.http.request_id import name_request, request_digits
 from twostroke.server.openai.tools.call_form import constrain_answer
 from twostroke.server.openai.tools.request_tools import tool_schemas
 from twostroke.server.state.served_model import ServedModel

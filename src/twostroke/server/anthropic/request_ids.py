@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from twostroke.http.request_id import request_digits
 from twostroke.server.anthropic_shape import REQUEST_ID, anthropic_request_id, speaks_anthropic
-from twostroke.server.http.request_id import request_digits
 
 
 class AnthropicRequestIds:

@@ -11,13 +11,13 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from twostroke.core.errors import TwostrokeError
+from twostroke.http.body_size import BODIES_IN_MEMORY
 from twostroke.server.batches.gate import Gate
 from twostroke.server.batches.record import Api, BatchRecord, Status
 from twostroke.server.batches.run import BatchRun, OutputForm, Workplace
 from twostroke.server.batches.table import BatchTable
 from twostroke.server.files.store import FileStore
 from twostroke.server.files.table import StoredFile
-from twostroke.server.http.body_size import BODIES_IN_MEMORY
 from twostroke.server.http.errors import (
     BatchNotStoredError,
     TooManyBatchesError,

@@ -17,6 +17,7 @@ from twostroke.engine.answer import output_error
 from twostroke.engine.cache_orders import CacheReport, ClearCache, PinPrefix, ShowCache
 from twostroke.gateway.caller import Caller, caller_of
 from twostroke.gateway.feeds import Feeds
+from twostroke.http.request_id import name_request
 from twostroke.server.cache.answers import CacheObject, ClearedCache, PinnedPrefix
 from twostroke.server.cache.request import PinRequest
 from twostroke.server.generation.encoding import check_tokens
@@ -24,7 +25,6 @@ from twostroke.server.http.api_document import ERROR_RESPONSES, Responses, answe
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
-from twostroke.server.http.request_id import name_request
 from twostroke.server.openai.chat_prompt import encode_messages
 from twostroke.server.state.served_model import ServedModel
 from twostroke.server.state.server_state import ServerState

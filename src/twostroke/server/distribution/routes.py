@@ -10,13 +10,13 @@ from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.gateway.caller import caller_of
+from twostroke.http.request_id import name_request
 from twostroke.observability.tracing import names
 from twostroke.server.distribution.answer import NextTokenFormat
 from twostroke.server.distribution.request import DistributionRequest
 from twostroke.server.generation.encoding import check_tokens, encode_text
 from twostroke.server.generation.generation import Generation
 from twostroke.server.http.body_json import StrictRoute
-from twostroke.server.http.request_id import name_request
 from twostroke.server.openai.answer_form import compile_answer_form
 from twostroke.server.state.served_model import ServedModel
 from twostroke.server.state.server_state import ServerState

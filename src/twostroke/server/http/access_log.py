@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from twostroke.http.request_id import answer_id, request_id
 from twostroke.observability.json_log import FIELDS, REQUEST_ID, SPAN_ID, TRACE_ID
 from twostroke.observability.tracing.trace import trace_of
-from twostroke.server.http.request_id import answer_id, request_id
 
 LOGGER = "twostroke.access"
 

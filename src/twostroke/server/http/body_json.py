@@ -19,9 +19,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.http.body_size import SMALL_BODY, BodyMemory, held_body
 from twostroke.observability.tracing import names
 from twostroke.observability.tracing.trace import trace_of
-from twostroke.server.http.body_size import SMALL_BODY, BodyMemory, held_body
 
 # Lists and objects in a body: more than messages, parts, documents and prompts together.
 MAX_CONTAINERS = 2**16

@@ -13,10 +13,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twostroke.core.errors import PredictedLateError
 from twostroke.engine.clients.base import EngineClient
-from twostroke.gateway.caller import ARRIVED_KEY, caller_of
-from twostroke.server.http.body_size import SMALL_BODY
+from twostroke.gateway.caller import caller_of
+from twostroke.http.body_size import SMALL_BODY
+from twostroke.http.request_id import ARRIVED_KEY, request_id
 from twostroke.server.http.errors import error_response
-from twostroke.server.http.request_id import request_id
 
 # Of the APIs whose calls have a first token; Ollama's have no time of their own.
 PATHS = frozenset(

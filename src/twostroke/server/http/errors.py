@@ -37,6 +37,15 @@ from twostroke.core.errors import (
     TokenRateError,
     TwostrokeError,
 )
+from twostroke.http.errors import (
+    BodyMemoryFullError,
+    BodyTooLargeError,
+    ForeignHostError,
+    ForeignOriginError,
+    HeadTooLargeError,
+    RequestTimeoutError,
+)
+from twostroke.http.request_id import answer_id, request_digits, request_id
 from twostroke.observability.tracing import names
 from twostroke.observability.tracing.trace import trace_of
 from twostroke.server.anthropic_shape import (
@@ -46,39 +55,10 @@ from twostroke.server.anthropic_shape import (
     anthropic_status,
     speaks_anthropic,
 )
-from twostroke.server.http.request_id import answer_id, request_digits, request_id
 from twostroke.server.http.validation_errors import describe_validation
 from twostroke.server.plain_shapes import plain_error
 
 logger = logging.getLogger(__name__)
-
-
-class BodyTooLargeError(InvalidRequestError):
-    """A request's body exceeds ``--max-body-size``."""
-
-
-class BodyMemoryFullError(TwostrokeError):
-    """The large bodies that are being read leave no room for another."""
-
-
-class MalformedRequestError(InvalidRequestError):
-    """The bytes of a request are not valid HTTP."""
-
-
-class HeadTooLargeError(InvalidRequestError):
-    """The request's line and headers are larger than any client has reason to send."""
-
-
-class RequestTimeoutError(InvalidRequestError):
-    """The rest of a request did not come."""
-
-
-class ForeignHostError(InvalidRequestError):
-    """A request addresses the server by a name that is not its own."""
-
-
-class ForeignOriginError(InvalidRequestError):
-    """A request comes from a page of another site."""
 
 
 class ThreadUnsupportedError(InvalidRequestError):

@@ -18,12 +18,13 @@ from typing import cast
 import uvicorn
 from starlette.types import ASGIApp
 
+from twostroke.http.accepting import Acceptor
+from twostroke.http.connection import BoundedConfig, BoundedProtocol
+from twostroke.http.foreign_hosts import HostCheck, OwnNames
+from twostroke.http.out_of_memory import end_loop_at_memory_error, ending_at_memory_error
+from twostroke.http.tls import ServerTls
 from twostroke.server.banner import ready_banner
-from twostroke.server.http.connections.accepting import Acceptor
-from twostroke.server.http.connections.connection import BoundedConfig, BoundedProtocol
-from twostroke.server.http.connections.tls import ServerTls
-from twostroke.server.http.foreign_hosts import HostCheck, needs_host_check
-from twostroke.server.http.out_of_memory import end_loop_at_memory_error, ending_at_memory_error
+from twostroke.server.http.errors import error_response
 from twostroke.server.options import ServerOptions
 from twostroke.server.state.server_state import ServerState
 
@@ -57,8 +58,10 @@ def run_until_signalled(
 def uvicorn_config(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
     """uvicorn's settings for an application, and what stands before it on a network."""
     proxies = ["*"] if "*" in options.forwarded_allow_ips else [*options.forwarded_allow_ips]
+    own = own_names(options)
     return BoundedConfig(
-        HostCheck(app, options) if needs_host_check(options) else app,
+        HostCheck(app, own, error_response) if own.need_check() else app,
+        refuse=error_response,
         client_timeout=options.client_timeout,
         min_client_rate=options.min_client_rate,
         http=BoundedProtocol,
@@ -72,6 +75,15 @@ def uvicorn_config(app: ASGIApp, options: ServerOptions) -> uvicorn.Config:
         # By default uvicorn believes whatever comes from 127.0.0.1, or the environment names.
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
+    )
+
+
+def own_names(options: ServerOptions) -> OwnNames:
+    """Under which names the server answers."""
+    return OwnNames(
+        host=options.host,
+        allowed_hosts=options.allowed_hosts,
+        allowed_origins=options.allowed_origins,
     )
 
 

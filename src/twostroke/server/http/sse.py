@@ -15,14 +15,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from twostroke.http.chunk_writer import WRITE_CHUNK, WriteChunk
+
 T = TypeVar("T")
 EVENTS = "text/event-stream"
-WriteChunk = Callable[[bytes], bool]
-
-# The ASGI extension of our connections: a ``WriteChunk`` that writes a piece of this request's
-# answer at once, past all layers, once its head has been sent. ``False``: not now, it must go by
-# ``send``, and so must all before the next try.
-WRITE_CHUNK = "twostroke.write_chunk"
 _ENCODER = msgspec.json.Encoder()
 
 

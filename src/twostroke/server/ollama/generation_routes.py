@@ -11,11 +11,11 @@ from twostroke.core.errors import InvalidRequestError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.gateway.caller import caller_of
+from twostroke.http.request_id import name_request
 from twostroke.server.generation.encoding import check_tokens
 from twostroke.server.generation.generation import Generation
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
-from twostroke.server.http.request_id import name_request
 from twostroke.server.ollama.as_chat import (
     NAMES,
     ollama_as_chat,

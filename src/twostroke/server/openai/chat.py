@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from twostroke.gateway.caller import caller_of
+from twostroke.http.request_id import name_request
 from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.generation.generation import Generation
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_json import StrictRoute
-from twostroke.server.http.request_id import name_request
 from twostroke.server.openai.chat_answer import ChatChunk, ChatCompletion, ChatResponseFormat
 from twostroke.server.openai.chat_call import chat_call
 from twostroke.server.openai.chat_messages import num_chars

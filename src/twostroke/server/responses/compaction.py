@@ -17,13 +17,13 @@ from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError, RequestFailedError
 from twostroke.gateway.caller import caller_of
+from twostroke.http.request_id import name_request
 from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.generation.generation import Generation
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
-from twostroke.server.http.request_id import name_request
 from twostroke.server.http.sse import run_while_connected
 from twostroke.server.openai.field_limits import RequestFields
 from twostroke.server.openai.generation_fields import Label

@@ -11,14 +11,14 @@ from starlette.responses import Response
 
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.gateway.caller import caller_of
+from twostroke.http.body_size import SMALL_BODY, held_body
+from twostroke.http.request_id import name_request
 from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.generation.generation import Generation
 from twostroke.server.generation.memory_limits import MANY_ENTRIES
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_json import StrictRoute
-from twostroke.server.http.body_size import SMALL_BODY, held_body
 from twostroke.server.http.json_response import encode_json, json_response
-from twostroke.server.http.request_id import name_request
 from twostroke.server.http.sse import EventStream, run_while_connected
 from twostroke.server.responses.as_chat import (
     NAMES,

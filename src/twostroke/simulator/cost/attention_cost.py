@@ -7,6 +7,7 @@ outputs and the half tiles wasted on the diagonal.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 
 from twostroke.model_spec.layer_specs import AttentionSpec, seen_pairs
@@ -34,33 +35,37 @@ def context_bytes(layer: AttentionSpec, ranks: int, cache_bytes: float) -> float
     return collected + 2 * layer.heads / ranks * layer.key_dim * ACTIVATION_BYTES
 
 
-class DecodeAttention:
-    """One layer's attention of requests that decode.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShare:
+    """What one device brings, and its part of a layer. Fields as in ``gemm.Product``.
 
-    Args:
-        cache_bytes: Of one cached element. Other arguments as in ``gemm.Product``.
+    Attributes:
+        cache_bytes: Of one cached element.
     """
 
+    flops: float
+    bandwidth: float
+    units: int
+    ranks: int = 1
+    cache_bytes: float = 2.0
+
+
+class DecodeAttention:
+    """One layer's attention of requests that decode."""
+
     def __init__(
-        self,
-        layer: AttentionSpec,
-        *,
-        efficiency: AttentionEfficiency,
-        flops: float,
-        bandwidth: float,
-        units: int,
-        ranks: int = 1,
-        cache_bytes: float = 2.0,
+        self, layer: AttentionSpec, efficiency: AttentionEfficiency, share: DeviceShare
     ) -> None:
         e = self._efficiency = efficiency
-        self._ranks, self._units = ranks, units
-        self._heads = layer.heads / ranks
-        self._kv_heads = 1 if layer.latent else max(layer.kv_heads / ranks, 1.0)
-        self._cached, self._cache_bytes = layer.cached_elements(ranks), cache_bytes
+        self._ranks, self._units = share.ranks, share.units
+        self._heads = layer.heads / share.ranks
+        self._kv_heads = 1 if layer.latent else max(layer.kv_heads / share.ranks, 1.0)
+        self._cached = layer.cached_elements(share.ranks)
+        self._cache_bytes = share.cache_bytes
         self._width = layer.key_dim + layer.value_dim
         self._flops = layer.decode_flops()
-        self._memory_rate = e.memory * bandwidth
-        self._compute_rate = e.compute * flops
+        self._memory_rate = e.memory * share.bandwidth
+        self._compute_rate = e.compute * share.flops
 
     def time(self, requests: float, context: float, queries: float = 1.0) -> KernelTime:
         """Time for ``requests`` that together see ``context`` tokens, cut to their windows.
@@ -77,29 +82,21 @@ class DecodeAttention:
 
 
 class PrefillAttention:
-    """One layer's attention of chunks of prompts. Arguments as in ``DecodeAttention``."""
+    """One layer's attention of chunks of prompts."""
 
     def __init__(
-        self,
-        layer: AttentionSpec,
-        *,
-        efficiency: AttentionEfficiency,
-        flops: float,
-        bandwidth: float,
-        units: int,
-        ranks: int = 1,
-        cache_bytes: float = 2.0,
+        self, layer: AttentionSpec, efficiency: AttentionEfficiency, share: DeviceShare
     ) -> None:
         e = self._efficiency = efficiency
-        self._layer, self._units = layer, units
-        self._heads = layer.heads / ranks
+        self._layer, self._units = layer, share.units
+        self._heads = layer.heads / share.ranks
         self._width = layer.key_dim + layer.value_dim
-        self._token_bytes = layer.cached_elements(ranks) * cache_bytes
+        self._token_bytes = layer.cached_elements(share.ranks) * share.cache_bytes
         if layer.latent:  # reads the expanded keys and values of all heads
             self._token_bytes = self._heads * self._width * ACTIVATION_BYTES
         self._flops = layer.prefill_flops()
-        self._memory_rate = e.memory * bandwidth
-        self._compute_rate = e.compute * flops
+        self._memory_rate = e.memory * share.bandwidth
+        self._compute_rate = e.compute * share.flops
 
     def time(self, chunks: tuple[tuple[int, int], ...]) -> KernelTime:
         """Time for chunks of (new tokens, tokens cached before)."""

@@ -25,6 +25,7 @@ from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.attention_cost import (
     CONTEXT_KERNELS,
     DecodeAttention,
+    DeviceShare,
     PrefillAttention,
     context_bytes,
 )
@@ -116,7 +117,12 @@ class RooflineCostModel:
             if layer.attention
         ]
         self._attention = [
-            (count, layer, self._decode_attention(layer), self._prefill_attention(layer))
+            (
+                count,
+                layer,
+                DecodeAttention(layer, self.efficiencies.decode, self._share(layer)),
+                PrefillAttention(layer, self.efficiencies.prefill, self._share(layer)),
+            )
             for count, layer, _ in attention
         ]
         # Products that expand cached tokens of latent attention to keys and values.
@@ -329,21 +335,8 @@ class RooflineCostModel:
             compute = tokens * layer.flops / rate
             parts.add(KernelTime(compute, compute=compute), count)
 
-    def _decode_attention(self, layer: AttentionSpec) -> DecodeAttention:
-        return DecodeAttention(
-            layer,
-            efficiency=self.efficiencies.decode,
-            flops=self.hardware.dense_flops[self.plain_format],
-            bandwidth=self.hardware.memory_bandwidth,
-            units=self.hardware.compute_units,
-            ranks=self.ranks,
-            cache_bytes=layer.cached_bytes(self.cache_format, self.ranks),
-        )
-
-    def _prefill_attention(self, layer: AttentionSpec) -> PrefillAttention:
-        return PrefillAttention(
-            layer,
-            efficiency=self.efficiencies.prefill,
+    def _share(self, layer: AttentionSpec) -> DeviceShare:
+        return DeviceShare(
             flops=self.hardware.dense_flops[self.plain_format],
             bandwidth=self.hardware.memory_bandwidth,
             units=self.hardware.compute_units,

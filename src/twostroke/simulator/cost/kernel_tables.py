@@ -21,7 +21,11 @@ from typing import Any
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import read_text, reason
 from twostroke.model_spec.layer_specs import AttentionSpec
-from twostroke.simulator.cost.attention_cost import DecodeAttention, PrefillAttention
+from twostroke.simulator.cost.attention_cost import (
+    DecodeAttention,
+    DeviceShare,
+    PrefillAttention,
+)
 from twostroke.simulator.cost.communication import all_reduce_time
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.gemm import Product
@@ -254,40 +258,21 @@ class KernelTables:
         return {dim: Grid(curves, (1.0, 0.5, 1.0)) for dim, curves in by_dim.items()}
 
     def _decode_model(self, layer: AttentionSpec, batch: float) -> Callable[[float], float]:
-        hardware = self.hardware
-
-        def model(context: float) -> float:
-            return (
-                DecodeAttention(
-                    layer,
-                    efficiency=self.efficiencies.decode,
-                    flops=hardware.dense_flops[hardware.compute_format("bf16")],
-                    bandwidth=hardware.memory_bandwidth,
-                    units=hardware.compute_units,
-                )
-                .time(batch, batch * context)
-                .seconds
-            )
-
-        return model
+        attention = DecodeAttention(layer, self.efficiencies.decode, self._share())
+        return lambda context: attention.time(batch, batch * context).seconds
 
     def _prefill_model(self, layer: AttentionSpec, batch: float) -> Callable[[float], float]:
+        attention = PrefillAttention(layer, self.efficiencies.prefill, self._share())
+        return lambda length: attention.time(((round(length), 0),) * round(batch)).seconds
+
+    def _share(self) -> DeviceShare:
+        """All of a layer on one device, in the precision of the measurements."""
         hardware = self.hardware
-
-        def model(length: float) -> float:
-            return (
-                PrefillAttention(
-                    layer,
-                    efficiency=self.efficiencies.prefill,
-                    flops=hardware.dense_flops[hardware.compute_format("bf16")],
-                    bandwidth=hardware.memory_bandwidth,
-                    units=hardware.compute_units,
-                )
-                .time(((round(length), 0),) * round(batch))
-                .seconds
-            )
-
-        return model
+        return DeviceShare(
+            flops=hardware.dense_flops[hardware.compute_format("bf16")],
+            bandwidth=hardware.memory_bandwidth,
+            units=hardware.compute_units,
+        )
 
     def _all_reduce_model(self, ranks: int) -> Callable[[float], float]:
         def model(size: float) -> float:

@@ -7,26 +7,12 @@ from pathlib import Path
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from twostroke.http.page_headers import page_headers
+
 FILES = Path(__file__).parent
 SCRIPT = "rapidoc-min.js"
 # Styles may stand inline: RapiDoc writes its own into the page. Scripts may not.
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'unsafe-inline'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-}
+HEADERS = page_headers(styles="'unsafe-inline'", images="'self' data:")
 
 
 def docs_router() -> APIRouter:

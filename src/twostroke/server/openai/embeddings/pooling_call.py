@@ -10,9 +10,9 @@ from fastapi import Request
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.pooling import PoolingParams, resolve_pooling
 from twostroke.gateway.caller import caller_of
+from twostroke.http.request_id import name_request
 from twostroke.observability.tracing import names
 from twostroke.server.generation.generation import Generation
-from twostroke.server.http.request_id import name_request
 from twostroke.server.openai.embeddings.pooling_fields import make_pooling_requests
 from twostroke.server.openai.embeddings.prompt_tokens import PoolingPrompt, PromptEncoder
 

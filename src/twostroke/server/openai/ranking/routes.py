@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from twostroke.gateway.caller import caller_of
+from twostroke.http.request_id import name_request
 from twostroke.server.generation.generation import Generation
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_json import StrictRoute
-from twostroke.server.http.request_id import name_request
 from twostroke.server.openai.ranking.answer import (
     Ranking,
     RankingFormat,

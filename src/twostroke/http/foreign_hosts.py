@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from twostroke.server.http.errors import ForeignHostError, ForeignOriginError, error_response
-from twostroke.server.http.request_id import request_id
-from twostroke.server.options import ServerOptions
+from twostroke.http.errors import ForeignHostError, ForeignOriginError, Refuse
+from twostroke.http.request_id import request_id
 
 ANY = "*"
 # Nothing else is read of a host: parsers of URLs drop tabs and line ends, or change letters.
@@ -23,6 +23,21 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(.+)", re.ASCII)
 # What lets a page of another site show the answer without reading it: a link that is followed.
 _LINK = {b"sec-fetch-mode": b"navigate", b"sec-fetch-dest": b"document"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNames:
+    """Names of this server; see the fields of ``ServerOptions`` of the same names."""
+
+    host: str
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+
+    def need_check(self) -> bool:
+        """Whether only some names are accepted."""
+        if self.allowed_hosts:
+            return ANY not in self.allowed_hosts
+        return is_this_machine(_normal(self.host))
 
 
 class HostCheck:
@@ -35,11 +50,12 @@ class HostCheck:
     What sends none of the three is no browser.
     """
 
-    def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
+    def __init__(self, app: ASGIApp, own: OwnNames, refuse: Refuse) -> None:
         self._app = app
-        names = (*options.allowed_hosts, options.host)
+        self._refuse = refuse
+        names = (*own.allowed_hosts, own.host)
         self._names = frozenset(filter(_can_be_addressed, map(_normal, names)))
-        self._origins = frozenset(options.allowed_origins)
+        self._origins = frozenset(own.allowed_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -56,7 +72,7 @@ class HostCheck:
             if b"origin" not in headers:
                 self._check_site(scope["method"], headers)
         except (ForeignHostError, ForeignOriginError) as error:
-            response = error_response(error)
+            response = self._refuse(error)
             response.headers["x-request-id"] = request_id(scope)
             await response(scope, receive, send)
             return
@@ -101,13 +117,6 @@ class HostCheck:
                 f" {_shown(_text(site))}",
                 hint="start it with --allowed-origins ORIGIN, and let the page use fetch",
             )
-
-
-def needs_host_check(options: ServerOptions) -> bool:
-    """Whether a server with these options accepts only some names."""
-    if options.allowed_hosts:
-        return ANY not in options.allowed_hosts
-    return is_this_machine(_normal(options.host))
 
 
 def host_in(text: str) -> str | None:

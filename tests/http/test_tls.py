@@ -21,8 +21,8 @@ import pytest
 
 from tests.server.running import ServerProcess, running_process, wait_until
 from twostroke.core.errors import ConfigError
-from twostroke.server.http.connections.tls import server_tls
 from twostroke.server.options import ServerOptions
+from twostroke.server.process import server_tls
 
 PASSWORD = "two strokes"
 BODY = {"prompt": "the dog", "max_tokens": 8}

@@ -16,8 +16,8 @@ from tests.server.running import running_server, wait_until
 from tests.server.scripted import ScriptedEngine
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.options import GatewayOptions
-from twostroke.server.http.connections import connection as connections
-from twostroke.server.http.connections import lingering
+from twostroke.http import connection as connections
+from twostroke.http import lingering
 
 LIMIT = 2**16
 MIB = 2**20

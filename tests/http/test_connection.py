@@ -17,8 +17,8 @@ import pytest
 from tests.server.http_calls import USER
 from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
+from twostroke.http import connection
 from twostroke.server.http import lifecycle
-from twostroke.server.http.connections import connection
 from twostroke.server.http.lifecycle import KEEP_ALIVE_SECONDS, uvicorn_config
 from twostroke.server.options import ServerOptions
 

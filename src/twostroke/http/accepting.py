@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from twostroke.server.http.connections.tls import ServerTls
+from twostroke.http.tls import ServerTls
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twostroke.core.errors import TwostrokeError
 from twostroke.core.freed_memory import return_freed_memory
-from twostroke.gateway.caller import caller_of
-from twostroke.server.http.errors import (
+from twostroke.http.errors import (
     BodyMemoryFullError,
     BodyTooLargeError,
     MalformedRequestError,
-    error_response,
+    Refuse,
 )
 
 # Bodies up to here are always read: large ones cannot keep them out. They are parsed at once.
@@ -138,6 +137,8 @@ class BodySizeLimit:
 
     Args:
         max_values: See ``BodyMemory``.
+        tenant_of: The name of the key of a request; empty where there are no keys.
+        refuse: Makes the answer for an error.
         files: The flag and the bytes that bound the bodies of some paths, which are stored as they
             come and are not held.
         file_paths: These paths.
@@ -148,6 +149,8 @@ class BodySizeLimit:
         app: ASGIApp,
         limit: int,
         max_values: Callable[[], int],
+        tenant_of: Callable[[Scope], str],
+        refuse: Refuse,
         files: BodyLimit | None = None,
         file_paths: Collection[str] = (),
     ) -> None:
@@ -155,6 +158,8 @@ class BodySizeLimit:
         self._limit = BodyLimit("--max-body-size", limit)
         self._files = files or self._limit
         self._file_paths = frozenset(file_paths)
+        self._tenant_of = tenant_of
+        self._refuse = refuse
         self._memory = BodyMemory(limit * BODIES_IN_MEMORY, max_values)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -167,9 +172,9 @@ class BodySizeLimit:
         is_file = scope["path"] in self._file_paths
         limit = self._files if is_file else self._limit
         if (error := _check_announced(announced, limit)) is not None:
-            await error_response(error)(scope, receive, send)
+            await self._refuse(error)(scope, receive, send)
             return
-        body = HeldBody(self._memory, caller_of(scope).tenant, is_held=not is_file)
+        body = HeldBody(self._memory, self._tenant_of(scope), is_held=not is_file)
         scope[_SCOPE_KEY] = body
 
         async def counted_receive() -> Message:

@@ -12,7 +12,7 @@ from tests.server.scripted import ScriptedEngine
 from twostroke.core.errors import ConfigError
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.options import GatewayOptions
-from twostroke.server.http.foreign_hosts import needs_host_check
+from twostroke.http.foreign_hosts import OwnNames
 from twostroke.server.options import ServerOptions
 
 PROMPT = {"prompt": "the dog"}
@@ -183,7 +183,7 @@ def test_the_check_comes_before_the_key() -> None:
     ],
 )
 def test_where_names_are_checked(host: str, names: tuple[str, ...], checked: bool) -> None:
-    assert needs_host_check(ServerOptions(host=host, allowed_hosts=names)) is checked
+    assert OwnNames(host=host, allowed_hosts=names).need_check() is checked
 
 
 @pytest.mark.parametrize("name", ["", "llm.example.org:80", "http://llm", "a/b", "*.example.org"])

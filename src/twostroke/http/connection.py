@@ -8,7 +8,6 @@ does with every first one.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
@@ -17,24 +16,24 @@ import httptools
 from starlette.types import Scope
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from twostroke.core.errors import TwostrokeError
-from twostroke.server.http.connections.client_pace import ClientPace
-from twostroke.server.http.connections.lingering import (
+from twostroke.http.chunk_writer import WRITE_CHUNK, chunk_writer
+from twostroke.http.client_pace import ClientPace
+from twostroke.http.errors import (
+    HeadTooLargeError,
+    MalformedRequestError,
+    Refuse,
+    RequestTimeoutError,
+)
+from twostroke.http.lingering import (
     MAX_BODY_BYTES,
     MAX_OTHER_BYTES,
     DiscardPace,
     LingeringTransport,
 )
-from twostroke.server.http.errors import (
-    HeadTooLargeError,
-    MalformedRequestError,
-    RequestTimeoutError,
-    error_response,
-)
-from twostroke.server.http.request_id import request_id
-from twostroke.server.http.sse import WRITE_CHUNK, WriteChunk
+from twostroke.http.request_id import request_id
 
 MAX_HEAD_BYTES = 64 * 2**10  # what uvicorn allows with h11
 # Requests that wait behind others of their connection; while more do, no more are read.
@@ -45,17 +44,24 @@ PIECE_BYTES = 4096
 
 
 class BoundedConfig(Config):
-    """uvicorn's settings, and how slow a client may be.
+    """uvicorn's settings, how slow a client may be, and how one is told of a refusal.
 
     Attributes:
+        refuse: Makes the answer for an error.
         client_timeout: Seconds for a head, for a body, and for taking what is ready.
         min_client_rate: Bytes for each so many of which a client has a second more.
     """
 
     def __init__(
-        self, *args: Any, client_timeout: float, min_client_rate: int, **kwargs: Any
+        self,
+        *args: Any,
+        refuse: Refuse,
+        client_timeout: float,
+        min_client_rate: int,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self.refuse = refuse
         self.client_timeout = client_timeout
         self.min_client_rate = min_client_rate
         self._discard_pace: DiscardPace | None = None
@@ -79,6 +85,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         config = cast(BoundedConfig, self.config)
+        self._refusal = config.refuse
         self._client_timeout = config.client_timeout
         self._min_client_rate = config.min_client_rate
         self._unparsed = b""
@@ -268,7 +275,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete or waits:
             # Where the application has the request already, the id is the one that it knows.
             scope = cast(Scope, self.scope) if self._in_message else {}
-            response = error_response(error).shaped(scope)
+            response = self._refusal(error).shaped(scope)
             response.headers["x-request-id"] = request_id(scope)
             status = HTTPStatus(response.status_code)
             lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode(), b"connection: close"]
@@ -354,31 +361,3 @@ class WatchedFlow(FlowControl):
         if self._may_resume():
             super().resume_reading()
             self._on_resume()
-
-
-def chunk_writer(cycle: RequestResponseCycle) -> WriteChunk:
-    """What ``WRITE_CHUNK`` promises, for one request; the next on its connection has its own.
-
-    Nothing is written while the transport is paused: a client that takes nothing is noticed as
-    with ``send``.
-    """
-    # The cycle holds the scope, and that the writer: a strong reference would close a circle.
-    cycle_ref = weakref.ref(cycle)
-
-    def write(piece: bytes) -> bool:
-        cycle = cycle_ref()
-        if (
-            cycle is None
-            or not cycle.chunked_encoding  # or its head has not been sent
-            or cycle.response_complete
-            or cycle.disconnected
-            or cycle.flow.write_paused
-            or cycle.transport.is_closing()
-            or cycle.scope["method"] == "HEAD"
-        ):
-            return False
-        if piece:  # an empty chunk would be the end of the body
-            cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-        return True
-
-    return write

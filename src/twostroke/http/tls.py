@@ -9,7 +9,6 @@ from pathlib import Path
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import reason
-from twostroke.server.options import ServerOptions
 
 logger = logging.getLogger(__name__)
 
@@ -133,25 +132,6 @@ class ServerTls:
             logger.info(
                 "new connections get the certificate that is now in %s", self._files.certificate
             )
-
-
-def server_tls(options: ServerOptions) -> ServerTls | None:
-    """What ``--ssl-certfile`` and its kin ask for; ``None`` without.
-
-    Raises:
-        ConfigError: A file cannot be used.
-    """
-    if options.ssl_certfile is None:
-        return None
-    files = TlsFiles(
-        certificate=options.ssl_certfile,
-        key=options.ssl_keyfile or options.ssl_certfile,
-        password=options.ssl_keyfile_password,
-        ca_certs=options.ssl_ca_certs,
-        cert_reqs=ssl.VerifyMode(options.ssl_cert_reqs),
-        ciphers=options.ssl_ciphers,
-    )
-    return ServerTls(files, follows_files=options.enable_ssl_refresh)
 
 
 def _check_readable(flag: str, path: str) -> None:

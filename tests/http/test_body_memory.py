@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from twostroke.server.http import body_size
+from twostroke.http import body_size
+from twostroke.http.body_size import TRIM_BYTES, BodyMemory, HeldBody
 from twostroke.server.http.body_json import parse_large
-from twostroke.server.http.body_size import TRIM_BYTES, BodyMemory, HeldBody
 
 
 async def test_freed_bodies_are_returned_once_for_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.http.connections.test_connection import HEAD, answer, connected
+from tests.http.test_connection import HEAD, answer, connected
 from tests.server.running import running_server, wait_until
 from tests.server.scripted import Script, ScriptedEngine
+from twostroke.http.body_size import BODIES_IN_MEMORY, SMALL_BODY, BodyMemory, HeldBody
+from twostroke.http.connection import BoundedProtocol
+from twostroke.http.errors import BodyMemoryFullError
 from twostroke.server.http import lifecycle
-from twostroke.server.http.body_size import BODIES_IN_MEMORY, SMALL_BODY, BodyMemory, HeldBody
-from twostroke.server.http.connections.connection import BoundedProtocol
-from twostroke.server.http.errors import BodyMemoryFullError
 
 TEXT = b'{"prompt": "the dog"}'
 PIECE = "the quick brown fox " * 500

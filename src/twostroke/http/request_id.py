@@ -11,8 +11,8 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from twostroke.gateway.caller import ARRIVED_KEY
-
+# Of an ASGI scope: when the call arrived, on the clock ``time.monotonic``.
+ARRIVED_KEY = "twostroke.arrived"
 _SCOPE_KEY = "twostroke.request_id"
 # What is longer, or could forge a header or a log line, is not sent back.
 _CLIENT_ID = re.compile(rb"[\w.:/+=@-]{1,128}", re.ASCII)

@@ -1,1 +1,0 @@
-"""What a connection to a client is bounded by."""
