@@ -111,11 +111,7 @@ class RooflineCostModel:
             (layer.count, layer.recurrent) for layer in model.layers if layer.recurrent
         ]
         self._sizes = [self._sizes_of(layer) for layer in model.layers]
-        attention = [
-            (layer.count, layer.attention, layer.linears)
-            for layer in model.layers
-            if layer.attention
-        ]
+        attention = [(x.count, x.attention, x.linears) for x in model.layers if x.attention]
         self._attention = [
             (
                 count,
