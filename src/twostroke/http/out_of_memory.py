@@ -7,6 +7,7 @@ The executor is the exception. It fails the step that needs too much, and frees 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -30,9 +31,14 @@ MESSAGE = (
 )
 
 
+# Unlike `os.write` it lets no other thread run before the end: compiled code that finds no memory
+# aborts the process, with another code and another message.
+_write = ctypes.PyDLL(None).write
+
+
 def end_process() -> NoReturn:
     """End at once; nothing that could wait for anything runs before."""
-    os.write(2, MESSAGE)
+    _write(2, MESSAGE, len(MESSAGE))
     os._exit(EXIT_CODE)
 
 
