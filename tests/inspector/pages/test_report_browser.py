@@ -92,7 +92,7 @@ def has_drawn(page: Page, label: str, colour: str) -> bool:
         page.evaluate(
             """([label, colour]) => {
   const canvas = [...document.querySelectorAll("canvas")].find(
-    (canvas) => canvas.getAttribute("aria-label").startsWith(label) && canvas.clientWidth);
+    (canvas) => canvas.getAttribute("aria-label").startsWith(label) && canvas.checkVisibility());
   const pen = canvas.getContext("2d");
   const style = getComputedStyle(document.documentElement);
   const hex = style.getPropertyValue(`--${colour}`).trim();
@@ -131,6 +131,9 @@ def test_a_mailed_sweep_shows_lines_over_load_and_distributions(
             ("Running requests", "decode"),
         ):
             drawn(page, title, colour)
+        page.locator("details[open] > summary").last.click()
+        page.locator("summary >> text=Timeline: rate=5").first.click()
+        drawn(page, "Latencies by percentile", "prefill")
         table = page.locator("table[aria-label='Runs side by side']").inner_text()
         for run in rates:
             assert f"{run['p99_ttft_ms']:.1f}" in table and run["label"] in table
@@ -345,6 +348,7 @@ def test_a_model_without_attention_has_no_figures_of_a_cache(
         )
     )
     with opened(browser, mailed(tmp_path, [run_fields(run)])) as page:
+        page.wait_for_selector(".report")
         text = page.locator(".report").inner_text()
         assert "Tokens computed" in text
         assert "KV cache in use" not in text and "KV cache mean" not in text

@@ -1,6 +1,7 @@
 // From the runs of a report to its charts: lines over the load, lines over time, bars.
 
-import { WAITS, caches, labelOf } from "./words.js";
+import { foreign } from "../../lib/format.js";
+import { LONGEST, WAITS, caches, labelOf } from "./words.js";
 
 /** Colours of lines that mean nothing by themselves. */
 export const PALETTE = ["prefill", "decode", "cached", "plum", "alarm", "waiting"];
@@ -61,7 +62,7 @@ function loadLines(runs, load, colour, solid, dashed) {
       const ends = (end) => ordered.map((run) => run.interval[end][key]);
       return [
         {
-          name: `${name} ${title}`.trim(),
+          name: foreign(`${name} ${title}`.trim(), LONGEST),
           x: ordered.map((run) => run.setting[load]),
           y: ordered.map((run) => run[key]),
           ...(hasInterval ? { low: ends("low"), high: ends("high") } : {}),

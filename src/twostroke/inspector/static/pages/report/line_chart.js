@@ -280,8 +280,11 @@ export class LineChart extends Component {
   };
 
   render({ chart }) {
+    const isNamed = chart.title.toLowerCase().endsWith(chart.yLabel);
     return html`<figure class="panel chart">
-      <figcaption>${chart.title} <span class="muted">${chart.yLabel}</span></figcaption>
+      <figcaption>
+        ${chart.title}${isNamed ? "" : html` <span class="muted">${chart.yLabel}</span>`}
+      </figcaption>
       <${Legend} chart=${chart} hidden=${this.hidden} look=${this.look} />
       <${Canvas}
         label=${`${chart.title}: ${chart.yLabel} over ${chart.xLabel}`}

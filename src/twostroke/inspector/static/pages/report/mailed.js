@@ -9,7 +9,7 @@ const report = opened(JSON.parse(document.getElementById("report").textContent))
 
 const Page = view(
   () =>
-    html`<header>
+    html`<header class="mailed">
         <div class="brand">
           <h1>twostroke <span class="model">report of a simulation</span></h1>
         </div>

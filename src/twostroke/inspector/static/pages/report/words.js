@@ -44,7 +44,7 @@ const LATENCY_ROWS = [
 const COLUMNS = ["mean", "median", "p90", "p95", "p99"];
 const MOST_GROUPS = 20; // priorities or tenants in a table; the JSON has all
 const MOST_NAMED = 3; // values of a setting that the heading names
-const LONGEST = 160; // characters of a label
+export const LONGEST = 160; // characters of a label
 
 const unique = (values) => [...new Set(values)];
 const general = (value) => String(Number(value.toPrecision(6)));
