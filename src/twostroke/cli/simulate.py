@@ -360,6 +360,13 @@ def metrics_text(metrics: EngineMetrics, run: Run) -> str:
     return re.sub(r"^(# (HELP|TYPE) )?[\w:]+_created[ {].*\n", "", text, flags=re.MULTILINE)
 
 
+def page_text(fields: list[dict[str, object]]) -> str:
+    """The inspector's page of these runs, as one file."""
+    from twostroke.inspector.report import report_page
+
+    return report_page(fields)
+
+
 def write_files(
     runs: list[Run],
     new: list[dict[str, object]],
@@ -368,12 +375,11 @@ def write_files(
     metrics: EngineMetrics | None = None,
 ) -> None:
     """Write the files that the flags name. ``new`` are the fields of ``runs``."""
-    from twostroke.inspector.report import report_page
     from twostroke.simulator.reports.fields import report_json, requests_csv
 
     texts: tuple[tuple[Path | None, Callable[[], str]], ...] = (
         (output.output_json, lambda: report_json(new)),
-        (output.output_html, lambda: report_page(fields)),
+        (output.output_html, lambda: page_text(fields)),
         (output.output_csv, lambda: requests_csv(runs)),
         (output.metrics, lambda: "" if metrics is None else metrics_text(metrics, runs[-1])),
     )
