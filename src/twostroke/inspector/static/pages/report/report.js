@@ -150,7 +150,7 @@ export const Report = ({ runs, looks, together }) =>
             <h3>Timeline</h3>
             <${Run} run=${runs[0]} look=${looks[0]} />`
     }
-    <p class="muted">
+    <p class="muted hint">
       Drag along a chart to see a part of it; a double click shows all. A name in a legend hides and
       shows its line.
     </p>
