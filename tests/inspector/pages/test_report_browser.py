@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,6 +212,17 @@ def test_the_theme_can_be_changed_by_hand(
         page.locator("header button").click()
         page.wait_for_function("() => document.documentElement.dataset.theme === 'dark'")
         drawn(page, "Requests", "decode")
+
+
+def test_it_opens_where_the_browser_keeps_nothing_for_it(
+    browser: Browser, one_run: list[Fields], tmp_path: Path
+) -> None:
+    """A mail program shows it in a frame of its own, which may not use the page's storage."""
+    path = tmp_path / "mail.html"
+    frame = f'<iframe sandbox="allow-scripts" srcdoc="{escape(report_page(one_run))}"></iframe>'
+    path.write_text(f"<!doctype html>{frame}", encoding="utf-8")
+    with opened(browser, path.as_uri()) as page:
+        page.frame_locator("iframe").locator(".report >> text=Latencies by percentile").wait_for()
 
 
 def test_a_simulation_that_is_shown_has_a_page_of_its_report(
