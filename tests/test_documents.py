@@ -35,8 +35,6 @@ WIDE: dict[str, str] = {
     **dict.fromkeys(
         (
             "src/twostroke/server/http/docs_page/rapidoc-min.js",
-            "src/twostroke/simulator/reports/page/uPlot.iife.min.js",
-            "src/twostroke/simulator/reports/page/uPlot.min.css",
             "src/twostroke/inspector/static/vendor/htm.module.js",
             "src/twostroke/inspector/static/vendor/preact.module.js",
             "src/twostroke/inspector/static/vendor/signals-core.js",

@@ -72,5 +72,11 @@ def test_several_replicas_have_one_page(command: list[str]) -> None:
             address = next(line.strip() for line in lines if "/inspect/" in line)
             facts = httpx.get(address.replace("/inspect/", "/v1/inspect/fleet")).json()
             assert len(facts["replicas"]) == 3
+            for root in ("", "/replicas/1"):
+                report = httpx.get(address.replace("/inspect/", f"{root}/v1/inspect/report"))
+                if command[3] == "inspect":
+                    assert report.status_code == 404
+                else:
+                    assert [run["completed"] for run in report.json()["runs"]] == [20]
         finally:
             process.terminate()

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,14 @@ from twostroke.observability.recorder import read_jsonl
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
 
 FEW = ["--num-requests", "20", "--rate", "10"]
+
+
+def runs_of_page(path: Path) -> list[dict[str, Any]]:
+    """The runs that a page of ``--output-html`` holds."""
+    data = re.search('type="application/json"[^>]*>(.*?)</script>', path.read_text())
+    assert data is not None
+    runs: list[dict[str, Any]] = json.loads(data[1])["runs"]
+    return runs
 
 
 def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,7 +50,7 @@ def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         1,
         "h100-sxm",
     )
-    assert '"title":"Requests"' in files["html"].read_text()
+    assert runs_of_page(files["html"]) == [report]
     assert len(files["csv"].read_text().splitlines()) == 21
     assert "vllm:time_to_first_token_seconds_count" in (tmp_path / "metrics").read_text()
 
@@ -136,16 +145,16 @@ def test_earlier_reports_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (
         "one" in out and "two" in out and "this run" not in out and "Completed requests" not in out
     )
-    assert '"title":"Running requests"' in page.read_text()
+    assert [run["label"] for run in runs_of_page(page)] == ["one", "two"]
 
 
 def test_two_invocations_write_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         jump = "--jump" if name == "a" else "--no-jump"
-        assert (
-            run(["simulate", *FEW, "--interval", jump, "--output-json", str(tmp_path / name)]) == 0
-        )
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+        files = ["--output-json", f"{tmp_path}/{name}", "--output-html", f"{tmp_path}/{name}.html"]
+        assert run(["simulate", *FEW, "--interval", jump, *files]) == 0
+    for ending in ("", ".html"):
+        assert (tmp_path / f"a{ending}").read_bytes() == (tmp_path / f"b{ending}").read_bytes()
 
 
 def test_notes_of_a_sweep_name_their_runs(capsys: pytest.CaptureFixture[str]) -> None:

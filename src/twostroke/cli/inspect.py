@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from twostroke.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fastapi import APIRouter
     from starlette.types import ASGIApp
 
     from twostroke.questions.model_facts import ModelFacts
@@ -64,6 +65,7 @@ def show(
     options: ServerOptions,
     configuration: Mapping[str, object] | None = None,
     facts: ModelFacts | None = None,
+    more: Sequence[APIRouter] = (),
 ) -> None:
     """Serve the page over a recording, or over all that a fleet's file names, until Ctrl-C.
 
@@ -72,6 +74,7 @@ def show(
     Args:
         configuration: Of the engine, where it is known.
         facts: The model whose steps these are, if it is known.
+        more: Routes beside those over the recording.
 
     Raises:
         ConfigError: A file cannot be read, or the address not be bound.
@@ -86,11 +89,11 @@ def show(
         if is_fleet_file(path):
             fleet = RecordedFleet(path, kind, name, configuration)
             opened.callback(fleet.close)
-            app, extent = fleet_app(fleet, facts), f"{len(fleet.replicas)} replicas"
+            app, extent = fleet_app(fleet, *more, facts=facts), f"{len(fleet.replicas)} replicas"
         else:
             source = Recording(path, kind, name, configuration)
             opened.callback(source.close)
-            app = create_inspecting_app(source, facts=facts)
+            app = create_inspecting_app(source, *more, facts=facts)
             extent = f"{source.num_steps} steps"
         server, listener, address = serving(app, options)
         print(f"{extent} of {name}; Ctrl-C ends", file=sys.stderr)

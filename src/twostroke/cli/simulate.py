@@ -105,6 +105,7 @@ def report_and_show(scenario: Scenario, output: OutputOptions) -> None:
 
     from twostroke.cli.inspect import show
     from twostroke.inspector.fleet.recorded_fleet import MAX_SHOWN
+    from twostroke.inspector.report import report_router
     from twostroke.server.options import ServerOptions
     from twostroke.simulator.cost.shown_costs import facts_of_simulation
     from twostroke.simulator.scenario import deploy_scenario
@@ -117,7 +118,7 @@ def report_and_show(scenario: Scenario, output: OutputOptions) -> None:
         )
     with TemporaryDirectory(prefix="twostroke-") as folder:
         path = output.record or Path(folder) / "steps.jsonl"
-        report(scenario, replace(output, record=path))
+        fields = report(scenario, replace(output, record=path))
         _, deployed = deploy_scenario(scenario)
         scheduler = deployed.scheduler
         facts = facts_of_simulation(deployment.model, deployed.cost, notes=deployed.notes)
@@ -130,11 +131,16 @@ def report_and_show(scenario: Scenario, output: OutputOptions) -> None:
         if deployment.replicas > 1:
             path = fleet_file(path)
         options = ServerOptions(port=0)
-        show(path, "simulation", deployment.model, options, configuration, facts)
+        routes = [report_router(fields)]
+        show(path, "simulation", deployment.model, options, configuration, facts, routes)
 
 
-def report(scenario: Scenario, output: OutputOptions) -> None:
-    """Run the scenario or its sweep; print and write the report, beside earlier ones."""
+def report(scenario: Scenario, output: OutputOptions) -> list[dict[str, object]]:
+    """Run the scenario or its sweep; print and write the report, beside earlier ones.
+
+    Returns:
+        ``run_fields`` of all runs that were shown.
+    """
     from twostroke.observability.targets.table import print_targets
     from twostroke.simulator.reports.comparison import notes_of, print_comparison
     from twostroke.simulator.reports.earlier import read_report
@@ -161,7 +167,7 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
     if output.compare_only:
         print_comparison(earlier, sys.stdout)
         write_files([], earlier, earlier, output)
-        return
+        return earlier
     scenarios, left_out = keep_fitting(scenarios)
     metrics = None
     if output.metrics is not None:
@@ -184,6 +190,7 @@ def report(scenario: Scenario, output: OutputOptions) -> None:
     if len(fields) > 1:
         print_comparison(fields, sys.stdout)
     write_files(runs, new, fields, output, metrics)
+    return fields
 
 
 def _other_machine(run: Run) -> Iterator[str]:
@@ -353,6 +360,13 @@ def metrics_text(metrics: EngineMetrics, run: Run) -> str:
     return re.sub(r"^(# (HELP|TYPE) )?[\w:]+_created[ {].*\n", "", text, flags=re.MULTILINE)
 
 
+def page_text(fields: list[dict[str, object]]) -> str:
+    """The inspector's page of these runs, as one file."""
+    from twostroke.inspector.report import report_page
+
+    return report_page(fields)
+
+
 def write_files(
     runs: list[Run],
     new: list[dict[str, object]],
@@ -362,11 +376,10 @@ def write_files(
 ) -> None:
     """Write the files that the flags name. ``new`` are the fields of ``runs``."""
     from twostroke.simulator.reports.fields import report_json, requests_csv
-    from twostroke.simulator.reports.html import report_html
 
     texts: tuple[tuple[Path | None, Callable[[], str]], ...] = (
         (output.output_json, lambda: report_json(new)),
-        (output.output_html, lambda: report_html(fields)),
+        (output.output_html, lambda: page_text(fields)),
         (output.output_csv, lambda: requests_csv(runs)),
         (output.metrics, lambda: "" if metrics is None else metrics_text(metrics, runs[-1])),
     )

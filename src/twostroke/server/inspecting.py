@@ -56,7 +56,7 @@ def create_inspecting_app(
     return app
 
 
-def fleet_app(fleet: RecordedFleet, facts: ModelFacts | None = None) -> ASGIApp:
+def fleet_app(fleet: RecordedFleet, *more: APIRouter, facts: ModelFacts | None = None) -> ASGIApp:
     """The same page over each replica that took steps: of the first of these at ``/``.
 
     That of any is at ``/replicas/N/``.
@@ -67,7 +67,9 @@ def fleet_app(fleet: RecordedFleet, facts: ModelFacts | None = None) -> ASGIApp:
         if number not in apps:
             source = fleet.replicas[number]
             assert source is not None
-            apps[number] = create_inspecting_app(source, fleet_router(fleet, number), facts=facts)
+            apps[number] = create_inspecting_app(
+                source, fleet_router(fleet, number), *more, facts=facts
+            )
         return apps[number]
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,7 +15,6 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.step import Reason
 from twostroke.simulator.reports.earlier import read_report
 from twostroke.simulator.reports.fields import WAITS, report_json, requests_csv, run_fields
-from twostroke.simulator.reports.html import report_html
 from twostroke.simulator.simulate import simulate
 from twostroke.simulator.sweep import sweep
 
@@ -25,13 +24,13 @@ def test_every_reason_has_words() -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:
-    def report(jump: bool) -> tuple[str, str, str]:
+    def report(jump: bool) -> tuple[str, str]:
         done = [
             simulate(varied, jump=jump, interval=True)
             for varied in sweep(scenario(), ("rate=5,50",))
         ]
         fields = [run_fields(run) for run in done]
-        return report_json(fields), report_html(fields), requests_csv(done)
+        return report_json(fields), requests_csv(done)
 
     assert report(True) == report(True) == report(False)
 
@@ -99,4 +98,3 @@ def test_an_empty_run_is_reported_too() -> None:
     run = simulate(scenario(workload="random", input_len=200_000, rate=None))
     assert (run.summary.completed, run.summary.refused) == (0, 30)
     assert report_json([run_fields(run)])
-    assert report_html([run_fields(run)])

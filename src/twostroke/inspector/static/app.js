@@ -19,9 +19,10 @@ import { PlaygroundPage } from "./pages/playground.js";
 import { FleetPage } from "./pages/fleet.js";
 import { SpeculationPage } from "./pages/speculation.js";
 import { ModelPage } from "./pages/model.js";
+import { ReportPage } from "./pages/report.js";
 import { Learn } from "./pages/learn.js";
 
-/** In the order of the navigation; `g` and `key` lead to a page. */
+/** In the order of the navigation; `g` and `key` lead to a page. `kind` is what alone has it. */
 const PAGES = [
   { name: "live", title: "Live", key: "l", content: Live },
   { name: "timeline", title: "Timeline", key: "t", content: Timeline },
@@ -31,9 +32,12 @@ const PAGES = [
   { name: "playground", title: "Playground", key: "p", content: PlaygroundPage },
   { name: "speculation", title: "Speculation", key: "s", content: SpeculationPage },
   { name: "fleet", title: "Fleet", key: "f", content: FleetPage },
+  { name: "report", title: "Report", key: "o", content: ReportPage, kind: "simulation" },
   { name: "learn", title: "Learn", key: "e", content: Learn },
 ];
 const NAMES = PAGES.map((item) => item.name);
+const offered = () =>
+  PAGES.filter(({ kind }) => kind === undefined || kind === description.value?.kind);
 const KINDS = { live: "live", recording: "recording", simulation: "simulation" };
 
 const Source = view(() => {
@@ -65,7 +69,7 @@ const Header = view(() => {
       </h1>
     </div>
     <nav aria-label="Pages">
-      ${PAGES.map(
+      ${offered().map(
         (item) =>
           html`<a
             key=${item.name}
@@ -158,7 +162,7 @@ const Help = view(
                 <td>${what}</td>
               </tr>`,
           )}
-          ${PAGES.map(
+          ${offered().map(
             (item) =>
               html`<tr key=${item.name}>
                 <td><kbd>g</kbd> <kbd>${item.key}</kbd></td>

@@ -1,1 +1,1 @@
-"""Reports of runs: terminal tables, JSON and CSV, and a web page with charts."""
+"""Reports of runs: terminal tables, JSON and CSV."""

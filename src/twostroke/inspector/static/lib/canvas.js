@@ -13,12 +13,22 @@ const NAMES = [
   "cached",
   "waiting",
   "alarm",
+  "plum",
   "accent",
   "faint",
 ];
 
+/** A mailed page may be opened where the browser keeps nothing for it. */
+function storage() {
+  try {
+    return localStorage;
+  } catch {
+    return null;
+  }
+}
+
 /** `light`, `dark` or empty, which follows the system. */
-export const theme = signal(localStorage.getItem("twostroke-theme") ?? "");
+export const theme = signal(storage()?.getItem("twostroke-theme") ?? "");
 const themed = signal(0); // rises when colours change
 export const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -46,7 +56,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 effect(() => {
   if (theme.value) document.documentElement.dataset.theme = theme.value;
   else delete document.documentElement.dataset.theme;
-  localStorage.setItem("twostroke-theme", theme.value);
+  storage()?.setItem("twostroke-theme", theme.value);
   queueMicrotask(recolour);
 });
 
