@@ -9,7 +9,7 @@ from twostroke.core.request import BlockKey
 
 @dataclass(frozen=True, slots=True)
 class KVGroups:
-    """Layers that see alike are a group; one kind may make several, so that groups are of a size.
+    """Layers that see alike are a group; one kind may make several, so that all groups are equal.
 
     A block holds the keys and values of ``block_size`` tokens in the layers of one group, and every
     group has a block table of its own. All blocks have equal bytes and come from one pool.

@@ -79,9 +79,9 @@ class ScheduledRequest(msgspec.Struct, gc=False):
         first_new_block: Where ``new_block_ids`` go in the table. What was sent before stays.
         new_block_ids: The part of the table that the executor does not know. Read only.
         new_token_ids: Tokens that became known since the last plan that carried the request.
-        draft_token_ids: Guesses of the tokens behind the last known one. They are computed too,
+        draft_token_ids: Guesses of the tokens after the last known one. They are computed too,
             and accepted as far as each equals the token that is drawn at its position.
-        max_new_drafts: How many drafts of the tokens behind the drawn ones the executor may make.
+        max_new_drafts: How many drafts of the tokens after the drawn ones the executor may make.
         states: Of models with recurrent layers, where something changes.
     """
 

@@ -104,7 +104,9 @@ class TorchExecutor:
             # What the pass had written by then may be anything, and its blocks go to others next.
             if plan.scheduled:
                 self.kv.zero_slots(step.batch.attention.slots)
-            raise memory_error(error) or error from error
+            if (out_of_memory := memory_error(error)) is not None:
+                raise out_of_memory from error
+            raise
         step.result.timings, step.result.duration = step.clock.seconds, step.clock.total()
         return step.result
 

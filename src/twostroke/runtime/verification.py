@@ -1,7 +1,7 @@
 """A step's draws: one token for each request, and one more for each draft that equals its draw.
 
-Drafts are guesses of the tokens behind the last known one. The same pass computes them, so the
-logits behind each are those of the text that ends with it. The token of every position is drawn as
+Drafts are guesses of the tokens after the last known one. The same pass computes them, so the
+logits after each are those of the text that ends with it. The token of every position is drawn as
 without drafts, by seed and position, and a draft is accepted if it is that token and all drafts
 before it were accepted (docs/decisions/0013-drafts-are-accepted-by-equality.md).
 """

@@ -1,1 +1,1 @@
-"""How long steps and transfers take: one model for all who ask, learned from what was measured."""
+"""How long steps and transfers take, learned from what was measured."""

@@ -25,10 +25,10 @@ LEAST_STEPS = 5
 GAP_WEIGHT = 0.1
 # Share of a new step in the factor.
 FACTOR_WEIGHT = 0.2
-# A step that takes so much more or less than expected, as a share, counts whole for the prices;
-# beyond it the less the stranger it is: then the speed has changed rather than they.
+# A step whose time differs from the expected one by up to this share counts in full for the prices.
+# The more it differs beyond that, the less it counts: the machine's speed has changed, not prices.
 USUAL_ERROR = 0.1
-# The prices are told apart only if the steps differ so much: share of a sum's square.
+# Steps must differ at least by this share of a sum's square, or prices cannot be told apart.
 LEAST_SPREAD = 1e-3
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 # Share of the time that drafts may lose, net of what others of them gain.
 SHARE = 0.008
-# In plain steps: what drafts may lose or gain beforehand; what new requests may owe, what the share
-# saves up for them, and what gains do.
+# All in plain steps: the most that drafts may lose or gain in advance, the most that new requests
+# may owe, and the most that the share and gains of other drafts may save up for them.
 MOST_STEPS, MOST_OWED, MOST_SAVED, MOST_GAINED = 2.0, 8.0, 0.5, 32.0
-# Steps until the next trial on loan: after the first one, and at most; it doubles with each. With
-# the up to eight until a request asks again, drafts are back 32 tokens after one loan. At the
-# longest wait, a prompt that takes 32 steps to read takes the share of the time.
+# Steps from one trial on loan to the next: at first, and at most; each wait is twice the last one.
+# A request asks again within eight steps, so that drafts are back 32 tokens after the first loan.
+# With the longest wait, a trial that costs 32 steps takes just the share above.
 FIRST_WAIT, LONGEST_WAIT = 24, 4096
 
 

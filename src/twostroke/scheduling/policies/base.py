@@ -82,7 +82,7 @@ class SchedulingPolicy(Protocol):
         ...
 
     def finished(self, request: Request) -> None:
-        """A request that was popped has ended. Called once for each."""
+        """A running request has ended; for one that waits there is ``remove``."""
         ...
 
     def charge(self, request: Request, *, prompt_tokens: int = 0, output_tokens: int = 0) -> None:

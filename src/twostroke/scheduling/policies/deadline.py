@@ -26,11 +26,10 @@ class DeadlinePolicy:
 
     All slacks shrink alike, so the order is that of the latest time to begin, which stays; it
     leaves a margin for what is not known of steps to come. What can no longer meet its target goes
-    behind what can: served first, it would make that late as well,
-    and under overload all would be. One request in ``LATE_SHARE`` that enter is taken from those
-    that are late, in the same order, so that each of them has its turn. One that was preempted is
-    never late: its answer has begun. What is late behind a long step can be in time again when
-    steps are short.
+    after what can: served first, it would make that late as well, and under overload all would be.
+    One request in ``LATE_SHARE`` that enter is taken from those that are late, in the same order,
+    so that each of them has its turn. One that was preempted is never late: its answer has begun.
+    What is late after a long step can be in time again when steps are short.
 
     Args:
         times: What prompts take, and the time.
