@@ -21,7 +21,7 @@ serve: $(VENV)/.installed ## Install, and serve MODEL (pilot) on 127.0.0.1:PORT 
 	$(BIN)/twostroke serve $(MODEL) --port $(PORT)
 
 test: $(VENV)/.installed-dev ## Install what tests need, and run them all
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 3 --dist loadfile
 
 clients: $(VENV)/.installed-dev ## Install clients of other versions apart (1.3 GB), test them
 	test -d $(CLIENTS) || $(PYTHON) -m venv $(CLIENTS)

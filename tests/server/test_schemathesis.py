@@ -278,8 +278,10 @@ def has_foreign_null(document: BaseSchema, operation: Any, case: Case[Any]) -> b
     if not isinstance(case.body, dict):
         return False
     asked = document.raw_schema["paths"][operation.path][operation.method.lower()]["requestBody"]
-    reference = asked["content"]["application/json"]["schema"]["$ref"]
-    known = document.raw_schema["components"]["schemas"][reference.rpartition("/")[2]]
+    schema = asked["content"].get("application/json", {}).get("schema", {})
+    if "$ref" not in schema:
+        return False
+    known = document.raw_schema["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     foreign = case.body.keys() - known["properties"].keys()
     return any(case.body[name] is None for name in foreign)
 
