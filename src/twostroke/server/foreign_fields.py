@@ -73,11 +73,12 @@ class Counterpart(NamedTuple):
     convert: Callable[[Any], Any] = lambda value: value
 
 
+_ANY: Mapping[str, Any] = {}  # as any variable of a template
 _TEXT, _NUMBER, _SWITCH = ({"type": kind} for kind in ("string", "number", "boolean"))
 # llama.cpp's, SGLang's, Qwen's and Mistral's names.
 COUNTERPARTS: Mapping[str, Counterpart] = {
     "ebnf": Counterpart(("structured_outputs", "grammar"), _TEXT),
-    "enable_thinking": Counterpart(("chat_template_kwargs", "enable_thinking"), _SWITCH),
+    "enable_thinking": Counterpart(("chat_template_kwargs", "enable_thinking"), _ANY),
     "grammar": Counterpart(("structured_outputs", "grammar"), _TEXT),
     "json_schema": Counterpart(("structured_outputs", "json"), {"type": ["string", "object"]}),
     "no_stop_trim": Counterpart(("include_stop_str_in_output",), _SWITCH),

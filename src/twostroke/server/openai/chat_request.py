@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MaxLen
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
@@ -33,6 +33,8 @@ from twostroke.tools.base import ToolSchemas
 
 class DocumentFields(OpenAIFields):
     """Something retrieved for the model to read; a string is a document with that text."""
+
+    model_config = ConfigDict(json_schema_extra={"type": ["string", "object"], "minLength": 1})
 
     text: str = Field(min_length=1)
     id: str | int | None = Field(
