@@ -7,7 +7,7 @@ KERNELS := hatch_build.py $(wildcard $(CPP)/*.?pp $(CPP)/*/*.?pp)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CLIENTS := .venv-clients
 APART := tests/server/clients/apart
-# Fuzzed bodies are the same each time only where the same modules are loaded and sets have one order.
+# Fuzzed bodies are the same each time only with the same modules loaded and one order of sets.
 FUZZED := tests/server/test_schemathesis.py tests/server/test_schemathesis_gateway.py
 STYLE := tests/test_architecture.py tests/test_documents.py tests/test_reading_list.py
 PORT ?= 8000
