@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.server.http_calls import any_engine, post
+from tests.server.http_calls import any_engine, client_for, post
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.errors import InvalidRequestError
 from twostroke.http.body_size import SMALL_BODY
@@ -36,6 +37,22 @@ async def test_bodies_in_other_encodings(encoding: str) -> None:
         response = await post(any_engine(), "completions", body.encode(encoding))
         assert response.status_code == 400
         assert "not valid JSON" in response.json()["error"]["message"]
+
+
+async def test_a_zero_byte_ends_the_reading() -> None:
+    """A flood of large bodies in UTF-16 doubled everyone's TTFT: each was received whole first."""
+    num_sent = 0
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal num_sent
+        for _ in range(20):
+            num_sent += 1
+            yield ("[" * SMALL_BODY).encode("utf-16")
+
+    async with client_for(any_engine()) as client:
+        headers = {"content-type": "application/json"}
+        response = await client.post("/v1/completions", content=chunks(), headers=headers)
+    assert (response.status_code, num_sent) == (400, 1)
 
 
 @pytest.mark.parametrize("body", [b'{"prompt": "\xff"}', b'{"prompt": "\xed\xa0\x80"}'])
