@@ -54,7 +54,9 @@ class GeluBranch:
         self._norm = parts.norm("mlp_norm")
         self._fc, self._projection = parts.linear("fc"), parts.linear("projection")
 
-    def __call__(self, x: Tensor, step: PassInputs, rows: Tensor | None) -> Tensor:
+    def __call__(
+        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Tensor:
         x = x if rows is None else x[rows]
         return self._projection(F.gelu(self._fc(self._norm(x))), residual=x)
 

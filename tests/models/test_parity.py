@@ -41,6 +41,63 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=1
     ),
     "qwen3": tiny_config("qwen3", head_dim=12),
+    "phi3": tiny_config("phi3", sliding_window=7, pad_token_id=0),
+    "phi4-partial": tiny_config("phi3", partial_rotary_factor=0.5, head_dim=16, pad_token_id=0),
+    "granite": tiny_config(
+        "granite",
+        attention_multiplier=0.2,
+        residual_multiplier=0.3,
+        embedding_multiplier=3.0,
+        logits_scaling=2.5,
+        tie_word_embeddings=True,
+    ),
+    "olmo2": tiny_config("olmo2"),
+    "olmo3": tiny_config("olmo3", num_hidden_layers=4, sliding_window=9),
+    "olmo3-yarn": tiny_config(
+        "olmo3",
+        num_hidden_layers=4,
+        sliding_window=9,
+        rope_scaling={**YARN_ROPE, "attention_factor": 1.2},
+    ),
+    "smollm3": tiny_config("smollm3", num_hidden_layers=4, pad_token_id=0),
+    "glm4": tiny_config("glm4", head_dim=16, attention_bias=True, pad_token_id=0),
+    "cohere2": tiny_config(
+        "cohere2",
+        num_hidden_layers=4,
+        sliding_window=9,
+        layer_norm_eps=1e-5,
+        logit_scale=0.5,
+        tie_word_embeddings=True,
+    ),
+    "gemma2": tiny_config(
+        "gemma2",
+        head_dim=12,
+        hidden_activation="gelu_pytorch_tanh",
+        sliding_window=9,
+        query_pre_attn_scalar=30,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+        tie_word_embeddings=True,
+    ),
+    "gemma3": tiny_config(
+        "gemma3_text",
+        num_hidden_layers=6,
+        head_dim=12,
+        hidden_activation="gelu_pytorch_tanh",
+        sliding_window=9,
+        query_pre_attn_scalar=30,
+        tie_word_embeddings=True,
+    ),
+    "gemma3-linear": tiny_config(
+        "gemma3_text",
+        num_hidden_layers=6,
+        head_dim=12,
+        hidden_activation="gelu_pytorch_tanh",
+        sliding_window=9,
+        rope_scaling={"rope_type": "linear", "factor": 8.0},
+        rope_local_base_freq=1000.0,
+        tie_word_embeddings=True,
+    ),
 }
 # In bfloat16 on a CPU all layers go in one compiled call if heads are multiples of 16, as every
 # real model's are.
@@ -80,7 +137,8 @@ def load(
 def whole_logits(executor: TorchExecutor) -> torch.Tensor:
     model = executor.model
     with torch.inference_mode():
-        attention = ReferenceAttention(model.spec.sliding_windows)
+        specs = [layer.attention for layer in model.spec.each_layer()]
+        attention = ReferenceAttention(model.spec.sliding_windows, None, specs)
         return model.logits(
             model.forward(torch.tensor(TOKENS), torch.arange(len(TOKENS)), attention)
         )

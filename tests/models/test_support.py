@@ -33,7 +33,7 @@ def test_the_number_of_parameters_is_that_of_the_checkpoint(model_type: str, tie
         ({"num_hidden_layers": "two"}, "num_hidden_layers must be a positive integer, got 'two'"),
         ({"num_key_value_heads": 3}, "is no multiple of num_key_value_heads"),
         ({"head_dim": 7}, "head_dim must be even"),
-        ({"hidden_act": "gelu"}, "unsupported activation"),
+        ({"hidden_act": "relu2"}, "unsupported activation"),
         (
             {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
             "unsupported rope scaling 'dynamic'",

@@ -24,6 +24,7 @@ from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_groups import group_layers
 from twostroke.model_spec.layer_specs import AttentionSpec, LatentSpec, LayerSpec, RecurrentSpec
+from twostroke.model_spec.rope import RopeSpec
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.branches.attention import AttentionKind
 from twostroke.models.branches.base import BranchParts, PassInputs
@@ -72,7 +73,9 @@ class DecayBranch:
         self._norm = parts.norm("decay_norm")
         self._qkv, self._out = parts.linear("decay_qkv"), parts.linear("decay_out")
 
-    def __call__(self, x: Tensor, step: PassInputs, rows: Tensor | None) -> Tensor:
+    def __call__(
+        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Tensor:
         query, key, value = (
             self._qkv(self._norm(x)).view(len(x), 3, SIZE).unbind(1)
         )  # [tokens, size]
@@ -138,7 +141,9 @@ class LatentBranch:
         self.plain = spec.key_dim - spec.rotated
         self.keys, self.values = up[:, : self.plain], up[:, self.plain :]  # [heads, _, latent]
 
-    def __call__(self, x: Tensor, step: PassInputs, rows: Tensor | None) -> Tensor:
+    def __call__(
+        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Tensor:
         query, latents = self.query_and_latents(x, step)
         plain, rotated = query[..., : self.plain], query[..., self.plain :]
         absorbed = torch.einsum("thk,hkl->thl", plain, self.keys)  # [tokens, heads, latent]
@@ -153,7 +158,7 @@ class LatentBranch:
     def query_and_latents(self, x: Tensor, step: PassInputs) -> tuple[Tensor, Tensor]:
         """``[tokens, heads, key_dim]``, and ``[tokens, width]`` as they are cached."""
         x = self._norm(x)
-        rotation, size = step.rotations[self._spec.rotated], self._latent.value
+        rotation, size = step.rotations[ROPE, self._spec.rotated], self._latent.value
         query = self._query(x).view(len(x), self._spec.heads, -1)
         parts = (query[..., : self.plain], rotation.apply(query[..., self.plain :]))
         down = self._down(x)
@@ -173,6 +178,7 @@ def latent_of(layer: LayerSpec) -> tuple[AttentionSpec, LatentSpec]:
     return layer.attention, layer.attention.latent
 
 
+ROPE = RopeSpec()
 FAMILY = DecoderFamily(branches=(DecayKind(), LatentKind(), AttentionKind(), MlpKind()))
 
 
@@ -185,10 +191,10 @@ def hybrid_spec() -> ModelSpec:
 def mixed_spec(*, recurrent: bool = True, window: int | None = WINDOW) -> ModelSpec:
     """Every kind: two shapes with a window and without, wider keys, latents, shared, recurrent."""
     spec, layer = _plain()
-    full = AttentionSpec(4, 2, 16, 16)
-    wide = AttentionSpec(2, 1, 32, 32, window, qk_norm=True)
-    narrow = AttentionSpec(4, 2, 16, 8)
-    latent = AttentionSpec(4, 4, 16, 8, None, LatentSpec(20, 12), rotary_fraction=0.5)
+    full = AttentionSpec(4, 2, 16, 16, rope=ROPE)
+    wide = AttentionSpec(2, 1, 32, 32, window, qk_norm=True, rope=ROPE)
+    narrow = AttentionSpec(4, 2, 16, 8, rope=ROPE)
+    latent = AttentionSpec(4, 4, 16, 8, None, LatentSpec(20, 12), rope=ROPE, rotary_fraction=0.5)
     kinds = [full, wide, narrow, latent, replace(full, shares=0), replace(wide, shares=1)]
     layers = [replace(layer, attention=kind) for kind in [*kinds, wide]]
     return replace(spec, layers=(*layers[:2], *[_recurrent(layer)] * recurrent, *layers[2:]))

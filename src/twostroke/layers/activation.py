@@ -1,4 +1,4 @@
-"""The gated activation of SwiGLU (Shazeer 2020), and the largest of each row."""
+"""Gated activations (Shazeer 2020), and the largest of each row."""
 
 from __future__ import annotations
 
@@ -22,10 +22,24 @@ def silu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     return out
 
 
+def gelu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
+    """``gelu(gate) * up``, as ``silu_mul``."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.gelu(gate) * up
+
+
+def gelu_tanh_mul(gate_up: Tensor, library: Library | None) -> Tensor:
+    """The same with the approximation by tanh."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh") * up
+
+
 # By their names in ``config.json``; each maps ``[rows, 2 * size]`` to ``[rows, size]``.
 GATED_ACTIVATIONS: dict[str, Callable[[Tensor, Library | None], Tensor]] = {
     "silu": silu_mul,
     "swish": silu_mul,
+    "gelu": gelu_mul,
+    "gelu_pytorch_tanh": gelu_tanh_mul,
 }
 
 

@@ -1,6 +1,9 @@
-"""Root mean square normalization (Zhang and Sennrich 2019)."""
+"""Normalizations of the last dimension, each computed in float32 and returned in x's dtype."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -8,16 +11,27 @@ from torch import Tensor
 from twostroke.kernels.library import Library
 
 
-class RMSNorm:
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension.
+class Norm(Protocol):
+    """See the module; ``weight`` broadcasts (one row per attention head, say)."""
 
-    Computed in float32 and returned in x's dtype.
+    weight: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalize ``[..., size]``, contiguous."""
+        ...
+
+
+# From weight, epsilon and the compiled kernels, if they are to be used.
+MakeNorm = Callable[[Tensor, float, Library | None], Norm]
+
+
+class RMSNorm:
+    """``x / sqrt(mean(x^2) + eps) * weight`` (Zhang and Sennrich 2019).
 
     Args:
-        weight: Its last dimension is normalized over; leading ones broadcast (one row per attention
-            head, say).
-        library: The compiled kernels, if they are to be used: bfloat16 on a CPU, a weight of one
-            dimension.
+        weight: Its last dimension is normalized over.
+        library: The compiled kernels: bfloat16 on a CPU, a weight of one dimension.
     """
 
     __slots__ = ("_library", "eps", "weight")
@@ -28,7 +42,6 @@ class RMSNorm:
         self._library = library if weight.ndim == 1 else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Normalize ``[..., size]``, contiguous."""
         if self._library is not None:
             out, size = torch.empty_like(x), x.shape[-1]
             rows = x.numel() // size
@@ -36,7 +49,40 @@ class RMSNorm:
                 x.data_ptr(), self.weight.data_ptr(), out.data_ptr(), rows, size, self.eps
             )
             return out
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         # Rounded before the weight is applied, as transformers does: the reference for parity.
-        return self.weight * wide.to(x.dtype)
+        return self.weight * _unit(x.float(), self.eps).to(x.dtype)
+
+
+class OffsetNorm:
+    """The same with ``1 + weight``, and rounded after it (Gemma)."""
+
+    __slots__ = ("_factor", "eps", "weight")
+
+    def __init__(self, weight: Tensor, eps: float, library: Library | None = None) -> None:
+        self.weight = weight
+        self.eps = eps
+        self._factor = 1.0 + weight.float()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (_unit(x.float(), self.eps) * self._factor).to(x.dtype)
+
+
+class CenteredNorm:
+    """``(x - mean) / sqrt(variance + eps) * weight``: LayerNorm without a bias (Cohere)."""
+
+    __slots__ = ("_wide", "eps", "weight")
+
+    def __init__(self, weight: Tensor, eps: float, library: Library | None = None) -> None:
+        self.weight = weight
+        self.eps = eps
+        self._wide = weight.float()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        centered = wide - wide.mean(-1, keepdim=True)
+        return (_unit(centered, self.eps) * self._wide).to(x.dtype)
+
+
+def _unit(wide: Tensor, eps: float) -> Tensor:
+    """Of root mean square 1."""
+    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)

@@ -6,7 +6,13 @@ from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.config_fields import CHECK, ConfigFields
 from twostroke.model_spec.families import FAMILIES, Family
 from twostroke.model_spec.layer_specs import AttentionSpec, LatentSpec, LinearSpec, Part, whole
-from twostroke.model_spec.rope import read_rotary_fraction
+from twostroke.model_spec.rope import (
+    is_rotated,
+    read_layer_rope,
+    read_rope,
+    read_rotary_fraction,
+)
+from twostroke.model_spec.scales import read_attention_scale
 
 
 def read_attention(
@@ -24,23 +30,29 @@ def read_attention(
     gated = 2 if family.recurrent == "delta" else 1  # a gate of the query's size comes with it
     parts = (Part(gated * query, heads), Part(kv, kv_heads), Part(kv, kv_heads))
     qk_norm = family.qk_norm or (model_type == "glm4_moe" and fields.flag("use_qk_norm"))
+    norms = query + kv if family.whole_norm else 2 * head_dim * qk_norm
+    window = window_of(fields, family, index, kind)
     sinks = heads if model_type == "gpt_oss" else 0  # one per head
     return AttentionSpec(
         heads,
         kv_heads,
         head_dim,
         head_dim,
-        window_of(fields, family, index, kind),
+        window,
         linears=(
             LinearSpec("qkv", parts, hidden, bias=qkv_bias),
             LinearSpec("attention_output", whole(hidden), query, heads, bias=output_bias),
         ),
-        other_parameters=2 * head_dim * qk_norm + sinks,
+        other_parameters=norms + sinks,
         qk_norm=qk_norm,
+        whole_norm=family.whole_norm,
         qkv_bias=qkv_bias,
         output_bias=output_bias,
         soft_cap=fields.optional_number("attn_logit_softcapping"),
+        scale=read_attention_scale(fields, family),
+        rope=read_layer_rope(fields, family, index, window),
         rotary_fraction=read_rotary_fraction(fields),
+        interleaved=family.interleaved,
     )
 
 
@@ -74,14 +86,17 @@ def window_of(fields: ConfigFields, family: Family, index: int, kind: str | None
         return None
     if rule == "all":
         return window
-    if rule == "upper" and not fields.flag("use_sliding_window"):
+    if rule in ("upper", "unrotated") and not fields.flag("use_sliding_window"):
         return None
     if kind is not None:
         return window if kind == "sliding_attention" else None
     if rule == "even":
         return window if index % 2 == 0 else None
     if rule == "pattern":
-        return window if (index + 1) % fields.integer("sliding_window_pattern", 6) else None
+        every = fields.integer("sliding_window_pattern", family.pattern)
+        return window if (index + 1) % every else None
+    if rule == "unrotated":
+        return None if is_rotated(fields, index) else window
     above = index >= fields.integer("max_window_layers", 28, minimum=0)
     return window if fields.flag("use_sliding_window") and above else None
 
@@ -121,5 +136,6 @@ def _latent(fields: ConfigFields, family: Family, hidden: int) -> AttentionSpec:
         linears=tuple(linears),
         other_parameters=other,
         output_bias=bias,
+        rope=read_rope(fields, family),
         rotary_fraction=rope / (plain + rope),
     )

@@ -10,7 +10,7 @@ from typing import Literal
 ATTENDING = ("full_attention", "sliding_attention")
 WITH_STATES = (*ATTENDING, "linear_attention")
 # Which layers see a window only; see ``attention_layers.window_of``.
-WindowRule = Literal["none", "all", "even", "pattern", "upper", "stated"]
+WindowRule = Literal["none", "all", "even", "pattern", "upper", "unrotated", "stated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,25 @@ class Family:
         recurrent: What layers have that keep a state: ``delta`` (then attention has a gate),
             ``mamba`` or ``mamba2``.
         unbounded: No layer has attention, and nothing limits the context.
-        windows: Which layers see a window only; ``window`` is its default length.
+        windows: Which layers see a window only; ``window`` is its default length. Of ``pattern``
+            layers, the last sees everything.
         kinds: Kinds of layers that ``layer_types`` may name.
         activation: Field that names the activation, and its default.
+        norm_eps: The same of the norms' epsilon.
+        parallel: A layer's branches read the same hidden state, normed once.
+        interleaved: Rotation pairs neighbours, not element i with i + width / 2.
+        rotated: Which layers rotate queries and keys: all, those with a window, or those that
+            ``no_rope_layers`` does not exclude.
+        theta: Default of ``rope_theta``.
+        partial: Part of a head may be rotated alone.
+        local_theta: Default of ``rope_local_base_freq``, the angles' base in layers with a window,
+            which stretch nothing; 0: they rotate as the others do, ``None``: from the same base.
+        whole_norm: Queries and keys are normalized over all heads together.
+        scale: Field of what scores are divided by the root of, and its default.
+        multipliers: Whether ``attention_multiplier`` and the like scale scores, additions,
+            embeddings and logits.
+        root_scaled: Embeddings are multiplied with the root of the hidden size.
+        soft_caps: Scores and logits may be bounded.
         defaults: Fields that published files leave to the class in transformers.
     """
 
@@ -46,20 +62,79 @@ class Family:
     unbounded: bool = False
     windows: WindowRule = "stated"
     window: int | None = None
+    pattern: int = 6
     kinds: tuple[str, ...] = ATTENDING
     activation: tuple[str, str] = ("hidden_act", "silu")
-    defaults: Mapping[str, int] = field(default_factory=dict)
+    norm_eps: tuple[str, float] = ("rms_norm_eps", 1e-6)
+    parallel: bool = False
+    interleaved: bool = False
+    rotated: Literal["all", "window", "stated"] = "all"
+    theta: float = 10_000.0
+    local_theta: float | None = 0.0
+    partial: bool = False
+    whole_norm: bool = False
+    scale: tuple[str, float] | None = None
+    multipliers: bool = False
+    root_scaled: bool = False
+    soft_caps: bool = False
+    defaults: Mapping[str, float] = field(default_factory=dict)
 
 
 _GELU = ("hidden_activation", "gelu_pytorch_tanh")
+_QUERY_SCALAR = ("query_pre_attn_scalar", 256.0)
 FAMILIES = {
     "llama": Family(windows="none"),
     "mistral": Family(qkv_bias=False, output_bias=False, kv_heads=8, windows="all", window=4096),
     "qwen2": Family(qkv_bias=True, output_bias=False, windows="upper", window=4096),
     "qwen3": Family(qk_norm=True, head_dim=128, windows="upper", window=4096),
-    "phi3": Family(qkv_bias=False, output_bias=False, windows="all"),
-    "granite": Family(),
-    "gemma2": Family(norms=4, head_dim=256, tied=True, windows="even", activation=_GELU),
+    "phi3": Family(qkv_bias=False, output_bias=False, windows="all", partial=True),
+    "granite": Family(multipliers=True),
+    "olmo2": Family(whole_norm=True, windows="none"),
+    "olmo3": Family(
+        whole_norm=True,
+        windows="pattern",
+        window=4096,
+        pattern=4,
+        theta=500_000.0,
+        local_theta=None,
+    ),
+    "smollm3": Family(
+        tied=True,
+        windows="unrotated",
+        rotated="stated",
+        theta=2_000_000.0,
+    ),
+    "glm4": Family(
+        output_bias=False,
+        norms=4,
+        windows="none",
+        interleaved=True,
+        partial=True,
+        defaults={"attention_bias": True, "partial_rotary_factor": 0.5},
+    ),
+    "cohere2": Family(
+        norms=1,
+        tied=True,
+        windows="pattern",
+        window=4096,
+        pattern=4,
+        rotated="window",
+        norm_eps=("layer_norm_eps", 1e-5),
+        parallel=True,
+        interleaved=True,
+    ),
+    "gemma2": Family(
+        norms=4,
+        head_dim=256,
+        tied=True,
+        windows="even",
+        window=4096,
+        activation=_GELU,
+        scale=_QUERY_SCALAR,
+        root_scaled=True,
+        soft_caps=True,
+        defaults={"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    ),
     "gemma3_text": Family(
         qk_norm=True,
         norms=4,
@@ -68,6 +143,11 @@ FAMILIES = {
         windows="pattern",
         window=4096,
         activation=_GELU,
+        theta=1_000_000.0,
+        local_theta=10_000.0,
+        soft_caps=True,
+        scale=_QUERY_SCALAR,
+        root_scaled=True,
         # Files of the multimodal models state what is another.
         defaults={
             "vocab_size": 262_208,
@@ -79,13 +159,19 @@ FAMILIES = {
             "max_position_embeddings": 131_072,
         },
     ),
-    "mixtral": Family(qkv_bias=False, output_bias=False, kv_heads=8, windows="all"),
+    "mixtral": Family(
+        qkv_bias=False,
+        output_bias=False,
+        kv_heads=8,
+        windows="all",
+        theta=1_000_000.0,
+    ),
     "qwen2_moe": Family(qkv_bias=True, output_bias=False, windows="upper", window=4096),
     "qwen3_moe": Family(qk_norm=True, windows="upper", window=4096),
     "gpt_oss": Family(qkv_bias=True, output_bias=True, head_dim=64, windows="even"),
     "deepseek_v2": Family(latent=True),
     "deepseek_v3": Family(latent=True),
-    "glm4_moe": Family(output_bias=False),
+    "glm4_moe": Family(output_bias=False, partial=True, defaults={"partial_rotary_factor": 0.5}),
     "llama4_text": Family(head_dim=128, kinds=(*ATTENDING, "chunked_attention")),
     "qwen3_next": Family(qk_norm=True, head_dim=256, recurrent="delta", kinds=WITH_STATES),
     "qwen3_5_text": Family(qk_norm=True, head_dim=256, recurrent="delta", kinds=WITH_STATES),

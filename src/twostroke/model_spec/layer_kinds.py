@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.config_fields import CHECK, ConfigFields, short
 from twostroke.model_spec.families import FAMILIES
+from twostroke.model_spec.rope import is_rotated
 
 # Older names of kinds; the letters that Nemotron-H writes in their place.
 OLDER = {"attention": "full_attention", "mamba": "linear_attention"}
@@ -66,11 +67,8 @@ def _refuse_kind(kind: object, index: int, possible: tuple[str, ...]) -> NoRetur
 
 def _implied_kind(fields: ConfigFields, model_type: str, index: int) -> str | None:
     if model_type == "llama4_text":
-        # 1 for those that rotate; the others see everything.
-        rotated = fields.items("no_rope_layers")
-        every = fields.integer("no_rope_layer_interval", 4)
-        chunked = rotated[index] if index < len(rotated) else (index + 1) % every
-        return "chunked_attention" if chunked else "full_attention"
+        # Those that do not rotate see everything.
+        return "chunked_attention" if is_rotated(fields, index) else "full_attention"
     recurrent = FAMILIES[model_type].recurrent
     if not recurrent:
         return None

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from twostroke.model_spec.number_formats import NumberFormat
+from twostroke.model_spec.rope import RopeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,14 @@ class AttentionSpec:
         shares: The index of the layer whose keys and values it reads; ``None``: it has its own.
         linears: Its matrix products.
         other_parameters: Norms of heads, sinks and the like.
-        qk_norm: Whether each query and key head is normalized before the rotation.
+        qk_norm: Whether each query and key head is normalized before the rotation;
+            ``whole_norm``: all query heads together, and all key heads.
         qkv_bias: Whether queries, keys and values have a bias; ``output_bias``: the output.
         soft_cap: Bound of the scores, ``cap * tanh(score / cap)``; ``None`` is none.
-        rotary_fraction: Share of a head's elements that are rotated.
+        scale: Of the scores; ``None`` is one over the root of ``key_dim``.
+        rope: How queries and keys are rotated; ``None``: they are not.
+        rotary_fraction: Share of a head's elements that are rotated, the first ones.
+        interleaved: Rotation pairs neighbours, not element i with i + rotated / 2.
     """
 
     heads: int
@@ -108,15 +113,19 @@ class AttentionSpec:
     linears: Linears = field(default=(), kw_only=True)
     other_parameters: int = field(default=0, kw_only=True)
     qk_norm: bool = field(default=False, kw_only=True)
+    whole_norm: bool = field(default=False, kw_only=True)
     qkv_bias: bool = field(default=False, kw_only=True)
     output_bias: bool = field(default=False, kw_only=True)
     soft_cap: float | None = field(default=None, kw_only=True)
+    scale: float | None = field(default=None, kw_only=True)
+    rope: RopeSpec | None = field(default=None, kw_only=True)
     rotary_fraction: float = field(default=1.0, kw_only=True)
+    interleaved: bool = field(default=False, kw_only=True)
 
     @property
     def rotated(self) -> int:
         """Elements of a query or key head that are rotated."""
-        return round(self.key_dim * self.rotary_fraction)
+        return int(self.key_dim * self.rotary_fraction) if self.rope else 0
 
     def cached_elements(self, ranks: int = 1) -> int:
         """Elements of a token in the cache that it reads. Every rank keeps a latent whole."""
@@ -225,8 +234,9 @@ class LayerSpec:
 
     Attributes:
         norm_parameters: Of the norms of the hidden state in one layer.
-        branches: How often a layer adds to the hidden state; most do so behind attention and behind
+        branches: How often a layer adds to the hidden state; most do so after attention and after
             the MLP.
+        residual_scale: What is added is multiplied with it.
     """
 
     count: int
@@ -236,6 +246,7 @@ class LayerSpec:
     mlp: MlpSpec | None = None
     experts: ExpertsSpec | None = None
     branches: int = 2
+    residual_scale: float = 1.0
 
     @property
     def caching(self) -> AttentionSpec | None:

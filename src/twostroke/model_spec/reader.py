@@ -23,13 +23,13 @@ from twostroke.model_spec.layer_kinds import read_layer_kinds
 from twostroke.model_spec.layer_specs import LayerSpec, Linears, LinearSpec, Part
 from twostroke.model_spec.number_formats import stated_quantization, stored_format
 from twostroke.model_spec.recurrent_layers import read_recurrent
-from twostroke.model_spec.rope import read_rope
+from twostroke.model_spec.rope import DEFAULT_LENGTH, read_rope
+from twostroke.model_spec.scales import read_embedding_scale, read_logit_scale, read_residual_scale
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.unquantised import Unquantised
 
 DTYPES = ("float32", "float16", "bfloat16")
-# Context of a model that states none, and of one without attention: nothing limits it.
-DEFAULT_LENGTH, UNBOUNDED = 4096, 2**20
+UNBOUNDED = 2**20  # context of a model without attention: nothing limits it
 
 
 def read_model(path: Path, model_types: Sequence[str] | None = None) -> ModelSpec:
@@ -75,10 +75,12 @@ def parse_model(
         head=LinearSpec("head", (Part(vocabulary, vocabulary),), hidden, quantised=False),
         tied=fields.flag("tie_word_embeddings", family.tied),
         other_parameters=hidden,
-        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        norm_eps=fields.number(*family.norm_eps),
         stated_length=stated_length,
         default_length=default_length,
-        rope=None if family.unbounded else read_rope(fields, stated_length or default_length),
+        rope=None if family.unbounded else read_rope(fields, family),
+        embedding_scale=read_embedding_scale(fields, family, hidden),
+        logit_scale=read_logit_scale(fields, family),
         logit_soft_cap=fields.optional_number("final_logit_softcapping"),
         format=stored_format(raw),
         dtype=_dtype(raw),
@@ -91,10 +93,8 @@ def _text_model(
     config: Mapping[str, Any], model_types: Sequence[str] | None
 ) -> tuple[dict[str, Any], str]:
     """The fields of the text model, and the architecture that reads them."""
-    if model_types is not None:
-        if config.get("model_type") not in model_types:
-            raise _unknown(config.get("model_type"), "supported architectures", model_types)
-        return dict(config), str(config["model_type"])
+    if model_types is not None and config.get("model_type") not in model_types:
+        raise _unknown(config.get("model_type"), "supported architectures", model_types)
     inner = config.get("text_config")
     raw = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
     stated = str(raw.get("model_type"))
@@ -123,7 +123,7 @@ def _layer(
     fields: ConfigFields, model_type: str, hidden: int, index: int, kind: str | None
 ) -> LayerSpec:
     family = FAMILIES[model_type]
-    branches = 1 if family.norms == 1 else 2
+    branches = 1 if family.norms == 1 and not family.parallel else 2
     attends = kind not in ("linear_attention", "mlp", "moe")
     mlp, experts = None, None
     if branches == 2 or kind in ("mlp", "moe"):
@@ -138,6 +138,7 @@ def _layer(
         mlp,
         experts,
         branches,
+        read_residual_scale(fields, family),
     )
 
 

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from twostroke.model_spec.config_fields import ConfigFields
+from twostroke.model_spec.families import Family
 
+# Context in tokens of a model that states none.
+DEFAULT_LENGTH = 4096
 # Kinds whose values are read. Files may state others; ``models.support`` refuses them.
 SCALED = ("linear", "llama3", "yarn")
 
@@ -44,10 +47,35 @@ class RopeSpec:
     mscale: bool = False
 
 
-def read_rope(fields: ConfigFields, max_length: int) -> RopeSpec:
-    """The rotation of a file whose context is ``max_length`` tokens. Raises ModelLoadError."""
-    scaling = _scaling(fields)
-    theta = scaling.number("rope_theta", fields.number("rope_theta", 10000.0))
+def read_layer_rope(
+    fields: ConfigFields, family: Family, index: int, window: int | None
+) -> RopeSpec | None:
+    """The rotation of one layer; ``None``: it has none. Raises ModelLoadError."""
+    if family.rotated == "window" and window is None:
+        return None
+    if family.rotated == "stated" and not is_rotated(fields, index):
+        return None
+    if window is None or family.local_theta == 0.0:
+        return read_rope(fields, family)
+    if "sliding_attention" in fields.mapping("rope_parameters"):
+        return read_rope(fields, family, "sliding_attention")
+    theta = family.local_theta or fields.number("rope_theta", family.theta)
+    return RopeSpec(theta=fields.number("rope_local_base_freq", theta))
+
+
+def is_rotated(fields: ConfigFields, index: int) -> bool:
+    """Whether a layer rotates, by the list that excludes some, or in turns (SmolLM3, Llama 4)."""
+    rotated = fields.items("no_rope_layers")
+    if index < len(rotated):
+        return bool(rotated[index])
+    return (index + 1) % fields.integer("no_rope_layer_interval", 4) != 0
+
+
+def read_rope(fields: ConfigFields, family: Family, kind: str = "full_attention") -> RopeSpec:
+    """The rotation that a file states for a kind of layers. Raises ModelLoadError."""
+    max_length = fields.optional("max_position_embeddings") or DEFAULT_LENGTH
+    scaling = _scaling(fields, kind)
+    theta = scaling.number("rope_theta", fields.number("rope_theta", family.theta))
     kind = str(scaling.raw.get("rope_type", scaling.raw.get("type")) or "default")
     if kind not in SCALED:
         return RopeSpec(theta=theta, kind=kind)
@@ -74,8 +102,8 @@ def read_rotary_fraction(fields: ConfigFields) -> float:
     return _scaling(fields).number("partial_rotary_factor", factor)
 
 
-def _scaling(fields: ConfigFields) -> ConfigFields:
-    """The object with the rotation's values; of several, one per kind of layer, the first full."""
+def _scaling(fields: ConfigFields, kind: str = "full_attention") -> ConfigFields:
+    """The object with the rotation's values; of several, that of a kind of layers."""
     stated: Mapping[str, Any] = fields.mapping("rope_parameters") or fields.mapping("rope_scaling")
-    full = stated.get("full_attention")
-    return ConfigFields(full if isinstance(full, Mapping) else stated)
+    own = stated.get(kind)
+    return ConfigFields(own if isinstance(own, Mapping) else stated)

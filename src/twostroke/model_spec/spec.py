@@ -26,7 +26,9 @@ class ModelSpec:
         other_parameters: Of the norm behind the last layer.
         stated_length: Context in tokens, as the file says it; see ``context_length``.
         default_length: Context of a model whose file says nothing.
-        rope: The rotation of queries and keys; ``None`` where no layer has attention.
+        rope: The rotation of queries and keys, as the file states it; ``None`` where no layer has
+            attention. ``AttentionSpec.rope`` is that of a layer.
+        embedding_scale: Embeddings are multiplied with it, ``logit_scale``: the logits.
         logit_soft_cap: Bound of the logits; ``None`` is none.
         format: Number format of the weights that the file states. Methods take another to ask "what
             if".
@@ -47,6 +49,8 @@ class ModelSpec:
     stated_length: int | None
     default_length: int
     rope: RopeSpec | None
+    embedding_scale: float = 1.0
+    logit_scale: float = 1.0
     logit_soft_cap: float | None
     format: str
     dtype: str | None

@@ -61,18 +61,29 @@ class Decoder:
         self._head = make_linear(head, None, quantization, kernels)
         # Tied and not rounded, one copy serves both.
         self._embedding = None if spec.tied and self._head.is_exact else embedding
-        self._norm = RMSNorm(parameters.pop("norm"), spec.norm_eps, kernels)
+        self._norm = family.make_norm(parameters.pop("norm"), spec.norm_eps, kernels)
+        # Rounded as the hidden states are, as in transformers.
+        self._scale = torch.tensor(spec.embedding_scale, dtype=self.dtype, device=self.device)
         self._layers: list[list[Branch]] = []
         for index, layer in enumerate(spec.each_layer()):
-            parts = BranchParts(index, spec.norm_eps, parameters, quantization, kernels, profiler)
+            parts = BranchParts(
+                index,
+                family.make_norm,
+                spec.norm_eps,
+                layer.residual_scale,
+                parameters,
+                quantization,
+                kernels,
+                profiler,
+            )
             self._layers.append([kind.build(layer, parts) for kind in family.branches_of(layer)])
         # After it, only the rows that are wanted matter.
         self._last_mixing = [b for layer in self._layers for b in layer if b.mixes_tokens][-1]
-        assert spec.rope is not None  # no layer would have attention
-        widths = {each.rotated for layer in spec.layers if (each := layer.attention)}
+        ropes = [(own.rope, own.rotated) for layer in spec.layers if (own := layer.attention)]
         self._rotary = {
-            width: RotaryTable(spec.rope, width, max_length, self.device, kernels)
-            for width in sorted(widths)
+            (rope, width): RotaryTable(rope, width, max_length, self.device, kernels)
+            for rope, width in dict.fromkeys(ropes)
+            if rope is not None
         }
         if quantization is not None:
             _warn_if_exact([self._head, *self._linears()], quantization)
@@ -94,14 +105,22 @@ class Decoder:
         head = self._head.kernel_call
         if self.compiled_pass is None or self.kernels is None or head is None:
             return None
+        if not (self._is_unscaled and isinstance(self._norm, RMSNorm)):
+            return None
         return CompiledDrafting(self.compiled_pass, self._norm, head, self._embedding, self.kernels)
 
     def _compile(self) -> CompiledPass | None:
-        if self.kernels is None:
+        if self.kernels is None or len(self._rotary) != 1:
             return None
         compiled = [[branch.compiled() for branch in layer] for layer in self._layers]
-        widest = self._rotary[max(self._rotary)]  # the only one, where the kernels run all layers
-        return compile_layers(compiled, widest, self.kernels, self._profiler)
+        (rotary,) = self._rotary.values()
+        return compile_layers(compiled, rotary, self.kernels, self._profiler)
+
+    @property
+    def _is_unscaled(self) -> bool:
+        """Whether embeddings and logits are what the tables and the head say."""
+        spec = self.spec
+        return spec.embedding_scale == spec.logit_scale == 1.0 and spec.logit_soft_cap is None
 
     @property
     def state_shapes(self) -> list[tuple[StateShape, ...]]:
@@ -141,7 +160,7 @@ class Decoder:
             cache = attention.kernel_cache
             if self.compiled_pass is not None and cache is not None:
                 return self._norm(self.compiled_pass(x, positions, cache, rows))
-            rotations = {width: table.rotation(positions) for width, table in self._rotary.items()}
+            rotations = {how: table.rotation(positions) for how, table in self._rotary.items()}
             step = PassInputs(rotations, attention, states)
             for layer in self._layers:
                 for branch in layer:
@@ -151,12 +170,19 @@ class Decoder:
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token: ``[rows, hidden]`` to float32 ``[rows, vocab]``."""
         with self._profiler.measure(GEMM):
-            return self._head.wide(hidden)
+            logits = self._head.wide(hidden)
+        if self.spec.logit_scale != 1.0:
+            logits *= self.spec.logit_scale
+        if (cap := self.spec.logit_soft_cap) is not None:
+            logits = cap * torch.tanh(logits / cap)
+        return logits
 
     def _embed(self, token_ids: Tensor) -> Tensor:
         if self._embedding is None:
-            return self._head.weight_rows(token_ids)
-        return F.embedding(token_ids, self._embedding)
+            x = self._head.weight_rows(token_ids)
+        else:
+            x = F.embedding(token_ids, self._embedding)
+        return x if self.spec.embedding_scale == 1.0 else x * self._scale
 
     def _linears(self) -> list[Linear]:
         return [linear for layer in self._layers for branch in layer for linear in branch.linears]

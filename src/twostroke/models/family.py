@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from twostroke.layers.norm import MakeNorm, RMSNorm
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.branches.base import BranchKind
@@ -19,6 +20,7 @@ class DecoderFamily:
             that are in its spec.
         layer: What the names of a layer's tensors begin with, with its index for ``{}``.
         embedding, norm, head: Names of tensors outside the layers.
+        make_norm: Makes its norms.
     """
 
     branches: tuple[BranchKind, ...]
@@ -26,6 +28,7 @@ class DecoderFamily:
     embedding: str = "model.embed_tokens.weight"
     norm: str = "model.norm.weight"
     head: str = "lm_head.weight"
+    make_norm: MakeNorm = RMSNorm
 
     def without_prefix(self) -> DecoderFamily:
         """The same with the names of a checkpoint that was saved without a language head."""

@@ -10,8 +10,22 @@ from twostroke.core.errors import ModelLoadError
 if TYPE_CHECKING:
     from twostroke.models.family import DecoderFamily
 
-# Each has a file of its name.
-MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+# The file in ``families`` of each.
+MODEL_TYPES = {
+    "cohere2": "cohere2",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma2",
+    "glm4": "glm4",
+    "granite": "llama",
+    "llama": "llama",
+    "mistral": "llama",
+    "olmo2": "olmo2",
+    "olmo3": "olmo2",
+    "phi3": "phi3",
+    "qwen2": "llama",
+    "qwen3": "llama",
+    "smollm3": "llama",
+}
 
 
 def decoder_family(model_type: str) -> DecoderFamily:
@@ -19,5 +33,6 @@ def decoder_family(model_type: str) -> DecoderFamily:
     if model_type not in MODEL_TYPES:
         hint = "supported architectures: " + ", ".join(MODEL_TYPES)
         raise ModelLoadError(f"unknown architecture: model_type is {model_type!r}", hint=hint)
-    family: DecoderFamily = import_module(f"twostroke.models.{model_type}").FAMILY
+    module = import_module(f"twostroke.models.families.{MODEL_TYPES[model_type]}")
+    family: DecoderFamily = module.FAMILY
     return family

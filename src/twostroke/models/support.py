@@ -10,6 +10,7 @@ from twostroke.core.errors import ModelLoadError
 from twostroke.layers.activation import GATED_ACTIVATIONS
 from twostroke.layers.rotary import ROPE_KINDS
 from twostroke.model_spec.config_fields import CHECK, short
+from twostroke.model_spec.families import FAMILIES, Family
 from twostroke.model_spec.layer_specs import AttentionSpec, MlpSpec
 from twostroke.model_spec.reader import parse_model, read_model
 from twostroke.model_spec.rope import RopeSpec
@@ -36,14 +37,14 @@ def read_runnable(folder: Path) -> ModelSpec:
     if not (folder / "config.json").is_file():
         hint = "give a Hugging Face checkpoint folder: config.json and safetensors"
         raise ModelLoadError(f"{folder} has no config.json", hint=hint)
-    spec = read_model(folder, MODEL_TYPES)
+    spec = read_model(folder, [*MODEL_TYPES])
     check_runnable(spec)
     return spec
 
 
 def parse_runnable(config: Mapping[str, Any]) -> ModelSpec:
     """The same of the contents of ``config.json``."""
-    spec = parse_model(config, None, MODEL_TYPES)
+    spec = parse_model(config, None, [*MODEL_TYPES])
     check_runnable(spec)
     return spec
 
@@ -61,37 +62,39 @@ def check_runnable(spec: ModelSpec) -> None:
         )
     if spec.stated_length is None:
         raise _refusal("max_position_embeddings is missing")
-    if spec.logit_soft_cap is not None:
-        raise _refusal("final_logit_softcapping is not supported")
+    family = FAMILIES[spec.model_type]
+    if spec.logit_soft_cap is not None and not family.soft_caps:
+        raise _refusal("final_logit_softcapping is not supported in this architecture")
     for layer in spec.layers:
         attention, mlp = layer.attention, layer.mlp
         if attention is None or mlp is None or layer.recurrent or layer.experts:
             raise _refusal("only layers of attention and a dense MLP are supported")
         _check_mlp(mlp)
-        _check_attention(attention)
-    if len({_heads(layer.attention) for layer in spec.layers if layer.attention}) > 1:
-        raise _refusal("layers with different heads are not supported")
-    if spec.rope is not None:
-        _check_rope(spec.rope)
+        _check_attention(attention, family)
 
 
 def _check_mlp(mlp: MlpSpec) -> None:
     if mlp.activation not in GATED_ACTIVATIONS or not mlp.gated:
         raise ModelLoadError(
             f"unsupported activation: hidden_act is {short(mlp.activation)}",
-            hint="only silu (SwiGLU) models are supported",
+            hint="supported: " + ", ".join(GATED_ACTIVATIONS),
         )
 
 
-def _check_attention(attention: AttentionSpec) -> None:
+def _check_attention(attention: AttentionSpec, family: Family) -> None:
     if attention.latent or attention.key_dim != attention.value_dim:
         raise _refusal("latent attention is not supported")
-    if attention.key_dim % 2:
-        raise _refusal(f"head_dim must be even for rotary embeddings, got {attention.key_dim}")
-    if attention.rotary_fraction != 1:
-        raise _refusal(f"partial_rotary_factor {attention.rotary_fraction} is not supported")
-    if attention.soft_cap is not None:
-        raise _refusal("attn_logit_softcapping is not supported")
+    if attention.soft_cap is not None and not family.soft_caps:
+        raise _refusal("attn_logit_softcapping is not supported in this architecture")
+    if attention.rope is None:
+        return
+    if attention.rotary_fraction != 1 and not family.partial:
+        part = attention.rotary_fraction
+        raise _refusal(f"partial_rotary_factor {part} is not supported in this architecture")
+    _check_rope(attention.rope)
+    if attention.rotated % 2 or not attention.rotated:
+        size = attention.key_dim if attention.rotary_fraction == 1 else attention.rotated
+        raise _refusal(f"head_dim must be even for rotary embeddings, got {size}")
 
 
 def _check_rope(rope: RopeSpec) -> None:
@@ -105,10 +108,6 @@ def _check_rope(rope: RopeSpec) -> None:
         raise _refusal(f"rope_theta must be above 1 for yarn, got {rope.theta:g}")
     if rope.mscale:
         raise _refusal("rope scaling with mscale and mscale_all_dim is not supported")
-
-
-def _heads(attention: AttentionSpec) -> tuple[int, int, int]:
-    return attention.heads, attention.kv_heads, attention.key_dim
 
 
 def _refusal(message: str) -> ModelLoadError:

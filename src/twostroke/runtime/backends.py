@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twostroke.kernels.library import load_library
-from twostroke.layers.attention.base import AttentionBackend, LatentForm
+from twostroke.layers.attention.base import AttentionBackend, ScoreForm
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.grouped import GroupedBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
@@ -26,7 +26,7 @@ def attention_backend(
     for layer, attention in enumerate(attentions):
         if attention is not None:
             layouts = kv.layouts[kv.layouts[layer].owner].tensors
-            kind = (kv.tables[layer], attention.heads, layouts, _latent(attention))
+            kind = (kv.tables[layer], attention.heads, layouts, _form(attention))
             kinds.setdefault(kind, (attention, []))[1].append(layer)
     members = [layers for _, layers in kinds.values()]
     backends = [_backend(spec, kv, *kind) for kind in kinds.values()]
@@ -42,15 +42,18 @@ def _backend(
     keys, values = [kv.keys[layer] for layer in layers], [kv.values[layer] for layer in layers]
     windows = [spec.sliding_windows[layer] for layer in layers]
     layouts = kv.layouts[kv.layouts[layers[0]].owner].tensors
-    if layouts == (layouts[0], layouts[0]) and CompiledBackend.supports(keys[0], layouts[0]):
+    form = _form(attention)
+    is_alike = layouts == (layouts[0], layouts[0]) and form.soft_cap is None
+    if is_alike and CompiledBackend.supports(keys[0], layouts[0]):
         library = load_library()
         if library is not None:
-            return CompiledBackend(keys, values, attention.heads, windows, library, layouts[0])
-    latent = _latent(attention)
-    return SdpaBackend(keys, values, attention.heads, windows, layouts[0], layouts[-1], latent)
+            return CompiledBackend(
+                keys, values, attention.heads, windows, library, layouts[0], form.scale
+            )
+    return SdpaBackend(keys, values, attention.heads, windows, layouts[0], layouts[-1], form)
 
 
-def _latent(attention: AttentionSpec) -> LatentForm | None:
-    if attention.latent is None:
-        return None
-    return LatentForm(attention.latent.value, attention.key_dim**-0.5)
+def _form(attention: AttentionSpec) -> ScoreForm:
+    scale = attention.key_dim**-0.5 if attention.scale is None else attention.scale
+    latent_values = None if attention.latent is None else attention.latent.value
+    return ScoreForm(scale, attention.soft_cap, latent_values)

@@ -46,16 +46,19 @@ class AttentionMetadata:
         return np.diff(self.query_start)
 
 
-class LatentForm(NamedTuple):
-    """How latents are attended to: every query head sees one row for each token.
+class ScoreForm(NamedTuple):
+    """How scores become weights, and where the values are.
 
     Attributes:
-        values: How many elements of a row, the first ones, are the values.
         scale: Of the scores.
+        soft_cap: Their bound, ``cap * tanh(score / cap)``; ``None`` is none.
+        latent_values: Of latents, which every query head sees: how many elements of a row, the
+            first ones, are the values. ``None``: values are rows of their own.
     """
 
-    values: int
     scale: float
+    soft_cap: float | None = None
+    latent_values: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

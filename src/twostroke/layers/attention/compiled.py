@@ -37,6 +37,7 @@ class CompiledBackend:
         sliding_windows: Sequence[int | None],
         library: Library,
         layout: KVLayout | None = None,
+        scale: float | None = None,
     ) -> None:
         self._library = library
         self._layout = layout = layout or plain_layout(keys[0])
@@ -48,7 +49,7 @@ class CompiledBackend:
             kv_heads=layout.kv_heads,
             head_dim=layout.head_dim,
             block_size=layout.block_size,
-            scale=layout.head_dim**-0.5,
+            scale=layout.head_dim**-0.5 if scale is None else scale,
             is_float=layout.read_dtype is torch.float32,
             cache_format=CACHE_FORMATS.get(layout.name, 0),
         )

@@ -20,7 +20,8 @@ class ReferenceAttention:
     Args:
         sliding_windows: Per layer, how many of the latest tokens a token sees; ``None`` is all.
         layout: Keys and values are seen as a cache of this format would show them.
-        specs: Per layer, where some share a cache or have latents. Valid for one pass.
+        specs: Per layer, where some share a cache, have latents, or scale or bound scores. Valid
+            for one pass.
     """
 
     kernel_cache = None
@@ -52,8 +53,13 @@ class ReferenceAttention:
         window = self._windows[layer]
         if window is not None:
             hidden = hidden | (distance >= window)
-        head_dim = spec.key_dim if spec is not None else query.shape[-1]
-        scores = q @ k.transpose(1, 2) / head_dim**0.5  # [heads, queries, keys]
+        scores = q @ k.transpose(1, 2)  # [heads, queries, keys]
+        if spec is not None and spec.scale is not None:
+            scores = scores * spec.scale
+        else:
+            scores = scores / (spec.key_dim if spec is not None else query.shape[-1]) ** 0.5
+        if spec is not None and spec.soft_cap is not None:
+            scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
         weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
         return (weights @ v).transpose(0, 1).to(query.dtype)  # [tokens, heads, value_dim]
 

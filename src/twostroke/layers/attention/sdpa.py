@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.layers.attention.base import AttentionMetadata, IntArray, LatentForm
+from twostroke.layers.attention.base import AttentionMetadata, IntArray, ScoreForm
 from twostroke.layers.kv_layout import KVLayout, plain_layout
 
 # Up to this many query tokens a request joins a padded batch.
@@ -35,7 +35,7 @@ class SdpaBackend:
         sliding_windows: Per layer, how many of the latest tokens a token sees; ``None`` is all.
         layout: How a block of keys lies in memory; by default as plain numbers.
         value_layout: The same of values; by default as keys.
-        latent: Of layers that have latents instead, which are ``keys``.
+        form: Of the scores; by default their scale is one over the root of the head's size.
     """
 
     def __init__(
@@ -46,11 +46,12 @@ class SdpaBackend:
         sliding_windows: Sequence[int | None],
         layout: KVLayout | None = None,
         value_layout: KVLayout | None = None,
-        latent: LatentForm | None = None,
+        form: ScoreForm | None = None,
     ) -> None:
         self._layout = layout or plain_layout(keys[0])
         pairs = list(zip(keys, values))
-        self._caches = _Caches(pairs, self._layout, value_layout or self._layout, latent)
+        form = form or ScoreForm(self._layout.head_dim**-0.5)
+        self._caches = _Caches(pairs, self._layout, value_layout or self._layout, form)
         self._block_size = self._layout.block_size
         self._group = num_heads // self._layout.kv_heads
         self._windows = tuple(sliding_windows)
@@ -145,15 +146,11 @@ class _Caches:
     layers: Sequence[tuple[Tensor, Tensor]]
     key_layout: KVLayout
     value_layout: KVLayout
-    latent: LatentForm | None
+    form: ScoreForm
 
     @property
     def value_dim(self) -> int:
-        return self.value_layout.head_dim if self.latent is None else self.latent.values
-
-    @property
-    def scale(self) -> float | None:
-        return None if self.latent is None else self.latent.scale
+        return self.form.latent_values or self.value_layout.head_dim
 
     def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor | None) -> None:
         keys, values = self.layers[layer]
@@ -171,7 +168,7 @@ class _Caches:
         """Keys and values of a batch, ``[requests, keys, kv_heads, width]`` each."""
         keys, values = self.layers[layer]
         key = _of_requests(self.key_layout.read(keys, context.blocks), batch, context)
-        if self.latent is not None:
+        if self.form.latent_values is not None:
             return key, key[..., : self.value_dim]
         value = self.value_layout.read(values, context.blocks)
         return key, _of_requests(value, batch, context)
@@ -218,15 +215,15 @@ class SdpaAttention:
         context, caches = batch.contexts[self._windows[layer]], self._caches
         if context.is_fresh and key is not None:  # what was just written need not be gathered
             own_keys, own_values = caches.as_read(key, value)
-            return _attend_chunk(query, own_keys, own_values, context, caches.scale)
+            return _attend_chunk(query, own_keys, own_values, context, caches.form)
         keys, values = caches.gather(layer, batch, context)
         if batch.query_len > FEW_TOKENS or context.is_fresh:
-            return _attend_chunk(query, keys[0], values[0], context, caches.scale)
-        return _attend_few(query, keys, values, context.mask, batch.query_len, caches.scale)
+            return _attend_chunk(query, keys[0], values[0], context, caches.form)
+        return _attend_few(query, keys, values, context.mask, batch.query_len, caches.form)
 
 
 def _attend_chunk(
-    query: Tensor, key: Tensor, value: Tensor, context: _Context, scale: float | None
+    query: Tensor, key: Tensor, value: Tensor, context: _Context, form: ScoreForm
 ) -> Tensor:
     """Attention of one request.
 
@@ -240,9 +237,7 @@ def _attend_chunk(
     q = query.view(queries, kv_heads, group, key_dim).permute(1, 2, 0, 3)
     k = key.transpose(0, 1).unsqueeze(1).expand(kv_heads, group, num_keys, key_dim)
     v = value.transpose(0, 1).unsqueeze(1).expand(kv_heads, group, num_keys, value_dim)
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=context.mask, is_causal=context.is_fresh, scale=scale
-    )
+    out = _weigh(q, k, v, context.mask, form, is_causal=context.is_fresh)
     return out.permute(2, 0, 1, 3).reshape(queries, heads, value_dim)
 
 
@@ -252,7 +247,7 @@ def _attend_few(
     value: Tensor,
     mask: Tensor | None,
     query_len: int,
-    scale: float | None,
+    form: ScoreForm,
 ) -> Tensor:
     """Attention of requests of ``query_len`` tokens each.
 
@@ -264,11 +259,34 @@ def _attend_few(
     # The heads of a group become rows of one matrix product with the KV head that they share.
     q = query.view(requests, query_len, kv_heads, group, key_dim).transpose(1, 2)
     q = q.reshape(requests, kv_heads, query_len * group, key_dim)
-    out = F.scaled_dot_product_attention(
-        q, key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask, scale=scale
-    )
+    out = _weigh(q, key.transpose(1, 2), value.transpose(1, 2), mask, form)
     out = out.view(requests, kv_heads, query_len, group, value_dim).transpose(1, 2)
     return out.reshape(tokens, heads, value_dim)
+
+
+def _weigh(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    form: ScoreForm,
+    *,
+    is_causal: bool = False,
+) -> Tensor:
+    """``softmax(cap(Q K^T * scale) + mask) V`` over the last two dimensions."""
+    if form.soft_cap is None:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=is_causal, scale=form.scale
+        )
+    scores = (query @ key.transpose(-1, -2)).float() * form.scale
+    scores = form.soft_cap * torch.tanh(scores / form.soft_cap)
+    if is_causal:
+        queries, keys = scores.shape[-2:]
+        hidden = torch.ones(queries, keys, dtype=torch.bool, device=scores.device).triu_(1)
+        scores = scores.masked_fill_(hidden, float("-inf"))
+    elif mask is not None:
+        scores = scores + mask
+    return torch.softmax(scores, -1).to(value.dtype) @ value
 
 
 def _batch_requests(metadata: AttentionMetadata, block_size: int) -> list[tuple[IntArray, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,34 +17,51 @@ from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
 
+# Normalizes queries and keys, ``[tokens, heads + kv_heads, key_dim]``.
+HeadNorm = Callable[[Tensor], Tensor]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionKind:
-    """Names in checkpoints, see ``BranchKind``. Which biases and norms there are, the spec says."""
+    """Names in checkpoints, see ``BranchKind``. Which biases and norms there are, the spec says.
+
+    Attributes:
+        norm: Of the hidden state; empty: it is read as it is.
+        fused: Query, key and value in one, in place of the three.
+        added_norm: Of what is added; empty: none.
+    """
 
     norm: str = "input_layernorm"
+    fused: str = ""
     query: str = "self_attn.q_proj"
     key: str = "self_attn.k_proj"
     value: str = "self_attn.v_proj"
     output: str = "self_attn.o_proj"
-    query_norm: str = ""
-    key_norm: str = ""
+    query_norm: str = "self_attn.q_norm"
+    key_norm: str = "self_attn.k_norm"
+    added_norm: str = ""
 
     def is_in(self, layer: LayerSpec) -> bool:
         return layer.attention is not None and layer.attention.latent is None
 
     def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
         spec = _spec_of(layer)
-        outputs = [(self.query, spec.heads * spec.key_dim)]
-        norms = [("q_norm", self.query_norm)]
+        query, kv = spec.heads * spec.key_dim, spec.kv_heads
+        outputs, norms = [(self.query, query)], [("q_norm", self.query_norm, spec.heads)]
         if spec.shares is None:
-            outputs.append((self.key, spec.kv_heads * spec.key_dim))
-            outputs.append((self.value, spec.kv_heads * spec.value_dim))
-            norms.append(("k_norm", self.key_norm))
-        parameters = [vector_parameter("input_norm", self.norm, hidden)]
+            outputs.append((self.key, kv * spec.key_dim))
+            outputs.append((self.value, kv * spec.value_dim))
+            norms.append(("k_norm", self.key_norm, kv))
+        if self.fused:
+            outputs = [(self.fused, sum(rows for _, rows in outputs))]
+        parameters = [vector_parameter("input_norm", self.norm, hidden)] if self.norm else []
         parameters += linear_parameters("qkv", outputs, hidden, spec.qkv_bias)
-        if spec.qk_norm:
-            parameters += [vector_parameter(name, own, spec.key_dim) for name, own in norms]
+        if spec.qk_norm or spec.whole_norm:
+            for name, own, heads in norms:
+                size = spec.key_dim * (heads if spec.whole_norm else 1)
+                parameters.append(vector_parameter(name, own, size))
+        if self.added_norm:
+            parameters.append(vector_parameter("added_norm", self.added_norm, hidden))
         output, attended = [(self.output, hidden)], spec.heads * spec.value_dim
         return parameters + linear_parameters("output", output, attended, spec.output_bias)
 
@@ -65,51 +83,94 @@ class AttentionBranch:
         self._profiler = parts.profiler
         self._spec = spec
         self._kv_heads = spec.kv_heads if spec.shares is None else 0
-        self._norm = parts.norm("input_norm")
-        self._qkv, self._output = parts.linear("qkv"), parts.linear("output")
-        self._qk_norm = _qk_norm(spec, parts) if spec.qk_norm else None
+        self._norm = parts.optional_norm("input_norm")
+        rows = None if not spec.interleaved else _paired_rows(spec)
+        self._qkv = parts.linear("qkv", rows)
+        self._qk_norm = _head_norm(spec, parts)
+        self._add = parts.addition("output", "added_norm")
 
-    def __call__(self, x: Tensor, step: PassInputs, rows: Tensor | None) -> Tensor:
-        attended = self._attend(self._norm(x), step)  # [tokens, heads * value_dim]
-        if rows is not None:
-            attended, x = attended[rows], x[rows]
+    def __call__(
+        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Tensor:
+        onto = x if onto is None else onto
+        attended = self._attend(x if self._norm is None else self._norm(x), step)
+        if rows is not None:  # attended: [tokens, heads * value_dim]
+            attended, onto = attended[rows], onto[rows]
         with self._profiler.measure(GEMM):
-            return self._output(attended, residual=x)
+            return self._add(attended, onto)
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        return self._qkv, self._output
+        return self._qkv, self._add.linear
 
     def compiled(self) -> CompiledBranch | None:
-        qkv, output, spec = self._qkv.kernel_call, self._output.kernel_call, self._spec
+        qkv, output, spec = self._qkv.kernel_call, self._add.linear.kernel_call, self._spec
         is_alike = spec.shares is None and spec.key_dim == spec.value_dim == spec.rotated
-        if qkv is None or output is None or not is_alike:
+        is_plain = self._add.is_plain and isinstance(self._norm, RMSNorm)
+        if qkv is None or output is None or not (is_alike and is_plain):
             return None
+        if self._qk_norm is not None and not isinstance(self._qk_norm, RMSNorm):
+            return None
+        assert isinstance(self._norm, RMSNorm)  # as ``is_plain`` says
         return CompiledBranch("attention", self._norm, qkv, output, spec.key_dim, self._qk_norm)
 
     def _attend(self, x: Tensor, step: PassInputs) -> Tensor:
         tokens, spec = x.shape[0], self._spec
-        rotated = spec.heads + self._kv_heads
+        heads = spec.heads + self._kv_heads
         with self._profiler.measure(GEMM):
             qkv = self._qkv(x)  # query, key, value
-        qk = qkv[:, : rotated * spec.key_dim].view(tokens, rotated, spec.key_dim)
+        qk = qkv[:, : heads * spec.key_dim].view(tokens, heads, spec.key_dim)
         if self._qk_norm is not None:
             qk = self._qk_norm(qk)
-        qk = step.rotations[spec.rotated].apply(qk)
+        qk = self._rotate(qk, step)
         query, key, value = qk[:, : spec.heads], None, None
         if self._kv_heads:
             key = qk[:, spec.heads :]
-            value = qkv[:, rotated * spec.key_dim :].view(tokens, self._kv_heads, spec.value_dim)
+            value = qkv[:, heads * spec.key_dim :].view(tokens, self._kv_heads, spec.value_dim)
         with self._profiler.measure(ATTENTION):
             return step.attention(self._index, query, key, value).reshape(tokens, -1)
 
+    def _rotate(self, qk: Tensor, step: PassInputs) -> Tensor:
+        rope, width = self._spec.rope, self._spec.rotated
+        if rope is None:
+            return qk
+        rotation = step.rotations[rope, width]
+        if width == qk.shape[-1]:
+            return rotation.apply(qk)
+        return torch.cat((rotation.apply(qk[..., :width].contiguous()), qk[..., width:]), -1)
 
-def _qk_norm(spec: AttentionSpec, parts: BranchParts) -> RMSNorm:
-    """One row per head: queries and keys are normalized, and later rotated, in one go."""
+
+def _head_norm(spec: AttentionSpec, parts: BranchParts) -> HeadNorm | None:
+    """What normalizes queries and keys before they are rotated."""
+    if spec.whole_norm:
+        query, key = parts.norm("q_norm"), parts.norm("k_norm")
+
+        def normalize(qk: Tensor) -> Tensor:
+            both = qk[:, : spec.heads].flatten(1), qk[:, spec.heads :].flatten(1)
+            normed = query(both[0].contiguous()), key(both[1].contiguous())
+            return torch.cat(normed, -1).view_as(qk)
+
+        return normalize
+    if not spec.qk_norm:
+        return None
+    # One row per head: queries and keys are normalized, and later rotated, in one go.
     rows = [parts.tensor("q_norm").expand(spec.heads, -1)]  # [heads, key_dim]
     if spec.shares is None:
         rows.append(parts.tensor("k_norm").expand(spec.kv_heads, -1))
-    return RMSNorm(torch.cat(rows), parts.norm_eps)
+    return parts.make_norm(torch.cat(rows), parts.norm_eps, None)
+
+
+def _paired_rows(spec: AttentionSpec) -> Tensor:
+    """In which order the rows of ``qkv`` make neighbours that rotate together half a width apart.
+
+    Queries and keys change alike, so that their products stay what they are.
+    """
+    width, dim = spec.rotated, spec.key_dim
+    own = [*range(0, width, 2), *range(1, width, 2), *range(width, dim)]
+    heads = spec.heads + (spec.kv_heads if spec.shares is None else 0)
+    order = torch.tensor([head * dim + row for head in range(heads) for row in own])
+    num_values = spec.kv_heads * spec.value_dim if spec.shares is None else 0
+    return torch.cat((order, torch.arange(heads * dim, heads * dim + num_values)))
 
 
 def _spec_of(layer: LayerSpec) -> AttentionSpec:

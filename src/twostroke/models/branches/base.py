@@ -12,10 +12,12 @@ from twostroke.kernels.library import Library
 from twostroke.layers.attention.base import Attention
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear, make_linear
-from twostroke.layers.norm import RMSNorm
+from twostroke.layers.norm import MakeNorm, Norm
 from twostroke.layers.recurrent_state import LayerStates, StateShape
 from twostroke.layers.rotary import Rotation
 from twostroke.model_spec.layer_specs import LayerSpec
+from twostroke.model_spec.rope import RopeSpec
+from twostroke.models.branches.addition import Addition
 from twostroke.models.parameters import Parameter, ParameterSource
 from twostroke.observability.profile import Profiler
 
@@ -25,12 +27,12 @@ class PassInputs:
     """What branches read of a step besides the hidden state.
 
     Attributes:
-        rotations: Angles of its tokens, by how many elements of a head are rotated.
+        rotations: Angles of its tokens, by how and by how many elements of a head are rotated.
         attention: Called at most once per layer.
         states: Of recurrent layers.
     """
 
-    rotations: Mapping[int, Rotation]
+    rotations: Mapping[tuple[RopeSpec, int], Rotation]
     attention: Attention
     states: LayerStates
 
@@ -49,11 +51,14 @@ class Branch(Protocol):
     mixes_tokens: bool
     state: tuple[StateShape, ...]
 
-    def __call__(self, x: Tensor, step: PassInputs, rows: Tensor | None) -> Tensor:
+    def __call__(
+        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Tensor:
         """Map ``[tokens, hidden]`` to ``[rows, hidden]``, which may be ``x`` itself, changed.
 
         Args:
             rows: Which tokens' states go on, int64; ``None`` is all.
+            onto: ``[rows, hidden]`` that is added to, and may be changed, in place of ``x``.
         """
         ...
 
@@ -89,12 +94,16 @@ class BranchParts:
 
     Attributes:
         index: Of the layer.
+        make_norm: Makes the norms of the family.
+        residual_scale: See ``LayerSpec``.
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers.
         kernels: The compiled kernels, if they are to be used.
     """
 
     index: int
+    make_norm: MakeNorm
     norm_eps: float
+    residual_scale: float
     source: ParameterSource
     quantization: str | None
     kernels: Library | None
@@ -103,11 +112,24 @@ class BranchParts:
     def tensor(self, name: str) -> Tensor:
         return self.source.pop(f"{self.index}.{name}")
 
-    def linear(self, name: str) -> Linear:
-        has_bias = f"{self.index}.{name}.bias" in self.source
+    def has(self, name: str) -> bool:
+        return f"{self.index}.{name}" in self.source
+
+    def linear(self, name: str, order: Tensor | None = None) -> Linear:
+        """A linear layer, whose outputs are given in ``order`` [outputs] where that is given."""
         weight = self.tensor(f"{name}.weight")
-        bias = self.tensor(f"{name}.bias") if has_bias else None
+        bias = self.tensor(f"{name}.bias") if self.has(f"{name}.bias") else None
+        if order is not None:
+            order = order.to(weight.device)
+            weight, bias = weight[order], None if bias is None else bias[order]
         return make_linear(weight, bias, self.quantization, self.kernels)
 
-    def norm(self, name: str) -> RMSNorm:
-        return RMSNorm(self.tensor(name), self.norm_eps, self.kernels)
+    def norm(self, name: str) -> Norm:
+        return self.make_norm(self.tensor(name), self.norm_eps, self.kernels)
+
+    def optional_norm(self, name: str) -> Norm | None:
+        return self.norm(name) if self.has(name) else None
+
+    def addition(self, name: str, norm: str) -> Addition:
+        """A branch's last product, and the norm of what it adds, where the family has one."""
+        return Addition(self.linear(name), self.optional_norm(norm), self.residual_scale)

@@ -9,6 +9,7 @@ from torch import Tensor
 from twostroke.layers.activation import GATED_ACTIVATIONS, silu_mul
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
+from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerSpec, MlpSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
@@ -18,12 +19,20 @@ from twostroke.observability.profile import GEMM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpKind:
-    """Names in checkpoints, see ``BranchKind``."""
+    """Names in checkpoints, see ``BranchKind``.
+
+    Attributes:
+        norm: Of the hidden state; empty: it is read as it is.
+        fused: Gate and up in one, in place of the two.
+        added_norm: Of what is added; empty: none.
+    """
 
     norm: str = "post_attention_layernorm"
+    fused: str = ""
     gate: str = "mlp.gate_proj"
     up: str = "mlp.up_proj"
     down: str = "mlp.down_proj"
+    added_norm: str = ""
 
     def is_in(self, layer: LayerSpec) -> bool:
         return layer.mlp is not None
@@ -31,8 +40,11 @@ class MlpKind:
     def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
         spec = _spec_of(layer)
         gate_up = [(self.gate, spec.size), (self.up, spec.size)]
+        if self.fused:
+            gate_up = [(self.fused, 2 * spec.size)]
+        norms = [("mlp_norm", self.norm), ("mlp_added_norm", self.added_norm)]
         return [
-            vector_parameter("mlp_norm", self.norm, hidden),
+            *(vector_parameter(name, own, hidden) for name, own in norms if own),
             *linear_parameters("gate_up", gate_up, hidden, spec.bias),
             *linear_parameters("down", [(self.down, hidden)], spec.size, spec.bias),
         ]
@@ -50,26 +62,32 @@ class MlpBranch:
     def __init__(self, spec: MlpSpec, parts: BranchParts) -> None:
         self._kernels, self._profiler = parts.kernels, parts.profiler
         self._activation = GATED_ACTIVATIONS[spec.activation]
-        self._norm = parts.norm("mlp_norm")
-        self._gate_up, self._down = parts.linear("gate_up"), parts.linear("down")
+        self._norm = parts.optional_norm("mlp_norm")
+        self._gate_up = parts.linear("gate_up")
+        self._add = parts.addition("down", "mlp_added_norm")
 
-    def __call__(self, x: Tensor, step: PassInputs, rows: Tensor | None) -> Tensor:
+    def __call__(
+        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Tensor:
+        onto = x if onto is None else onto
         if rows is not None:
-            x = x[rows]
-        normed = self._norm(x)
+            x, onto = x[rows], onto[rows]
+        normed = x if self._norm is None else self._norm(x)
         with self._profiler.measure(GEMM):
             gate_up = self._gate_up(normed)  # [tokens, 2 * size]
         inner = self._activation(gate_up, self._kernels)
         with self._profiler.measure(GEMM):
-            return self._down(inner, residual=x)
+            return self._add(inner, onto)
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        return self._gate_up, self._down
+        return self._gate_up, self._add.linear
 
     def compiled(self) -> CompiledBranch | None:
-        gate_up, down = self._gate_up.kernel_call, self._down.kernel_call
+        gate_up, down = self._gate_up.kernel_call, self._add.linear.kernel_call
         if gate_up is None or down is None or self._activation is not silu_mul:
+            return None
+        if not self._add.is_plain or not isinstance(self._norm, RMSNorm):
             return None
         return CompiledBranch("mlp", self._norm, gate_up, down)
 

@@ -1,6 +1,7 @@
-"""Llama 1 to 3 and the many models that copy it.
+"""Llama and what is named as it: Mistral, Qwen2 and 3, Granite 3, SmolLM3.
 
-Biases only where the config says so, llama3 rope scaling.
+How they differ, the spec says: biases, norms of heads, windows, multipliers, layers that do not
+rotate.
 """
 
 from __future__ import annotations

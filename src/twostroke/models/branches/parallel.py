@@ -1,0 +1,61 @@
+"""Branches that read the same hidden state, as in Cohere's models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.linear import Linear
+from twostroke.model_spec.layer_specs import LayerSpec
+from twostroke.models.branches.base import Branch, BranchKind, BranchParts, PassInputs
+from twostroke.models.parameters import Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelKind:
+    """Kinds whose branches are added to the same ``x``, see ``BranchKind``.
+
+    Those after the first do not mix tokens.
+    """
+
+    kinds: tuple[BranchKind, ...]
+
+    def is_in(self, layer: LayerSpec) -> bool:
+        return any(kind.is_in(layer) for kind in self.kinds)
+
+    def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
+        own = [kind for kind in self.kinds if kind.is_in(layer)]
+        return [parameter for kind in own for parameter in kind.parameters(layer, hidden)]
+
+    def build(self, layer: LayerSpec, parts: BranchParts) -> ParallelBranch:
+        own = [kind for kind in self.kinds if kind.is_in(layer)]
+        return ParallelBranch([kind.build(layer, parts) for kind in own])
+
+
+class ParallelBranch:
+    """``x + f(norm(x)) + g(norm(x))``, see ``Branch``."""
+
+    def __init__(self, branches: Sequence[Branch]) -> None:
+        self._branches = branches
+        self.mixes_tokens = any(branch.mixes_tokens for branch in branches)
+        self.state = tuple(shape for branch in branches for shape in branch.state)
+
+    def __call__(
+        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Tensor:
+        out = x if onto is None else onto
+        for index, branch in enumerate(self._branches):
+            if index and rows is not None:
+                x, rows = x[rows], None
+            out = branch(x, step, rows, out)
+        return out
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return tuple(linear for branch in self._branches for linear in branch.linears)
+
+    def compiled(self) -> CompiledBranch | None:
+        return None
