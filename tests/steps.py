@@ -11,7 +11,14 @@ from tests.specs import resolved
 from twostroke.core.config import EngineConfig
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan, StepResult
+from twostroke.core.step import (
+    NO_SLOT,
+    NewRequest,
+    ScheduledRequest,
+    StateChange,
+    StepPlan,
+    StepResult,
+)
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.torch_executor import TorchExecutor
@@ -67,6 +74,7 @@ class StepDriver:
         for request_id, count in counts.items():
             request, blocks = self.requests[request_id], self.blocks[request_id]
             num_sent_blocks, start = len(blocks), request.num_computed_tokens
+            states = None
             info = self.executor.info
             needed = -(-(start + count) // info.block_size) * info.kv_groups.count
             blocks += [self._free.pop() for _ in range(needed - num_sent_blocks)]
@@ -75,6 +83,8 @@ class StepDriver:
                 plan.new_requests[request_id] = NewRequest.of(request)
                 request.num_sent_tokens = request.num_tokens
                 self._sent.add(request_id)
+                # Slots in the order in which requests came.
+                states = StateChange([*self.requests].index(request_id), NO_SLOT)
             new_tokens = request.token_ids[request.num_sent_tokens :]
             request.num_sent_tokens = request.num_tokens
             plan.add(
@@ -87,6 +97,7 @@ class StepDriver:
                     num_sent_blocks,
                     blocks[num_sent_blocks:],
                     new_tokens,
+                    states=states,
                 )
             )
         return plan
@@ -112,9 +123,13 @@ class StepDriver:
         with torch.inference_mode():
             executor.requests.update(plan)
             executor.inputs.release(plan.released)
+            executor.kv.states.update(plan)
             batch = executor.inputs.build(plan, executor.requests)
             attention = executor.backend.prepare(batch.attention)
-            hidden = executor.model.forward(batch.token_ids, batch.positions, attention, rows)
+            states = executor.kv.states.of_step(batch.shares, batch.query_start)
+            hidden = executor.model.forward(
+                batch.token_ids, batch.positions, attention, rows, states
+            )
         for request_id, count in counts.items():
             self.requests[request_id].num_computed_tokens += count
         return hidden

@@ -9,19 +9,24 @@ from twostroke.core.config import CacheConfig
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.core.kv_groups import ONE_GROUP
 from twostroke.runtime import kv_size
-from twostroke.runtime.kv_size import plan_num_blocks
+from twostroke.runtime.kv_size import StateSize, plan_cache_size
 
 CPU = torch.device("cpu")
 
 
 def num_blocks(config: CacheConfig, max_num_seqs: int = 4) -> int:
-    return plan_num_blocks(
+    return cache_size(config, max_num_seqs, StateSize())[0]
+
+
+def cache_size(config: CacheConfig, max_num_seqs: int, state: StateSize) -> tuple[int, int]:
+    return plan_cache_size(
         config,
         block_bytes=100 * config.block_size,
         groups=ONE_GROUP,
         max_model_len=30,
         max_num_seqs=max_num_seqs,
         device=CPU,
+        state=state,
     )
 
 
@@ -38,3 +43,15 @@ def test_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         InsufficientMemoryError, match=r"asks for 195\.3 KiB, but cpu has 97\.7 KiB free"
     ):
         num_blocks(CacheConfig(block_size=8, kv_cache_memory=200_000))
+
+
+def test_states_of_requests_and_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 800 bytes; a checkpoint of 1,500 for every two of them."""
+    monkeypatch.setattr(kv_size, "free_memory", lambda device: 100_000)
+    state = StateSize(1500, 2)
+    assert cache_size(CacheConfig(block_size=8), 2, state) == (8, 2 + 4)  # two whole requests
+    limited = CacheConfig(block_size=8, kv_cache_memory=20_000)
+    assert cache_size(limited, 100, state) == (7, 6 + 3)  # half of it for six that run
+    assert cache_size(limited, 2, state) == (10, 2 + 5)
+    with pytest.raises(InsufficientMemoryError, match="enough for 16 tokens"):
+        cache_size(CacheConfig(block_size=8, kv_cache_memory=7500), 2, state)

@@ -70,9 +70,8 @@ class ExecutorInfo:
 
     @property
     def state_spacing(self) -> int:
-        """Blocks between kept checkpoints: each takes at most what the blocks since then do."""
-        bytes_between = max(1, self.block_size * self.kv_bytes_per_token)
-        return max(1, -(-self.state_bytes // bytes_between))
+        """See ``state_spacing``."""
+        return state_spacing(self.state_bytes, self.block_size * self.kv_bytes_per_token)
 
     @property
     def cache_tokens(self) -> int:
@@ -100,6 +99,11 @@ class ExecutorInfo:
         """Most tokens of one request, prompt and output: of the model, and of its KV cache."""
         cached = self.kv_groups.longest_request(self.num_blocks, self.block_size)
         return self.max_model_len if cached is None else min(self.max_model_len, cached)
+
+
+def state_spacing(state_bytes: int, block_bytes: int) -> int:
+    """Blocks between kept checkpoints: each takes at most what the blocks since then do."""
+    return max(1, -(-state_bytes // max(1, block_bytes)))
 
 
 class Executor(Protocol):

@@ -50,6 +50,7 @@ def read_attention(
         output_bias=output_bias,
         soft_cap=fields.optional_number("attn_logit_softcapping"),
         scale=read_attention_scale(fields, family),
+        gated=gated == 2,
         rope=read_layer_rope(fields, family, index, window),
         rotary_fraction=read_rotary_fraction(fields),
         interleaved=family.interleaved,

@@ -47,6 +47,7 @@ class Family:
             embeddings and logits.
         root_scaled: Embeddings are multiplied with the root of the hidden size.
         soft_caps: Scores and logits may be bounded.
+        experts: Layers may have experts in place of an MLP.
         defaults: Fields that published files leave to the class in transformers.
     """
 
@@ -77,11 +78,22 @@ class Family:
     multipliers: bool = False
     root_scaled: bool = False
     soft_caps: bool = False
+    experts: bool = False
     defaults: Mapping[str, float] = field(default_factory=dict)
 
 
 _GELU = ("hidden_activation", "gelu_pytorch_tanh")
 _QUERY_SCALAR = ("query_pre_attn_scalar", 256.0)
+_DELTA = Family(
+    experts=True,
+    qk_norm=True,
+    head_dim=256,
+    recurrent="delta",
+    kinds=WITH_STATES,
+    windows="none",
+    partial=True,
+    defaults={"partial_rotary_factor": 0.25},
+)
 FAMILIES = {
     "llama": Family(windows="none"),
     "mistral": Family(qkv_bias=False, output_bias=False, kv_heads=8, windows="all", window=4096),
@@ -160,22 +172,30 @@ FAMILIES = {
         },
     ),
     "mixtral": Family(
+        experts=True,
         qkv_bias=False,
         output_bias=False,
         kv_heads=8,
         windows="all",
         theta=1_000_000.0,
     ),
-    "qwen2_moe": Family(qkv_bias=True, output_bias=False, windows="upper", window=4096),
-    "qwen3_moe": Family(qk_norm=True, windows="upper", window=4096),
+    "qwen2_moe": Family(
+        experts=True, qkv_bias=True, output_bias=False, windows="upper", window=4096
+    ),
+    "qwen3_moe": Family(experts=True, qk_norm=True, windows="upper", window=4096),
     "gpt_oss": Family(qkv_bias=True, output_bias=True, head_dim=64, windows="even"),
     "deepseek_v2": Family(latent=True),
     "deepseek_v3": Family(latent=True),
-    "glm4_moe": Family(output_bias=False, partial=True, defaults={"partial_rotary_factor": 0.5}),
+    "glm4_moe": Family(
+        experts=True,
+        output_bias=False,
+        partial=True,
+        defaults={"partial_rotary_factor": 0.5, "first_k_dense_replace": 1, "n_shared_experts": 1},
+    ),
     "llama4_text": Family(head_dim=128, kinds=(*ATTENDING, "chunked_attention")),
-    "qwen3_next": Family(qk_norm=True, head_dim=256, recurrent="delta", kinds=WITH_STATES),
-    "qwen3_5_text": Family(qk_norm=True, head_dim=256, recurrent="delta", kinds=WITH_STATES),
-    "qwen3_5_moe_text": Family(qk_norm=True, head_dim=256, recurrent="delta", kinds=WITH_STATES),
+    "qwen3_next": _DELTA,
+    "qwen3_5_text": _DELTA,
+    "qwen3_5_moe_text": _DELTA,
     "jamba": Family(
         qkv_bias=False, output_bias=False, kv_heads=8, recurrent="mamba", kinds=WITH_STATES
     ),

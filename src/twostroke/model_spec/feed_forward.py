@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from twostroke.model_spec.config_fields import ConfigFields, short
+from twostroke.core.errors import ModelLoadError
+from twostroke.model_spec.config_fields import CHECK, ConfigFields, short
 from twostroke.model_spec.families import FAMILIES
 from twostroke.model_spec.layer_specs import (
     ExpertsSpec,
@@ -10,6 +11,7 @@ from twostroke.model_spec.layer_specs import (
     LinearSpec,
     MlpSpec,
     Part,
+    RoutingSpec,
     whole,
 )
 
@@ -37,14 +39,50 @@ def read_feed_forward(
     shared_size = fields.integer("n_shared_experts", 0, minimum=0) * size
     shared_size = shared_size or fields.integer("shared_expert_intermediate_size", 0, minimum=0)
     shared_size = size if model_type == "llama4_text" else shared_size
-    if shared_size and model_type != "qwen3_moe":
+    shared_size = 0 if model_type == "qwen3_moe" else shared_size
+    is_gate = bool(shared_size) and model_type.startswith("qwen")
+    if shared_size:
         shared += _gated("shared_expert", hidden, shared_size, False)
-        if model_type.startswith("qwen"):
+        if is_gate:
             shared += (LinearSpec("shared_expert_gate", whole(1), hidden, quantised=False),)
     default = {"mixtral": 2, "jamba": 2, "llama4_text": 1}.get(model_type, 4)
     chosen = fields.integer("num_experts_per_tok", min(default, count), maximum=count)
     expert = _gated("expert", hidden, size, bias)
-    return None, ExpertsSpec(count, chosen, expert, shared, activation)
+    return None, ExpertsSpec(
+        count,
+        chosen,
+        expert,
+        shared,
+        activation,
+        size=size,
+        shared_size=shared_size,
+        shared_gate=is_gate,
+        routing=_routing(fields, model_type, count),
+    )
+
+
+def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
+    """How tokens find their experts, as the classes in transformers do it."""
+    if model_type.startswith("qwen"):
+        always = model_type not in ("qwen2_moe", "qwen3_moe")
+        return RoutingSpec(normalized=fields.flag("norm_topk_prob", always))
+    if model_type in ("deepseek_v3", "glm4_moe"):
+        groups = fields.integer("n_group", 1 if model_type == "glm4_moe" else min(8, count))
+        if count % groups:
+            raise ModelLoadError(
+                f"config.json: n_group ({groups}) does not divide the {count} experts", hint=CHECK
+            )
+        default = 1 if model_type == "glm4_moe" else min(4, groups)
+        return RoutingSpec(
+            "sigmoid",
+            fields.flag("norm_topk_prob", True),
+            fields.number("routed_scaling_factor", 1.0 if model_type == "glm4_moe" else 2.5),
+            corrected=True,
+            groups=groups,
+            chosen_groups=fields.integer("topk_group", default, maximum=groups),
+            best_two=True,
+        )
+    return RoutingSpec()
 
 
 def _activation(fields: ConfigFields, model_type: str) -> str:

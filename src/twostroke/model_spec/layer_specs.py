@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from twostroke.model_spec.number_formats import NumberFormat
 from twostroke.model_spec.rope import RopeSpec
@@ -99,6 +100,7 @@ class AttentionSpec:
         soft_cap: Bound of the scores, ``cap * tanh(score / cap)``; ``None`` is none.
         scale: Of the scores; ``None`` is one over the root of ``key_dim``.
         rope: How queries and keys are rotated; ``None``: they are not.
+        gated: Whether a sigmoid of the hidden state weighs what each query head attends to.
         rotary_fraction: Share of a head's elements that are rotated, the first ones.
         interleaved: Rotation pairs neighbours, not element i with i + rotated / 2.
     """
@@ -118,6 +120,7 @@ class AttentionSpec:
     output_bias: bool = field(default=False, kw_only=True)
     soft_cap: float | None = field(default=None, kw_only=True)
     scale: float | None = field(default=None, kw_only=True)
+    gated: bool = field(default=False, kw_only=True)
     rope: RopeSpec | None = field(default=None, kw_only=True)
     rotary_fraction: float = field(default=1.0, kw_only=True)
     interleaved: bool = field(default=False, kw_only=True)
@@ -158,6 +161,34 @@ class AttentionSpec:
         return self.prefill_flops()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaForm:
+    """The gated delta rule (arXiv:2412.06464), with a short convolution before it.
+
+    Attributes:
+        kernel: Tokens that the convolution sees.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+
+    @property
+    def keys(self) -> int:
+        return self.key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: queries, keys and values."""
+        return 2 * self.keys + self.values
+
+
 @dataclass(frozen=True, slots=True)
 class RecurrentSpec:
     """A part with a state of fixed size instead of keys and values (linear attention, Mamba).
@@ -171,6 +202,7 @@ class RecurrentSpec:
         state_width: Bytes of one element of the state.
         linears: Its matrix products.
         other_parameters: Convolution, decays, norms.
+        form: What it computes; ``None`` where only its size is known.
     """
 
     heads: int
@@ -180,6 +212,7 @@ class RecurrentSpec:
     state_width: int = 4
     linears: Linears = ()
     other_parameters: int = 0
+    form: DeltaForm | None = None
 
     def state_bytes(self, ranks: int = 1) -> int:
         state = Part(self.state_elements, self.heads).on_rank(ranks)
@@ -204,6 +237,29 @@ class MlpSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutingSpec:
+    """How a router's scores choose experts, and weigh what they compute.
+
+    Attributes:
+        scores: What becomes of the router's outputs: the softmax over all experts, or each one's
+            sigmoid.
+        normalized: Whether the weights of a token's experts are divided by their sum.
+        scale: Weights are multiplied with it at last.
+        corrected: Whether a bias is added to the scores by which experts are chosen.
+        groups: Experts are chosen in the best ``chosen_groups`` of so many groups of equal size.
+        best_two: Groups are compared by their two best scores together, otherwise by the best one.
+    """
+
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    normalized: bool = True
+    scale: float = 1.0
+    corrected: bool = False
+    groups: int = 1
+    chosen_groups: int = 1
+    best_two: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertsSpec:
     """A mixture of experts: ``per_token`` of ``count`` are computed for each token.
 
@@ -211,6 +267,9 @@ class ExpertsSpec:
         linears: Of one expert.
         shared: What every token goes through: the router and shared experts.
         activation, gated: Of each expert, as in ``MlpSpec``.
+        size: Elements between an expert's products; ``shared_size`` the same of shared experts, 0
+            where there are none.
+        shared_gate: Whether a sigmoid of the hidden state weighs the shared experts.
     """
 
     count: int
@@ -219,6 +278,10 @@ class ExpertsSpec:
     shared: Linears = ()
     activation: str = "silu"
     gated: bool = True
+    size: int = field(default=0, kw_only=True)
+    shared_size: int = field(default=0, kw_only=True)
+    shared_gate: bool = field(default=False, kw_only=True)
+    routing: RoutingSpec = field(default=RoutingSpec(), kw_only=True)
 
     def expected_distinct(self, tokens: int) -> float:
         """How many experts ``tokens`` tokens reach if each picks ``per_token`` at random.

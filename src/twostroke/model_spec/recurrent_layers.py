@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.config_fields import CHECK, ConfigFields, short
 from twostroke.model_spec.families import FAMILIES
-from twostroke.model_spec.layer_specs import LinearSpec, Part, RecurrentSpec, whole
+from twostroke.model_spec.layer_specs import DeltaForm, LinearSpec, Part, RecurrentSpec, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,20 @@ def _gated_delta(fields: ConfigFields, hidden: int) -> RecurrentSpec:
     other = channels * kernel + 2 * value_heads + value_dim
     conv = (Part(channels * (kernel - 1), key_heads),)
     width = _width(fields, "mamba_ssm_dtype", 4)
-    return RecurrentSpec(key_heads, state, conv, flops, width, tuple(linears), other)
+    if value_heads % key_heads:
+        raise ModelLoadError(
+            f"config.json: linear_num_value_heads ({value_heads}) is no multiple of"
+            f" linear_num_key_heads ({key_heads})",
+            hint=CHECK,
+        )
+    form = DeltaForm(
+        key_heads=key_heads,
+        value_heads=value_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        kernel=kernel,
+    )
+    return RecurrentSpec(key_heads, state, conv, flops, width, tuple(linears), other, form)
 
 
 def _mamba(fields: ConfigFields, hidden: int, *, hybrid: bool) -> RecurrentSpec:

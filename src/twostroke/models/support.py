@@ -11,7 +11,7 @@ from twostroke.layers.activation import GATED_ACTIVATIONS
 from twostroke.layers.rotary import ROPE_KINDS
 from twostroke.model_spec.config_fields import CHECK, short
 from twostroke.model_spec.families import FAMILIES, Family
-from twostroke.model_spec.layer_specs import AttentionSpec, MlpSpec
+from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, MlpSpec
 from twostroke.model_spec.reader import parse_model, read_model
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.model_spec.spec import ModelSpec
@@ -66,14 +66,17 @@ def check_runnable(spec: ModelSpec) -> None:
     if spec.logit_soft_cap is not None and not family.soft_caps:
         raise _refusal("final_logit_softcapping is not supported in this architecture")
     for layer in spec.layers:
-        attention, mlp = layer.attention, layer.mlp
-        if attention is None or mlp is None or layer.recurrent or layer.experts:
-            raise _refusal("only layers of attention and a dense MLP are supported")
-        _check_mlp(mlp)
+        if layer.experts is not None and not family.experts:
+            raise _refusal("experts are not supported in this architecture")
+        if (mlp := layer.mlp or layer.experts) is not None:
+            _check_mlp(mlp)
+        if layer.attention is None:
+            continue
+        attention = layer.attention
         _check_attention(attention, family)
 
 
-def _check_mlp(mlp: MlpSpec) -> None:
+def _check_mlp(mlp: MlpSpec | ExpertsSpec) -> None:
     if mlp.activation not in GATED_ACTIVATIONS or not mlp.gated:
         raise ModelLoadError(
             f"unsupported activation: hidden_act is {short(mlp.activation)}",

@@ -1,6 +1,8 @@
-"""How many KV blocks fit beside the weights."""
+"""How many KV blocks, and slots of recurrent state, fit beside the weights."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 
@@ -11,7 +13,29 @@ from twostroke.core.kv_groups import KVGroups
 from twostroke.runtime.device import free_memory, total_memory
 
 
-def plan_num_blocks(
+class StateSize(NamedTuple):
+    """What recurrent layers keep of a request.
+
+    Attributes:
+        num_bytes: Of one state; 0 where there are no such layers.
+        spacing: Blocks between two checkpoints that are kept.
+    """
+
+    num_bytes: int = 0
+    spacing: int = 1
+
+
+NO_STATE = StateSize()
+
+
+class CacheSize(NamedTuple):
+    """KV blocks, and slots of recurrent state."""
+
+    num_blocks: int
+    num_slots: int
+
+
+def plan_cache_size(
     config: CacheConfig,
     *,
     block_bytes: int,
@@ -19,39 +43,48 @@ def plan_num_blocks(
     max_model_len: int,
     max_num_seqs: int,
     device: torch.device,
-) -> int:
-    """How many blocks to allocate, with the weights already in memory.
+    state: StateSize = NO_STATE,
+) -> CacheSize:
+    """How much to allocate, with the weights already in memory.
 
     ``kv_cache_memory`` if given, else the configured share of the memory. On a CPU that share is
     shared with others, so it ends where ``max_num_seqs`` requests of full length have room; what is
-    asked for, and a GPU, is filled: more blocks keep more prefixes.
+    asked for, and a GPU, is filled: more blocks keep more prefixes. States of running requests take
+    at most half; of the rest, each ``spacing`` blocks come with a slot for a checkpoint.
 
     Raises:
         InsufficientMemoryError: Not even one request of ``max_model_len`` tokens fits.
     """
     per_request = groups.most_blocks(max_model_len, config.block_size)
-    free = free_memory(device)
-    if config.kv_cache_memory is not None:
-        budget = config.kv_cache_memory
-        if budget > free:
-            raise InsufficientMemoryError(
-                f"--kv-cache-memory asks for {format_bytes(budget)}, but {device} has"
-                f" {format_bytes(free)} free",
-                hint="lower --kv-cache-memory",
-            )
-    elif device.type == "cuda":
-        used = total_memory(device) - free
-        budget = int(total_memory(device) * config.gpu_memory_utilization) - used
-    else:
-        budget = min(
-            int(free * config.cpu_memory_utilization), per_request * max_num_seqs * block_bytes
-        )
-    fitting = max(budget, 0) // block_bytes
+    per_block = block_bytes + state.num_bytes / state.spacing
+    longest = int(per_request * per_block) + state.num_bytes
+    budget = _budget(config, max_num_seqs * longest, device)
+    num_running = 0
+    if state.num_bytes:
+        num_running = max(1, min(max_num_seqs, budget // 2 // state.num_bytes))
+    fitting = int(max(budget - num_running * state.num_bytes, 0) // per_block)
     if fitting < per_request:
         raise InsufficientMemoryError(
-            f"one request of {max_model_len} tokens needs {format_bytes(per_request * block_bytes)}"
+            f"one request of {max_model_len} tokens needs {format_bytes(longest)}"
             f" of KV cache, but only {format_bytes(max(budget, 0))} may be used on {device}, enough"
             f" for {groups.longest_request(fitting, config.block_size)} tokens",
             hint="lower --max-model-len or raise --kv-cache-memory",
         )
-    return fitting
+    return CacheSize(fitting, num_running + fitting // state.spacing if num_running else 0)
+
+
+def _budget(config: CacheConfig, most: int, device: torch.device) -> int:
+    """Bytes for the cache; ``most`` is what it could ever use on a CPU."""
+    free = free_memory(device)
+    if config.kv_cache_memory is not None:
+        if config.kv_cache_memory > free:
+            raise InsufficientMemoryError(
+                f"--kv-cache-memory asks for {format_bytes(config.kv_cache_memory)}, but {device}"
+                f" has {format_bytes(free)} free",
+                hint="lower --kv-cache-memory",
+            )
+        return config.kv_cache_memory
+    if device.type == "cuda":
+        used = total_memory(device) - free
+        return int(total_memory(device) * config.gpu_memory_utilization) - used
+    return min(int(free * config.cpu_memory_utilization), most)

@@ -16,7 +16,7 @@ from twostroke.core.kv_groups import KVGroups
 from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.core.pooling import PoolingAbility
 from twostroke.engine.check_states import check_states
-from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.executor import ExecutorInfo, state_spacing
 from twostroke.kernels.library import load_library
 from twostroke.kv_tiers.block_file import KEY_BYTES, BlockKind
 from twostroke.kv_tiers.open_tiers import open_transfers
@@ -38,10 +38,11 @@ from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.device import release_cached_memory, resolve_device
 from twostroke.runtime.hooks.make_hooks import make_hooks
 from twostroke.runtime.hooks.vectors import Vectors
-from twostroke.runtime.kv_size import plan_num_blocks
+from twostroke.runtime.kv_size import StateSize, plan_cache_size
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.speculation.drafting import load_draft, load_heads, make_proposer
+from twostroke.runtime.state_tensors import StateTensors
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.runtime.vectors.dense_modules import DenseModules
 from twostroke.runtime.vectors.scoring import ScoreHead
@@ -72,6 +73,8 @@ class _Caches(NamedTuple):
     bytes_per_token: int
     groups: KVGroups
     block_bytes: int
+    num_slots: int
+    state_bytes: int
 
 
 def load_torch_executor(
@@ -150,6 +153,8 @@ def _describe(
         kv_bytes_per_token=caches.bytes_per_token,
         kv_groups=caches.groups,
         kv_block_bytes=caches.block_bytes,
+        num_state_slots=caches.num_slots,
+        state_bytes=caches.state_bytes,
         kv_cache_dtype=kv.format,
         weight_bytes=models.weight_bytes,
         eos_token_ids=frozenset(spec.eos_token_ids),
@@ -232,20 +237,25 @@ def _allocate_caches(
     if draft is not None:
         in_slot += draft.spec.kv_bytes_per_token(formats[1])
     block_bytes = block_size * int(in_slot)
-    num_blocks = plan_num_blocks(
+    shapes = target.state_shapes
+    state_bytes = sum(shape.nbytes for layer in shapes for shape in layer)
+    bytes_per_token = sum(map(_kv_bytes_per_token, decoders, formats))
+    spacing = state_spacing(state_bytes, block_size * bytes_per_token)
+    num_blocks, num_slots = plan_cache_size(
         config.cache,
         block_bytes=block_bytes,
         groups=groups,
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
         device=target.device,
+        state=StateSize(state_bytes, spacing),
     )
-    kv = KVTensors(layouts[0], num_blocks, target.device, members.layers)
+    states = StateTensors(shapes, num_slots, target.device)
+    kv = KVTensors(layouts[0], num_blocks, target.device, members.layers, states)
     draft_kv = None
     if draft is not None:
         draft_kv = KVTensors(layouts[1], num_blocks, draft.device)
-    bytes_per_token = sum(map(_kv_bytes_per_token, decoders, formats))
-    return _Caches(kv, draft_kv, bytes_per_token, groups, block_bytes)
+    return _Caches(kv, draft_kv, bytes_per_token, groups, block_bytes, num_slots, state_bytes)
 
 
 def _open_transfers(

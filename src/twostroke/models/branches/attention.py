@@ -46,7 +46,7 @@ class AttentionKind:
 
     def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
         spec = _spec_of(layer)
-        query, kv = spec.heads * spec.key_dim, spec.kv_heads
+        query, kv = spec.heads * spec.key_dim * (1 + spec.gated), spec.kv_heads
         outputs, norms = [(self.query, query)], [("q_norm", self.query_norm, spec.heads)]
         if spec.shares is None:
             outputs.append((self.key, kv * spec.key_dim))
@@ -83,9 +83,9 @@ class AttentionBranch:
         self._profiler = parts.profiler
         self._spec = spec
         self._kv_heads = spec.kv_heads if spec.shares is None else 0
+        self._num_values = self._kv_heads * spec.value_dim
         self._norm = parts.optional_norm("input_norm")
-        rows = None if not spec.interleaved else _paired_rows(spec)
-        self._qkv = parts.linear("qkv", rows)
+        self._qkv = parts.linear("qkv", _row_order(spec))
         self._qk_norm = _head_norm(spec, parts)
         self._add = parts.addition("output", "added_norm")
 
@@ -107,7 +107,7 @@ class AttentionBranch:
         qkv, output, spec = self._qkv.kernel_call, self._add.linear.kernel_call, self._spec
         is_alike = spec.shares is None and spec.key_dim == spec.value_dim == spec.rotated
         is_plain = self._add.is_plain and isinstance(self._norm, RMSNorm)
-        if qkv is None or output is None or not (is_alike and is_plain):
+        if qkv is None or output is None or spec.gated or not (is_alike and is_plain):
             return None
         if self._qk_norm is not None and not isinstance(self._qk_norm, RMSNorm):
             return None
@@ -126,9 +126,13 @@ class AttentionBranch:
         query, key, value = qk[:, : spec.heads], None, None
         if self._kv_heads:
             key = qk[:, spec.heads :]
-            value = qkv[:, heads * spec.key_dim :].view(tokens, self._kv_heads, spec.value_dim)
+            values = slice(heads * spec.key_dim, heads * spec.key_dim + self._num_values)
+            value = qkv[:, values].view(tokens, self._kv_heads, spec.value_dim)
         with self._profiler.measure(ATTENTION):
-            return step.attention(self._index, query, key, value).reshape(tokens, -1)
+            attended = step.attention(self._index, query, key, value).reshape(tokens, -1)
+        if spec.gated:
+            attended = attended * torch.sigmoid(qkv[:, -attended.shape[1] :])
+        return attended
 
     def _rotate(self, qk: Tensor, step: PassInputs) -> Tensor:
         rope, width = self._spec.rope, self._spec.rotated
@@ -160,17 +164,26 @@ def _head_norm(spec: AttentionSpec, parts: BranchParts) -> HeadNorm | None:
     return parts.make_norm(torch.cat(rows), parts.norm_eps, None)
 
 
-def _paired_rows(spec: AttentionSpec) -> Tensor:
-    """In which order the rows of ``qkv`` make neighbours that rotate together half a width apart.
+def _row_order(spec: AttentionSpec) -> Tensor | None:
+    """In which order the checkpoint's rows make queries, keys, values and gates.
 
-    Queries and keys change alike, so that their products stay what they are.
+    Neighbours that rotate together come to lie half a width apart, in queries and keys alike, so
+    that their products stay what they are. Gates lie behind each query head.
     """
-    width, dim = spec.rotated, spec.key_dim
-    own = [*range(0, width, 2), *range(1, width, 2), *range(width, dim)]
-    heads = spec.heads + (spec.kv_heads if spec.shares is None else 0)
-    order = torch.tensor([head * dim + row for head in range(heads) for row in own])
-    num_values = spec.kv_heads * spec.value_dim if spec.shares is None else 0
-    return torch.cat((order, torch.arange(heads * dim, heads * dim + num_values)))
+    if not (spec.interleaved or spec.gated):
+        return None
+    width, dim, kv_heads = spec.rotated, spec.key_dim, spec.kv_heads if spec.shares is None else 0
+    own = torch.arange(dim)
+    if spec.interleaved:
+        own = torch.tensor([*range(0, width, 2), *range(1, width, 2), *range(width, dim)])
+    stride = dim * (1 + spec.gated)
+    queries = (torch.arange(spec.heads) * stride)[:, None] + own
+    first_key = spec.heads * stride
+    keys = first_key + (torch.arange(kv_heads) * dim)[:, None] + own
+    first_value = first_key + kv_heads * dim
+    values = torch.arange(first_value, first_value + kv_heads * spec.value_dim)
+    gates = (torch.arange(spec.heads) * stride)[:, None] + torch.arange(dim, stride)
+    return torch.cat((queries.flatten(), keys.flatten(), values, gates.flatten()))
 
 
 def _spec_of(layer: LayerSpec) -> AttentionSpec:

@@ -115,14 +115,20 @@ class BranchParts:
     def has(self, name: str) -> bool:
         return f"{self.index}.{name}" in self.source
 
-    def linear(self, name: str, order: Tensor | None = None) -> Linear:
-        """A linear layer, whose outputs are given in ``order`` [outputs] where that is given."""
+    def linear(self, name: str, order: Tensor | None = None, *, is_exact: bool = False) -> Linear:
+        """A linear layer.
+
+        Args:
+            order: Of its outputs, ``[outputs]``; by default the checkpoint's.
+            is_exact: ``--quantization`` does not round it.
+        """
         weight = self.tensor(f"{name}.weight")
         bias = self.tensor(f"{name}.bias") if self.has(f"{name}.bias") else None
         if order is not None:
             order = order.to(weight.device)
             weight, bias = weight[order], None if bias is None else bias[order]
-        return make_linear(weight, bias, self.quantization, self.kernels)
+        quantization = None if is_exact else self.quantization
+        return make_linear(weight, bias, quantization, self.kernels)
 
     def norm(self, name: str) -> Norm:
         return self.make_norm(self.tensor(name), self.norm_eps, self.kernels)

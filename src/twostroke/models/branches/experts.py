@@ -1,0 +1,148 @@
+"""A mixture of experts (Shazeer et al. 2017): each token goes through a few of many MLPs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from twostroke.layers.activation import GATED_ACTIVATIONS
+from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.linear import Linear
+from twostroke.layers.recurrent_state import StateShape
+from twostroke.layers.routing import route
+from twostroke.model_spec.layer_specs import ExpertsSpec, LayerSpec
+from twostroke.models.branches.base import BranchParts, PassInputs
+from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
+from twostroke.observability.profile import GEMM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsKind:
+    """Names in checkpoints, see ``BranchKind``.
+
+    Attributes:
+        expert: What the names of an expert's tensors begin with, with its index for ``{}``.
+        correction: The bias by which experts are chosen, where the spec has one.
+        shared: What the names of the shared experts' tensors begin with.
+    """
+
+    norm: str = "post_attention_layernorm"
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    expert: str = "mlp.experts.{}."
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+    shared: str = "mlp.shared_expert."
+    shared_gate: str = "mlp.shared_expert_gate"
+
+    def is_in(self, layer: LayerSpec) -> bool:
+        return layer.experts is not None
+
+    def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
+        spec = _spec_of(layer)
+        parameters = [
+            vector_parameter("experts_norm", self.norm, hidden),
+            *linear_parameters("router", [(self.router, spec.count)], hidden, False),
+        ]
+        if spec.routing.corrected:
+            parameters.append(Parameter("correction", ((self.correction, (spec.count,)),)))
+        for index in range(spec.count):
+            own = self.expert.format(index)
+            parameters += self._mlp(f"experts.{index}.", own, spec.size, hidden)
+        if spec.shared_size:
+            parameters += self._mlp("shared_", self.shared, spec.shared_size, hidden)
+        if spec.shared_gate:
+            gate = [(self.shared_gate, 1)]
+            parameters += linear_parameters("shared_gate", gate, hidden, False)
+        return parameters
+
+    def _mlp(self, name: str, own: str, size: int, hidden: int) -> list[Parameter]:
+        gate_up = [(own + self.gate, size), (own + self.up, size)]
+        return [
+            *linear_parameters(f"{name}gate_up", gate_up, hidden, False),
+            *linear_parameters(f"{name}down", [(own + self.down, hidden)], size, False),
+        ]
+
+    def build(self, layer: LayerSpec, parts: BranchParts) -> ExpertsBranch:
+        return ExpertsBranch(_spec_of(layer), parts)
+
+
+class ExpertsBranch:
+    """``x`` and the weighted sum of its experts' MLPs of ``norm(x)``, see ``Branch``.
+
+    Rows are grouped by expert, so that only the weights of experts that some row needs are read.
+    """
+
+    mixes_tokens = False
+    state: tuple[StateShape, ...] = ()
+
+    def __init__(self, spec: ExpertsSpec, parts: BranchParts) -> None:
+        self._spec = spec
+        self._kernels, self._profiler = parts.kernels, parts.profiler
+        self._scale = parts.residual_scale
+        self._activation = GATED_ACTIVATIONS[spec.activation]
+        self._norm = parts.norm("experts_norm")
+        self._router = parts.linear("router", is_exact=True)
+        self._correction = parts.tensor("correction").float() if spec.routing.corrected else None
+        self._experts = [
+            (parts.linear(f"experts.{index}.gate_up"), parts.linear(f"experts.{index}.down"))
+            for index in range(spec.count)
+        ]
+        self._shared: tuple[Linear, Linear] | None = None
+        if spec.shared_size:
+            self._shared = parts.linear("shared_gate_up"), parts.linear("shared_down")
+        self._shared_gate = parts.linear("shared_gate", is_exact=True) if spec.shared_gate else None
+
+    def __call__(
+        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Tensor:
+        onto = x if onto is None else onto
+        if rows is not None:
+            x, onto = x[rows], onto[rows]
+        normed = self._norm(x)
+        with self._profiler.measure(GEMM):
+            logits = self._router.wide(normed)
+            chosen, weights = route(
+                logits, self._spec.routing, self._spec.per_token, self._correction
+            )
+            added = self._mix(normed, chosen, weights)
+            if self._shared is not None:
+                added = added + self._share(normed, *self._shared)
+        added = added.to(x.dtype)
+        return onto + (added if self._scale == 1.0 else added * self._scale)
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        own = [linear for expert in self._experts for linear in expert]
+        return (self._router, *own, *(self._shared or ()))
+
+    def compiled(self) -> CompiledBranch | None:
+        return None
+
+    def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Float32 ``[tokens, hidden]``; each token's experts are summed in the order of choice."""
+        tokens, per_token = chosen.shape
+        order = chosen.flatten().argsort(stable=True)  # pairs of token and place, by expert
+        counts = chosen.flatten().bincount(minlength=self._spec.count).tolist()
+        outputs = x.new_empty(tokens * per_token, x.shape[1])
+        start = 0
+        for (gate_up, down), count in zip(self._experts, counts, strict=True):
+            if count:
+                pairs = order[start : start + count]
+                inner = self._activation(gate_up(x[pairs // per_token]), self._kernels)
+                outputs[pairs] = down(inner)
+                start += count
+        mixed = outputs.view(tokens, per_token, -1).float() * weights[..., None]
+        return mixed.sum(1)
+
+    def _share(self, x: Tensor, gate_up: Linear, down: Linear) -> Tensor:
+        out = down(self._activation(gate_up(x), self._kernels))
+        return out if self._shared_gate is None else torch.sigmoid(self._shared_gate(x)) * out
+
+
+def _spec_of(layer: LayerSpec) -> ExpertsSpec:
+    assert layer.experts is not None  # as ``is_in`` says
+    return layer.experts
