@@ -132,6 +132,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **DELTA,
         **EXPERTS,
     ),
+    "gpt-oss": tiny_config(
+        "gpt_oss",
+        head_dim=16,
+        sliding_window=9,
+        num_local_experts=5,
+        num_experts_per_tok=2,
+        rope_parameters={**YARN_ROPE, "truncate": False},
+    ),
     "gemma3-linear": tiny_config(
         "gemma3_text",
         num_hidden_layers=6,

@@ -34,12 +34,20 @@ def gelu_tanh_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     return F.gelu(gate, approximate="tanh") * up
 
 
+def clamped_mul(gate_up: Tensor, library: Library | None) -> Tensor:
+    """``(up + 1) * gate * sigmoid(1.702 gate)`` of values that are clamped at 7 (gpt-oss)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+    return (up + 1) * (gate * torch.sigmoid(1.702 * gate))
+
+
 # By their names in ``config.json``; each maps ``[rows, 2 * size]`` to ``[rows, size]``.
 GATED_ACTIVATIONS: dict[str, Callable[[Tensor, Library | None], Tensor]] = {
     "silu": silu_mul,
     "swish": silu_mul,
     "gelu": gelu_mul,
     "gelu_pytorch_tanh": gelu_tanh_mul,
+    "clamped_swiglu": clamped_mul,
 }
 
 

@@ -51,6 +51,7 @@ def read_attention(
         soft_cap=fields.optional_number("attn_logit_softcapping"),
         scale=read_attention_scale(fields, family),
         gated=gated == 2,
+        sinks=bool(sinks),
         rope=read_layer_rope(fields, family, index, window),
         rotary_fraction=read_rotary_fraction(fields),
         interleaved=family.interleaved,

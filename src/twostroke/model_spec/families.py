@@ -183,7 +183,16 @@ FAMILIES = {
         experts=True, qkv_bias=True, output_bias=False, windows="upper", window=4096
     ),
     "qwen3_moe": Family(experts=True, qk_norm=True, windows="upper", window=4096),
-    "gpt_oss": Family(qkv_bias=True, output_bias=True, head_dim=64, windows="even"),
+    "gpt_oss": Family(
+        qkv_bias=True,
+        output_bias=True,
+        head_dim=64,
+        kv_heads=8,
+        windows="even",
+        window=128,
+        theta=150_000.0,
+        experts=True,
+    ),
     "deepseek_v2": Family(latent=True),
     "deepseek_v3": Family(latent=True),
     "glm4_moe": Family(

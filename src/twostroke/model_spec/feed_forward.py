@@ -25,6 +25,8 @@ def read_feed_forward(
     if model_type == "nemotron_h":
         return _nemotron(fields, hidden, sparse=kind == "moe")
     activation = _activation(fields, model_type)
+    if model_type == "gpt_oss":
+        activation = "clamped_swiglu"  # whatever its files say
     if model_type == "granitemoehybrid":
         return _granite(fields, hidden, activation)
     count = _count(fields, 16 if model_type == "jamba" else 0)
@@ -56,6 +58,7 @@ def read_feed_forward(
         activation,
         size=size,
         shared_size=shared_size,
+        bias=bias,
         shared_gate=is_gate,
         routing=_routing(fields, model_type, count),
     )

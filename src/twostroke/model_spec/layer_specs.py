@@ -94,6 +94,8 @@ class AttentionSpec:
         shares: The index of the layer whose keys and values it reads; ``None``: it has its own.
         linears: Its matrix products.
         other_parameters: Norms of heads, sinks and the like.
+        sinks: Whether each query head has a score of its own that takes part in the softmax and
+            has no value (gpt-oss).
         qk_norm: Whether each query and key head is normalized before the rotation;
             ``whole_norm``: all query heads together, and all key heads.
         qkv_bias: Whether queries, keys and values have a bias; ``output_bias``: the output.
@@ -121,6 +123,7 @@ class AttentionSpec:
     soft_cap: float | None = field(default=None, kw_only=True)
     scale: float | None = field(default=None, kw_only=True)
     gated: bool = field(default=False, kw_only=True)
+    sinks: bool = field(default=False, kw_only=True)
     rope: RopeSpec | None = field(default=None, kw_only=True)
     rotary_fraction: float = field(default=1.0, kw_only=True)
     interleaved: bool = field(default=False, kw_only=True)
@@ -269,6 +272,7 @@ class ExpertsSpec:
         activation, gated: Of each expert, as in ``MlpSpec``.
         size: Elements between an expert's products; ``shared_size`` the same of shared experts, 0
             where there are none.
+        bias: Whether the products of an expert, and the router, have one.
         shared_gate: Whether a sigmoid of the hidden state weighs the shared experts.
     """
 
@@ -280,6 +284,7 @@ class ExpertsSpec:
     gated: bool = True
     size: int = field(default=0, kw_only=True)
     shared_size: int = field(default=0, kw_only=True)
+    bias: bool = field(default=False, kw_only=True)
     shared_gate: bool = field(default=False, kw_only=True)
     routing: RoutingSpec = field(default=RoutingSpec(), kw_only=True)
 

@@ -17,6 +17,7 @@ MODEL_TYPES = {
     "gemma3_text": "gemma2",
     "glm4": "glm4",
     "glm4_moe": "glm4_moe",
+    "gpt_oss": "gpt_oss",
     "granite": "llama",
     "llama": "llama",
     "mistral": "llama",

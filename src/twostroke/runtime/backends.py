@@ -43,7 +43,7 @@ def _backend(
     windows = [spec.sliding_windows[layer] for layer in layers]
     layouts = kv.layouts[kv.layouts[layers[0]].owner].tensors
     form = _form(attention)
-    is_alike = layouts == (layouts[0], layouts[0]) and form.soft_cap is None
+    is_alike = layouts == (layouts[0], layouts[0]) and form.soft_cap is None and not form.sinks
     if is_alike and CompiledBackend.supports(keys[0], layouts[0]):
         library = load_library()
         if library is not None:
@@ -56,4 +56,4 @@ def _backend(
 def _form(attention: AttentionSpec) -> ScoreForm:
     scale = attention.key_dim**-0.5 if attention.scale is None else attention.scale
     latent_values = None if attention.latent is None else attention.latent.value
-    return ScoreForm(scale, attention.soft_cap, latent_values)
+    return ScoreForm(scale, attention.soft_cap, latent_values, attention.sinks)

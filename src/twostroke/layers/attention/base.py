@@ -54,11 +54,13 @@ class ScoreForm(NamedTuple):
         soft_cap: Their bound, ``cap * tanh(score / cap)``; ``None`` is none.
         latent_values: Of latents, which every query head sees: how many elements of a row, the
             first ones, are the values. ``None``: values are rows of their own.
+        sinks: Whether heads have scores without a value.
     """
 
     scale: float
     soft_cap: float | None = None
     latent_values: int | None = None
+    sinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,12 @@ class Attention(Protocol):
         ...
 
     def __call__(
-        self, layer: int, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attend causally.
 
@@ -121,6 +128,8 @@ class Attention(Protocol):
                 shares, which has been called before.
             value: ``[tokens, kv_heads, value_dim]``; ``None`` where there is no key, and in a
                 latent layer, whose values are the first elements of its latents.
+            sinks: Scores that each head's softmax takes in besides, float32 ``[heads]``; only where
+                the layer's ``ScoreForm`` says so.
 
         Returns:
             ``[tokens, heads, value_dim]``, owned by the caller.

@@ -84,7 +84,12 @@ class CompiledAttention:
     layout: KVLayout
 
     def __call__(
-        self, layer: int, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         cache, call = self.kernel_cache.layers[layer], self.kernel_cache.call
         if key is not None and value is not None:

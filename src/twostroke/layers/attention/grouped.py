@@ -74,7 +74,12 @@ class GroupedAttention:
     kernel_cache: KernelCache | None
 
     def __call__(
-        self, layer: int, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         kind, index = self.places[layer]
-        return self.kinds[kind](index, query, key, value)
+        return self.kinds[kind](index, query, key, value, sinks)

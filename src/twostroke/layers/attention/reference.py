@@ -38,7 +38,12 @@ class ReferenceAttention:
         self._seen: dict[int, tuple[Tensor, Tensor]] = {}  # by layer: keys and values
 
     def __call__(
-        self, layer: int, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         tokens, heads, _ = query.shape
         spec = self._specs[layer] if self._specs else None
@@ -60,7 +65,10 @@ class ReferenceAttention:
             scores = scores / (spec.key_dim if spec is not None else query.shape[-1]) ** 0.5
         if spec is not None and spec.soft_cap is not None:
             scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
-        weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+        if sinks is not None:
+            scores = torch.cat((scores, sinks[:, None, None].expand(-1, tokens, 1)), -1)
+        weights = torch.softmax(scores, dim=-1)[..., :tokens]
         return (weights @ v).transpose(0, 1).to(query.dtype)  # [tokens, heads, value_dim]
 
     def _as_read(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -196,34 +197,54 @@ class SdpaAttention:
         self._windows = windows
 
     def __call__(
-        self, layer: int, query: Tensor, key: Tensor | None = None, value: Tensor | None = None
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         if key is not None:
             self._caches.write(layer, self._slots, key, value)
         if len(self._batches) == 1 and isinstance(self._batches[0].rows, slice):
-            return self._attend(layer, self._batches[0], query, key, value)
+            return self._attend(layer, self._batches[0], query, key, value, sinks)
         out = query.new_empty(*query.shape[:-1], self._caches.value_dim)
         for batch in self._batches:
             rows = batch.rows
             own_key, own_value = (None if own is None else own[rows] for own in (key, value))
-            out[rows] = self._attend(layer, batch, query[rows], own_key, own_value)
+            out[rows] = self._attend(layer, batch, query[rows], own_key, own_value, sinks)
         return out
 
     def _attend(
-        self, layer: int, batch: _Batch, query: Tensor, key: Tensor | None, value: Tensor | None
+        self,
+        layer: int,
+        batch: _Batch,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         context, caches = batch.contexts[self._windows[layer]], self._caches
+        form = _Scoring(caches.form.scale, caches.form.soft_cap, sinks)
         if context.is_fresh and key is not None:  # what was just written need not be gathered
             own_keys, own_values = caches.as_read(key, value)
-            return _attend_chunk(query, own_keys, own_values, context, caches.form)
+            return _attend_chunk(query, own_keys, own_values, context, form)
         keys, values = caches.gather(layer, batch, context)
         if batch.query_len > FEW_TOKENS or context.is_fresh:
-            return _attend_chunk(query, keys[0], values[0], context, caches.form)
-        return _attend_few(query, keys, values, context.mask, batch.query_len, caches.form)
+            return _attend_chunk(query, keys[0], values[0], context, form)
+        return _attend_few(query, keys, values, context.mask, batch.query_len, form)
+
+
+class _Scoring(NamedTuple):
+    """Of one layer: as in ``ScoreForm``; ``sinks``: ``[heads]``, or as its function says."""
+
+    scale: float
+    soft_cap: float | None
+    sinks: Tensor | None
 
 
 def _attend_chunk(
-    query: Tensor, key: Tensor, value: Tensor, context: _Context, form: ScoreForm
+    query: Tensor, key: Tensor, value: Tensor, context: _Context, form: _Scoring
 ) -> Tensor:
     """Attention of one request.
 
@@ -237,6 +258,8 @@ def _attend_chunk(
     q = query.view(queries, kv_heads, group, key_dim).permute(1, 2, 0, 3)
     k = key.transpose(0, 1).unsqueeze(1).expand(kv_heads, group, num_keys, key_dim)
     v = value.transpose(0, 1).unsqueeze(1).expand(kv_heads, group, num_keys, value_dim)
+    if form.sinks is not None:
+        form = form._replace(sinks=form.sinks.view(kv_heads, group, 1))
     out = _weigh(q, k, v, context.mask, form, is_causal=context.is_fresh)
     return out.permute(2, 0, 1, 3).reshape(queries, heads, value_dim)
 
@@ -247,7 +270,7 @@ def _attend_few(
     value: Tensor,
     mask: Tensor | None,
     query_len: int,
-    form: ScoreForm,
+    form: _Scoring,
 ) -> Tensor:
     """Attention of requests of ``query_len`` tokens each.
 
@@ -259,6 +282,8 @@ def _attend_few(
     # The heads of a group become rows of one matrix product with the KV head that they share.
     q = query.view(requests, query_len, kv_heads, group, key_dim).transpose(1, 2)
     q = q.reshape(requests, kv_heads, query_len * group, key_dim)
+    if form.sinks is not None:  # [kv_heads, query_len * group]
+        form = form._replace(sinks=form.sinks.view(kv_heads, group).repeat(1, query_len))
     out = _weigh(q, key.transpose(1, 2), value.transpose(1, 2), mask, form)
     out = out.view(requests, kv_heads, query_len, group, value_dim).transpose(1, 2)
     return out.reshape(tokens, heads, value_dim)
@@ -269,24 +294,34 @@ def _weigh(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    form: ScoreForm,
+    form: _Scoring,
     *,
     is_causal: bool = False,
 ) -> Tensor:
     """``softmax(cap(Q K^T * scale) + mask) V`` over the last two dimensions."""
-    if form.soft_cap is None:
+    if form.soft_cap is None and form.sinks is None:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=is_causal, scale=form.scale
         )
     scores = (query @ key.transpose(-1, -2)).float() * form.scale
-    scores = form.soft_cap * torch.tanh(scores / form.soft_cap)
+    if form.soft_cap is not None:
+        scores = form.soft_cap * torch.tanh(scores / form.soft_cap)
     if is_causal:
         queries, keys = scores.shape[-2:]
         hidden = torch.ones(queries, keys, dtype=torch.bool, device=scores.device).triu_(1)
         scores = scores.masked_fill_(hidden, float("-inf"))
     elif mask is not None:
         scores = scores + mask
-    return torch.softmax(scores, -1).to(value.dtype) @ value
+    if form.sinks is None:
+        return torch.softmax(scores, -1).to(value.dtype) @ value
+    return _softmax_with(form.sinks, scores).to(value.dtype) @ value
+
+
+def _softmax_with(sinks: Tensor, scores: Tensor) -> Tensor:
+    """Weights ``[..., queries, keys]``; the sinks ``[..., queries]`` take the rest of each sum."""
+    most = torch.maximum(scores.amax(-1), sinks)[..., None]
+    weights = torch.exp(scores - most)
+    return weights / (weights.sum(-1, keepdim=True) + torch.exp(sinks[..., None] - most))
 
 
 def _batch_requests(metadata: AttentionMetadata, block_size: int) -> list[tuple[IntArray, int]]:

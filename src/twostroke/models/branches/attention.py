@@ -39,6 +39,7 @@ class AttentionKind:
     output: str = "self_attn.o_proj"
     query_norm: str = "self_attn.q_norm"
     key_norm: str = "self_attn.k_norm"
+    sinks: str = "self_attn.sinks"
     added_norm: str = ""
 
     def is_in(self, layer: LayerSpec) -> bool:
@@ -60,6 +61,8 @@ class AttentionKind:
             for name, own, heads in norms:
                 size = spec.key_dim * (heads if spec.whole_norm else 1)
                 parameters.append(vector_parameter(name, own, size))
+        if spec.sinks:
+            parameters.append(Parameter("sinks", ((self.sinks, (spec.heads,)),)))
         if self.added_norm:
             parameters.append(vector_parameter("added_norm", self.added_norm, hidden))
         output, attended = [(self.output, hidden)], spec.heads * spec.value_dim
@@ -87,6 +90,7 @@ class AttentionBranch:
         self._norm = parts.optional_norm("input_norm")
         self._qkv = parts.linear("qkv", _row_order(spec))
         self._qk_norm = _head_norm(spec, parts)
+        self._sinks = parts.tensor("sinks").float() if spec.sinks else None
         self._add = parts.addition("output", "added_norm")
 
     def __call__(
@@ -107,7 +111,7 @@ class AttentionBranch:
         qkv, output, spec = self._qkv.kernel_call, self._add.linear.kernel_call, self._spec
         is_alike = spec.shares is None and spec.key_dim == spec.value_dim == spec.rotated
         is_plain = self._add.is_plain and isinstance(self._norm, RMSNorm)
-        if qkv is None or output is None or spec.gated or not (is_alike and is_plain):
+        if qkv is None or output is None or spec.gated or spec.sinks or not (is_alike and is_plain):
             return None
         if self._qk_norm is not None and not isinstance(self._qk_norm, RMSNorm):
             return None
@@ -129,7 +133,8 @@ class AttentionBranch:
             values = slice(heads * spec.key_dim, heads * spec.key_dim + self._num_values)
             value = qkv[:, values].view(tokens, self._kv_heads, spec.value_dim)
         with self._profiler.measure(ATTENTION):
-            attended = step.attention(self._index, query, key, value).reshape(tokens, -1)
+            attended = step.attention(self._index, query, key, value, self._sinks)
+            attended = attended.reshape(tokens, -1)
         if spec.gated:
             attended = attended * torch.sigmoid(qkv[:, -attended.shape[1] :])
         return attended

@@ -130,6 +130,10 @@ class BranchParts:
         quantization = None if is_exact else self.quantization
         return make_linear(weight, bias, quantization, self.kernels)
 
+    def linear_of(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        """The same of tensors that are there."""
+        return make_linear(weight, bias, self.quantization, self.kernels)
+
     def norm(self, name: str) -> Norm:
         return self.make_norm(self.tensor(name), self.norm_eps, self.kernels)
 

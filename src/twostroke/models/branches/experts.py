@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,7 @@ class ExpertsKind:
         expert: What the names of an expert's tensors begin with, with its index for ``{}``.
         correction: The bias by which experts are chosen, where the spec has one.
         shared: What the names of the shared experts' tensors begin with.
+        stacked: The experts lie in two tensors, inputs before outputs; gate and up take turns.
     """
 
     norm: str = "post_attention_layernorm"
@@ -37,6 +39,7 @@ class ExpertsKind:
     down: str = "down_proj"
     shared: str = "mlp.shared_expert."
     shared_gate: str = "mlp.shared_expert_gate"
+    stacked: bool = False
 
     def is_in(self, layer: LayerSpec) -> bool:
         return layer.experts is not None
@@ -45,13 +48,16 @@ class ExpertsKind:
         spec = _spec_of(layer)
         parameters = [
             vector_parameter("experts_norm", self.norm, hidden),
-            *linear_parameters("router", [(self.router, spec.count)], hidden, False),
+            *linear_parameters("router", [(self.router, spec.count)], hidden, spec.bias),
         ]
         if spec.routing.corrected:
             parameters.append(Parameter("correction", ((self.correction, (spec.count,)),)))
-        for index in range(spec.count):
-            own = self.expert.format(index)
-            parameters += self._mlp(f"experts.{index}.", own, spec.size, hidden)
+        if self.stacked:
+            parameters += self._stacks(spec, hidden)
+        else:
+            for index in range(spec.count):
+                own = self.expert.format(index)
+                parameters += self._mlp(f"experts.{index}.", own, spec.size, hidden)
         if spec.shared_size:
             parameters += self._mlp("shared_", self.shared, spec.shared_size, hidden)
         if spec.shared_gate:
@@ -66,8 +72,20 @@ class ExpertsKind:
             *linear_parameters(f"{name}down", [(own + self.down, hidden)], size, False),
         ]
 
+    def _stacks(self, spec: ExpertsSpec, hidden: int) -> list[Parameter]:
+        count, inner, own = spec.count, 2 * spec.size, self.expert
+        shapes: dict[str, tuple[int, ...]] = {
+            "gate_up_proj": (count, hidden, inner),
+            "down_proj": (count, spec.size, hidden),
+        }
+        if spec.bias:
+            shapes |= {"gate_up_proj_bias": (count, inner), "down_proj_bias": (count, hidden)}
+        return [Parameter(f"stack.{name}", ((own + name, at),)) for name, at in shapes.items()]
+
     def build(self, layer: LayerSpec, parts: BranchParts) -> ExpertsBranch:
-        return ExpertsBranch(_spec_of(layer), parts)
+        spec = _spec_of(layer)
+        experts = _unstack(spec, parts) if self.stacked else _each(spec, parts)
+        return ExpertsBranch(spec, experts, parts)
 
 
 class ExpertsBranch:
@@ -79,7 +97,9 @@ class ExpertsBranch:
     mixes_tokens = False
     state: tuple[StateShape, ...] = ()
 
-    def __init__(self, spec: ExpertsSpec, parts: BranchParts) -> None:
+    def __init__(
+        self, spec: ExpertsSpec, experts: Sequence[tuple[Linear, Linear]], parts: BranchParts
+    ) -> None:
         self._spec = spec
         self._kernels, self._profiler = parts.kernels, parts.profiler
         self._scale = parts.residual_scale
@@ -87,10 +107,7 @@ class ExpertsBranch:
         self._norm = parts.norm("experts_norm")
         self._router = parts.linear("router", is_exact=True)
         self._correction = parts.tensor("correction").float() if spec.routing.corrected else None
-        self._experts = [
-            (parts.linear(f"experts.{index}.gate_up"), parts.linear(f"experts.{index}.down"))
-            for index in range(spec.count)
-        ]
+        self._experts = experts
         self._shared: tuple[Linear, Linear] | None = None
         if spec.shared_size:
             self._shared = parts.linear("shared_gate_up"), parts.linear("shared_down")
@@ -141,6 +158,35 @@ class ExpertsBranch:
     def _share(self, x: Tensor, gate_up: Linear, down: Linear) -> Tensor:
         out = down(self._activation(gate_up(x), self._kernels))
         return out if self._shared_gate is None else torch.sigmoid(self._shared_gate(x)) * out
+
+
+def _each(spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:
+    """Gates with ups, and downs, of each expert."""
+    return [
+        (parts.linear(f"experts.{index}.gate_up"), parts.linear(f"experts.{index}.down"))
+        for index in range(spec.count)
+    ]
+
+
+def _unstack(spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:
+    """The same of experts that lie in one tensor."""
+    gate_up, down = parts.tensor("stack.gate_up_proj"), parts.tensor("stack.down_proj")
+    biases: list[tuple[Tensor | None, Tensor | None]] = [(None, None)] * spec.count
+    if spec.bias:
+        both = parts.tensor("stack.gate_up_proj_bias"), parts.tensor("stack.down_proj_bias")
+        biases = [(_untwine(first), second) for first, second in zip(*both, strict=True)]
+    return [
+        (
+            parts.linear_of(_untwine(gate_up[index].T), first),
+            parts.linear_of(down[index].T.contiguous(), second),
+        )
+        for index, (first, second) in enumerate(biases)
+    ]
+
+
+def _untwine(rows: Tensor) -> Tensor:
+    """Gates before ups, where they take turns along the first dimension."""
+    return torch.cat((rows[::2], rows[1::2]))
 
 
 def _spec_of(layer: LayerSpec) -> ExpertsSpec:
