@@ -30,6 +30,17 @@ DELTA = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 12,
 }
+LATENT = {
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 24,
+    "num_experts_per_tok": 3,
+    "kv_lora_rank": 20,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 10,
+    "v_head_dim": 12,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": tiny_config("llama"),
     "llama-tied-llama3-rope": tiny_config(
@@ -139,6 +150,26 @@ FAMILIES: dict[str, dict[str, Any]] = {
         num_local_experts=5,
         num_experts_per_tok=2,
         rope_parameters={**YARN_ROPE, "truncate": False},
+    ),
+    "deepseek-v2": tiny_config(
+        "deepseek_v2",
+        **LATENT,
+        q_lora_rank=None,
+        n_group=4,
+        topk_group=2,
+        topk_method="group_limited_greedy",
+        routed_scaling_factor=1.5,
+        first_k_dense_replace=1,
+    ),
+    "deepseek-v3": tiny_config(
+        "deepseek_v3",
+        **LATENT,
+        q_lora_rank=12,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+        attention_bias=True,
+        rope_scaling={**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 0.7},
     ),
     "gemma3-linear": tiny_config(
         "gemma3_text",

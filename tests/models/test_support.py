@@ -50,8 +50,8 @@ def test_the_number_of_parameters_is_that_of_the_checkpoint(model_type: str, tie
         ({"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         (
-            {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1, "mscale_all_dim": 1}},
-            "mscale and mscale_all_dim",
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1, "mscale_all_dim": -1}},
+            "mscale_all_dim must be a positive number",
         ),
         ({"model_type": "qwen3_vl_text"}, "unknown architecture: model_type is 'qwen3_vl_text'"),
         ({"model_type": "jamba"}, "unknown architecture: model_type is 'jamba'"),

@@ -11,6 +11,7 @@ from twostroke.model_spec.rope import (
     read_layer_rope,
     read_rope,
     read_rotary_fraction,
+    read_score_factor,
 )
 from twostroke.model_spec.scales import read_attention_scale
 
@@ -115,7 +116,8 @@ def _latent(fields: ConfigFields, family: Family, hidden: int) -> AttentionSpec:
     bias = fields.flag("attention_bias")
     queries = Part(heads * (plain + rope), heads)
     other = rank
-    if query_rank := fields.optional("q_lora_rank"):
+    query_rank = fields.optional("q_lora_rank")
+    if query_rank:
         down = (*whole(query_rank), *whole(rank + rope))
         linears = [
             LinearSpec("query_kv_down", down, hidden, bias=bias),
@@ -134,10 +136,12 @@ def _latent(fields: ConfigFields, family: Family, hidden: int) -> AttentionSpec:
         plain + rope,
         value,
         None,
-        LatentSpec(rank + rope, rank),
+        LatentSpec(rank + rope, rank, query_rank),
         linears=tuple(linears),
         other_parameters=other,
         output_bias=bias,
+        scale=(plain + rope) ** -0.5 * read_score_factor(fields),
         rope=read_rope(fields, family),
         rotary_fraction=rope / (plain + rope),
+        interleaved=fields.flag("rope_interleave", True),
     )

@@ -193,8 +193,8 @@ FAMILIES = {
         theta=150_000.0,
         experts=True,
     ),
-    "deepseek_v2": Family(latent=True),
-    "deepseek_v3": Family(latent=True),
+    "deepseek_v2": Family(latent=True, partial=True, experts=True, windows="none"),
+    "deepseek_v3": Family(latent=True, partial=True, experts=True, windows="none"),
     "glm4_moe": Family(
         experts=True,
         output_bias=False,

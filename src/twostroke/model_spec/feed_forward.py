@@ -85,6 +85,15 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
             chosen_groups=fields.integer("topk_group", default, maximum=groups),
             best_two=True,
         )
+    if model_type == "deepseek_v2":
+        grouped = fields.raw.get("topk_method", "greedy") == "group_limited_greedy"
+        groups = fields.integer("n_group", maximum=count) if grouped else 1
+        return RoutingSpec(
+            normalized=False,
+            scale=fields.number("routed_scaling_factor", 1.0),
+            groups=groups,
+            chosen_groups=fields.integer("topk_group", maximum=groups) if grouped else 1,
+        )
     return RoutingSpec()
 
 

@@ -77,10 +77,12 @@ class LatentSpec:
     Attributes:
         cached: Elements per token: the compressed keys and values, and the rotary key.
         value: Those of them that the values are made of.
+        query_rank: Elements that queries are made of; ``None``: of the hidden state.
     """
 
     cached: int
     value: int
+    query_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ class AttentionSpec:
     @property
     def rotated(self) -> int:
         """Elements of a query or key head that are rotated."""
-        return int(self.key_dim * self.rotary_fraction) if self.rope else 0
+        # A fraction that was a quotient may lie just below its whole number.
+        return int(self.key_dim * self.rotary_fraction + 1e-6) if self.rope else 0
 
     def cached_elements(self, ranks: int = 1) -> int:
         """Elements of a token in the cache that it reads. Every rank keeps a latent whole."""

@@ -6,6 +6,7 @@ both are read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +31,6 @@ class RopeSpec:
         attention_factor: Multiplies cosines and sines (yarn); ``None`` is the paper's ``0.1
             ln(factor) + 1``.
         truncate: Whether yarn rounds the bounds of its ramp to whole dimensions.
-        mscale: Whether the file states ``mscale`` and ``mscale_all_dim``, yarn's variant in
-            DeepSeek-V2.
     """
 
     theta: float = 10000.0
@@ -44,7 +43,6 @@ class RopeSpec:
     beta_slow: float = 1.0
     attention_factor: float | None = None
     truncate: bool = True
-    mscale: bool = False
 
 
 def read_layer_rope(
@@ -80,20 +78,37 @@ def read_rope(fields: ConfigFields, family: Family, kind: str = "full_attention"
     if kind not in SCALED:
         return RopeSpec(theta=theta, kind=kind)
     original = scaling.integer("original_max_position_embeddings", max_length)
-    stated = scaling.raw.get("attention_factor") is not None
+    attention_factor = scaling.optional_number("attention_factor")
+    both = (scaling.optional_number("mscale"), scaling.optional_number("mscale_all_dim"))
+    factor = scaling.number("factor", max_length / original if kind == "yarn" else None)
+    if attention_factor is None and both[0] and both[1]:
+        attention_factor = _magnitude(factor, both[0]) / _magnitude(factor, both[1])
     return RopeSpec(
         theta=theta,
         kind=kind,
-        factor=scaling.number("factor", max_length / original if kind == "yarn" else None),
+        factor=factor,
         original_length=original,
         low_freq_factor=scaling.number("low_freq_factor", None if kind == "llama3" else 1.0),
         high_freq_factor=scaling.number("high_freq_factor", None if kind == "llama3" else 4.0),
         beta_fast=scaling.number("beta_fast", 32.0),
         beta_slow=scaling.number("beta_slow", 1.0),
-        attention_factor=scaling.number("attention_factor") if stated else None,
+        attention_factor=attention_factor,
         truncate=scaling.flag("truncate", True),
-        mscale=bool(scaling.raw.get("mscale") and scaling.raw.get("mscale_all_dim")),
     )
+
+
+def read_score_factor(fields: ConfigFields) -> float:
+    """What DeepSeek's models multiply scores with where yarn stretches (``mscale_all_dim``)."""
+    scaling = _scaling(fields)
+    kind, magnitude = scaling.raw.get("rope_type", scaling.raw.get("type")), 1.0
+    all_dims = scaling.optional_number("mscale_all_dim")
+    if kind not in (None, "default") and all_dims is not None:
+        magnitude = _magnitude(scaling.number("factor"), all_dims)
+    return magnitude * magnitude
+
+
+def _magnitude(factor: float, weight: float) -> float:
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def read_rotary_fraction(fields: ConfigFields) -> float:

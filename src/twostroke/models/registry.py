@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 # The file in ``families`` of each.
 MODEL_TYPES = {
     "cohere2": "cohere2",
+    "deepseek_v2": "deepseek",
+    "deepseek_v3": "deepseek",
     "gemma2": "gemma2",
     "gemma3_text": "gemma2",
     "glm4": "glm4",
     "glm4_moe": "glm4_moe",
     "gpt_oss": "gpt_oss",
     "granite": "llama",
+    "kimi_k2": "deepseek",
     "llama": "llama",
     "mistral": "llama",
     "mixtral": "mixtral",

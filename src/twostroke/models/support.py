@@ -85,8 +85,6 @@ def _check_mlp(mlp: MlpSpec | ExpertsSpec) -> None:
 
 
 def _check_attention(attention: AttentionSpec, family: Family) -> None:
-    if attention.latent or attention.key_dim != attention.value_dim:
-        raise _refusal("latent attention is not supported")
     if attention.soft_cap is not None and not family.soft_caps:
         raise _refusal("attn_logit_softcapping is not supported in this architecture")
     if attention.rope is None:
@@ -109,8 +107,6 @@ def _check_rope(rope: RopeSpec) -> None:
         )
     if rope.kind == "yarn" and rope.theta <= 1:
         raise _refusal(f"rope_theta must be above 1 for yarn, got {rope.theta:g}")
-    if rope.mscale:
-        raise _refusal("rope scaling with mscale and mscale_all_dim is not supported")
 
 
 def _refusal(message: str) -> ModelLoadError:
