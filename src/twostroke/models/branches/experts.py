@@ -119,6 +119,8 @@ class ExpertsBranch:
         onto = x if onto is None else onto
         if rows is not None:
             x, onto = x[rows], onto[rows]
+        if not len(x):  # no row goes on
+            return onto
         normed = self._norm(x)
         with self._profiler.measure(GEMM):
             logits = self._router.wide(normed)
