@@ -1,6 +1,7 @@
-"""Write a random-weight Llama checkpoint for benchmarks.
+"""Write a random-weight checkpoint for benchmarks.
 
     python benchmarks/make_checkpoint.py 350m OUT
+    python benchmarks/make_checkpoint.py qwen3.5-300m OUT
 
 The sizes are those of the measurements in the docs. Weights are normal with standard deviation
 0.02, in bfloat16. The tokenizer is byte-level without merges; the rest of the vocabulary is filled
@@ -21,7 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from twostroke.models.registry import decoder_family
 from twostroke.models.support import parse_runnable
 
-SIZES: dict[str, dict[str, int]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "350m": {
         "hidden_size": 1024,
         "num_hidden_layers": 24,
@@ -40,6 +41,68 @@ SIZES: dict[str, dict[str, int]] = {
         "intermediate_size": 864,
         "vocab_size": 8192,
     },
+    # About 300 M parameters of what people run, in proportions of the published models.
+    "qwen3.5-300m": {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "hidden_size": 1024,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "intermediate_size": 3072,
+        "linear_num_key_heads": 8,
+        "linear_num_value_heads": 8,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "vocab_size": 32000,
+        "tie_word_embeddings": True,
+    },
+    "qwen3-moe-300m": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "intermediate_size": 2304,
+        "num_experts": 32,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 256,
+        "norm_topk_prob": True,
+        "vocab_size": 32000,
+        "tie_word_embeddings": True,
+    },
+    "gemma3-300m": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "hidden_size": 1024,
+        "num_hidden_layers": 18,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "intermediate_size": 4096,
+        "sliding_window": 512,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 256,
+        "vocab_size": 32000,
+        "tie_word_embeddings": True,
+    },
+    "gpt-oss-300m": {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "intermediate_size": 256,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 4,
+        "sliding_window": 128,
+        "vocab_size": 32000,
+    },
 }
 SPECIAL_TOKENS = ("<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 CHAT_TEMPLATE = (
@@ -48,12 +111,11 @@ CHAT_TEMPLATE = (
 )
 
 
-def model_json(size: dict[str, int]) -> dict[str, Any]:
+def model_json(size: dict[str, Any]) -> dict[str, Any]:
     """Contents of ``config.json``."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        **size,
         "hidden_act": "silu",
         "max_position_embeddings": 8192,
         "rms_norm_eps": 1e-5,
@@ -63,6 +125,7 @@ def model_json(size: dict[str, int]) -> dict[str, Any]:
         "torch_dtype": "bfloat16",
         "bos_token_id": 256,
         "eos_token_id": 257,
+        **size,
     }
 
 
