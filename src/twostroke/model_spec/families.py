@@ -36,7 +36,8 @@ class Family:
         parallel: A layer's branches read the same hidden state, normed once.
         interleaved: Rotation pairs neighbours, not element i with i + width / 2.
         rotated: Which layers rotate queries and keys: all, those with a window, or those that
-            ``no_rope_layers`` does not exclude.
+            ``no_rope_layers`` does not exclude; ``typed``: all if ``position_embedding_type`` is
+            ``rope``.
         theta: Default of ``rope_theta``.
         partial: Part of a head may be rotated alone.
         local_theta: Default of ``rope_local_base_freq``, the angles' base in layers with a window,
@@ -69,7 +70,7 @@ class Family:
     norm_eps: tuple[str, float] = ("rms_norm_eps", 1e-6)
     parallel: bool = False
     interleaved: bool = False
-    rotated: Literal["all", "window", "stated"] = "all"
+    rotated: Literal["all", "window", "stated", "typed"] = "all"
     theta: float = 10_000.0
     local_theta: float | None = 0.0
     partial: bool = False
@@ -218,7 +219,14 @@ FAMILIES = {
         kinds=(*WITH_STATES, "mlp", "moe"),
         activation=("mlp_hidden_act", "relu2"),
     ),
-    "granitemoehybrid": Family(recurrent="mamba2", kinds=WITH_STATES),
+    "granitemoehybrid": Family(
+        recurrent="mamba2",
+        kinds=WITH_STATES,
+        windows="none",
+        multipliers=True,
+        rotated="typed",
+        experts=True,
+    ),
     "falcon_h1": Family(kv_heads=8, recurrent="mamba2", kinds=(*WITH_STATES, "hybrid")),
     "bamba": Family(kv_heads=8, recurrent="mamba2", kinds=WITH_STATES),
     "mamba2": Family(norms=1, recurrent="mamba2", unbounded=True, kinds=WITH_STATES),

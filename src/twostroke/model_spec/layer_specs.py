@@ -195,6 +195,39 @@ class DeltaForm:
         return 2 * self.keys + self.values
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2Form:
+    """A layer of Mamba-2 (arXiv:2405.21060).
+
+    Attributes:
+        groups: Heads of a group share what is written to and read from their states.
+        state: Elements of a head's state for each of its ``head_dim`` values.
+        kernel: Tokens that the convolution sees.
+        norm_groups: Into how many parts the norm before the output divides; 0 is no norm.
+        least_step: Lower bound of a token's step.
+    """
+
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    kernel: int
+    conv_bias: bool
+    bias: bool
+    output_bias: bool
+    norm_groups: int
+    least_step: float
+
+    @property
+    def inner(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: values, and what is written and read."""
+        return self.inner + 2 * self.groups * self.state
+
+
 @dataclass(frozen=True, slots=True)
 class RecurrentSpec:
     """A part with a state of fixed size instead of keys and values (linear attention, Mamba).
@@ -218,7 +251,7 @@ class RecurrentSpec:
     state_width: int = 4
     linears: Linears = ()
     other_parameters: int = 0
-    form: DeltaForm | None = None
+    form: DeltaForm | Mamba2Form | None = None
 
     def state_bytes(self, ranks: int = 1) -> int:
         state = Part(self.state_elements, self.heads).on_rank(ranks)

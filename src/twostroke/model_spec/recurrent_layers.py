@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.config_fields import CHECK, ConfigFields, short
 from twostroke.model_spec.families import FAMILIES
-from twostroke.model_spec.layer_specs import DeltaForm, LinearSpec, Part, RecurrentSpec, whole
+from twostroke.model_spec.layer_specs import (
+    DeltaForm,
+    LinearSpec,
+    Mamba2Form,
+    Part,
+    RecurrentSpec,
+    whole,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,8 @@ class Mamba2Names:
         output_bias: The same as ``bias`` where it is empty.
         norm: Flag of the norm before the output; always there where it is empty.
         state_width: Bytes of one element of the state, unless the file says.
+        grouped_norm: That norm divides each group by itself.
+        least_step: Field of the lower bound of a token's step; ``time_step_limit`` where empty.
     """
 
     heads: tuple[str, int] = ("mamba_n_heads", 128)
@@ -37,6 +46,8 @@ class Mamba2Names:
     output_bias: str = ""
     norm: str = ""
     state_width: int = 2
+    grouped_norm: bool = False
+    least_step: str = ""
 
 
 MAMBA2 = {
@@ -55,6 +66,8 @@ MAMBA2 = {
         conv_bias="use_conv_bias",
         bias="use_bias",
         state_width=4,
+        grouped_norm=True,
+        least_step="time_step_min",
     ),
     "mamba2": Mamba2Names(
         heads=("num_heads", 128),
@@ -190,7 +203,28 @@ def _mamba2(fields: ConfigFields, hidden: int, names: Mamba2Names) -> RecurrentS
     other = channels * (kernel + fields.flag(names.conv_bias, True)) + 3 * heads + inner * normed
     conv = (Part(inner * (kernel - 1), heads), Part(shared.outputs * (kernel - 1), groups))
     width = _width(fields, "mamba_ssm_cache_dtype", names.state_width)
-    return RecurrentSpec(heads, state, conv, flops, width, tuple(linears), other)
+    form = Mamba2Form(
+        heads=heads,
+        head_dim=head_dim,
+        groups=groups,
+        state=size,
+        kernel=kernel,
+        conv_bias=fields.flag(names.conv_bias, True),
+        bias=bias,
+        output_bias=linears[1].bias,
+        norm_groups=(groups if names.grouped_norm else 1) if normed else 0,
+        least_step=_least_step(fields, names),
+    )
+    return RecurrentSpec(heads, state, conv, flops, width, tuple(linears), other, form)
+
+
+def _least_step(fields: ConfigFields, names: Mamba2Names) -> float:
+    if names.least_step:
+        return fields.number(names.least_step, 0.001)
+    limits = fields.items("time_step_limit")
+    if limits and (not isinstance(limits[0], int | float) or not limits[0] >= 0):
+        raise ModelLoadError("config.json: time_step_limit must begin with a number", hint=CHECK)
+    return float(limits[0]) if limits else 0.0
 
 
 def _inner(fields: ConfigFields, hidden: int, heads: int, names: Mamba2Names) -> tuple[int, int]:

@@ -53,6 +53,8 @@ def read_layer_rope(
         return None
     if family.rotated == "stated" and not is_rotated(fields, index):
         return None
+    if family.rotated == "typed" and fields.raw.get("position_embedding_type") != "rope":
+        return None
     if window is None or family.local_theta == 0.0:
         return read_rope(fields, family)
     if "sliding_attention" in fields.mapping("rope_parameters"):

@@ -21,6 +21,7 @@ MODEL_TYPES = {
     "glm4_moe": "glm4_moe",
     "gpt_oss": "gpt_oss",
     "granite": "llama",
+    "granitemoehybrid": "granite_hybrid",
     "kimi_k2": "deepseek",
     "llama": "llama",
     "mistral": "llama",

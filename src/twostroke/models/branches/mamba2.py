@@ -1,0 +1,127 @@
+"""A layer of Mamba-2 (arXiv:2405.21060): a short convolution, a recurrent state, a gated norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.gated_delta import short_convolution
+from twostroke.layers.linear import Linear
+from twostroke.layers.norm import RMSNorm
+from twostroke.layers.recurrent_state import LayerState, StateShape
+from twostroke.layers.selective_state import selective_state
+from twostroke.model_spec.layer_specs import LayerSpec, Mamba2Form
+from twostroke.models.branches.base import BranchParts, PassInputs
+from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
+from twostroke.observability.profile import ATTENTION, GEMM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba2Kind:
+    """Names in checkpoints, see ``BranchKind``."""
+
+    norm: str = "input_layernorm"
+    prefix: str = "mamba."
+
+    def is_in(self, layer: LayerSpec) -> bool:
+        return layer.recurrent is not None and isinstance(layer.recurrent.form, Mamba2Form)
+
+    def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
+        form, own = _form_of(layer), self.prefix
+        inputs = [(f"{own}in_proj", form.inner + form.channels + form.heads)]
+        convolution = (form.channels, 1, form.kernel)
+        parameters = [
+            vector_parameter("mamba_norm", self.norm, hidden),
+            *linear_parameters("mamba_input", inputs, hidden, form.bias),
+            Parameter("mamba_conv", ((f"{own}conv1d.weight", convolution),)),
+        ]
+        vectors = [("log_rates", "A_log"), ("skip", "D"), ("bias", "dt_bias")]
+        for name, stored in vectors:
+            parameters.append(Parameter(f"mamba_{name}", ((own + stored, (form.heads,)),)))
+        if form.conv_bias:
+            conv_bias = (f"{own}conv1d.bias", (form.channels,))
+            parameters.append(Parameter("mamba_conv_bias", (conv_bias,)))
+        if form.norm_groups:
+            parameters.append(vector_parameter("mamba_inner_norm", f"{own}norm", form.inner))
+        output = [(f"{own}out_proj", hidden)]
+        return parameters + linear_parameters("mamba_out", output, form.inner, form.output_bias)
+
+    def build(self, layer: LayerSpec, parts: BranchParts) -> Mamba2Branch:
+        return Mamba2Branch(_form_of(layer), parts)
+
+
+class Mamba2Branch:
+    """``x + out(norm(state(conv(input(x))) * silu(gate)))``, see ``Branch``."""
+
+    mixes_tokens = True
+
+    def __init__(self, form: Mamba2Form, parts: BranchParts) -> None:
+        self._form, self._index, self._profiler = form, parts.index, parts.profiler
+        self._norm, self._input = parts.norm("mamba_norm"), parts.linear("mamba_input")
+        self._conv = parts.tensor("mamba_conv").squeeze(1)  # [channels, kernel]
+        self._conv_bias = parts.tensor("mamba_conv_bias") if form.conv_bias else None
+        self._rates = parts.tensor("mamba_log_rates").float().exp()
+        self._skip = parts.tensor("mamba_skip").float()[:, None]
+        self._bias = parts.tensor("mamba_bias").float()
+        self._inner_norm = None
+        if form.norm_groups:
+            weight = parts.tensor("mamba_inner_norm").view(form.norm_groups, -1)
+            self._inner_norm = RMSNorm(weight, parts.norm_eps)
+        self._add = parts.addition("mamba_out", "")
+        heads = (form.heads, form.head_dim, form.state)
+        self.state: tuple[StateShape, ...] = (
+            StateShape((form.kernel - 1, form.channels), self._conv.dtype),
+            StateShape(heads, torch.float32),
+        )
+
+    def __call__(
+        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Tensor:
+        onto, form = x if onto is None else onto, self._form
+        with self._profiler.measure(GEMM):
+            inputs = self._input(self._norm(x))
+        gate, mixed = inputs[:, : form.inner], inputs[:, form.inner : -form.heads]
+        steps = F.softplus(inputs[:, -form.heads :].float() + self._bias).clamp(form.least_step)
+        out = steps.new_empty(len(x), form.inner)
+        with self._profiler.measure(ATTENTION):
+            for segment in step.states.segments:
+                own = slice(segment.begin, segment.end)
+                state = step.states.read(self._index, segment)
+                out[own], after = self._run(mixed[own], steps[own], state)
+                step.states.write(self._index, segment, after)
+        if rows is not None:
+            out, gate, onto = out[rows], gate[rows], onto[rows]
+        gated = out * F.silu(gate.float())
+        if self._inner_norm is not None:
+            parts = form.norm_groups, form.inner // form.norm_groups
+            gated = self._inner_norm(gated.unflatten(1, parts)).flatten(1)
+        with self._profiler.measure(GEMM):
+            return self._add(gated.to(x.dtype), onto)
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self._input, self._add.linear
+
+    def compiled(self) -> CompiledBranch | None:
+        return None
+
+    def _run(self, mixed: Tensor, steps: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
+        """Tokens of one request; ``mixed`` ``[tokens, channels]``."""
+        form, (before, matrix) = self._form, state
+        convolved, last = short_convolution(mixed, before, self._conv, self._conv_bias)
+        active = F.silu(convolved).to(mixed.dtype).float()
+        x = active[:, : form.inner].view(-1, form.heads, form.head_dim)
+        write, read = active[:, form.inner :].view(-1, 2, form.groups, form.state).unbind(1)
+        group = form.heads // form.groups
+        write, read = write.repeat_interleave(group, 1), read.repeat_interleave(group, 1)
+        out, matrix = selective_state(x, steps, self._rates, write, read, matrix)
+        return (out + self._skip * x).flatten(1), (last, matrix)
+
+
+def _form_of(layer: LayerSpec) -> Mamba2Form:
+    assert layer.recurrent is not None and isinstance(layer.recurrent.form, Mamba2Form)
+    return layer.recurrent.form
