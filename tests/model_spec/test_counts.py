@@ -59,6 +59,7 @@ TINY: dict[str, dict[str, Any]] = {
     "olmo3": {"sliding_window": 32, "pad_token_id": 0},
     "smollm3": {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2},
     "glm4": {"head_dim": 16, "pad_token_id": 0},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "cohere2": {"sliding_window": 32, "eos_token_id": 1},
     "gemma2": {"head_dim": 16},
     "gemma3_text": {"head_dim": 16, "sliding_window": 32},

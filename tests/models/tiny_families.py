@@ -189,6 +189,22 @@ FAMILIES: dict[str, dict[str, Any]] = {
         position_embedding_type="rope",
         tie_word_embeddings=True,
     ),
+    "lfm2": tiny_config(
+        "lfm2",
+        num_hidden_layers=4,
+        layer_types=["conv", "conv", "full_attention", "conv"],
+        norm_eps=1e-5,
+        block_multiple_of=8,
+    ),
+    "lfm2-biases": tiny_config(
+        "lfm2",
+        num_hidden_layers=3,
+        full_attn_idxs=[1],
+        conv_L_cache=4,
+        conv_bias=True,
+        block_auto_adjust_ff_dim=False,
+        tie_word_embeddings=True,
+    ),
     "gemma3-linear": tiny_config(
         "gemma3_text",
         num_hidden_layers=6,

@@ -26,7 +26,7 @@ class Family:
         tied: Default of ``tie_word_embeddings``.
         latent: Multi-head latent attention.
         recurrent: What layers have that keep a state: ``delta`` (then attention has a gate),
-            ``mamba`` or ``mamba2``.
+            ``mamba``, ``mamba2`` or ``convolution``.
         unbounded: No layer has attention, and nothing limits the context.
         windows: Which layers see a window only; ``window`` is its default length. Of ``pattern``
             layers, the last sees everything.
@@ -226,6 +226,18 @@ FAMILIES = {
         multipliers=True,
         rotated="typed",
         experts=True,
+    ),
+    "lfm2": Family(
+        qkv_bias=False,
+        output_bias=False,
+        qk_norm=True,
+        kv_heads=8,
+        tied=True,
+        recurrent="convolution",
+        kinds=(*WITH_STATES, "conv"),
+        windows="none",
+        norm_eps=("norm_eps", 1e-5),
+        theta=1_000_000.0,
     ),
     "falcon_h1": Family(kv_heads=8, recurrent="mamba2", kinds=(*WITH_STATES, "hybrid")),
     "bamba": Family(kv_heads=8, recurrent="mamba2", kinds=WITH_STATES),

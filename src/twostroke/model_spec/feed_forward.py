@@ -29,6 +29,9 @@ def read_feed_forward(
         activation = "clamped_swiglu"  # whatever its files say
     if model_type == "granitemoehybrid":
         return _granite(fields, hidden, activation)
+    if model_type == "lfm2":
+        size = _lfm2_size(fields)
+        return MlpSpec(size, _gated("mlp", hidden, size, False), activation), None
     count = _count(fields, 16 if model_type == "jamba" else 0)
     if not count or not _is_sparse(fields, model_type, index, count):
         name = "intermediate_size_mlp" if model_type == "llama4_text" else "intermediate_size"
@@ -95,6 +98,16 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
             chosen_groups=fields.integer("topk_group", maximum=groups) if grouped else 1,
         )
     return RoutingSpec()
+
+
+def _lfm2_size(fields: ConfigFields) -> int:
+    """Two thirds of the stated size, rounded up to a multiple, as in transformers."""
+    size = fields.optional("block_ff_dim") or fields.integer("intermediate_size", 12288)
+    if not fields.flag("block_auto_adjust_ff_dim", True):
+        return size
+    size = int(fields.number("block_ffn_dim_multiplier", 1.0) * (2 * size // 3))
+    multiple = fields.integer("block_multiple_of", 256)
+    return -(-size // multiple) * multiple
 
 
 def _activation(fields: ConfigFields, model_type: str) -> str:

@@ -10,7 +10,11 @@ from twostroke.model_spec.families import FAMILIES
 from twostroke.model_spec.rope import is_rotated
 
 # Older names of kinds; the letters that Nemotron-H writes in their place.
-OLDER = {"attention": "full_attention", "mamba": "linear_attention"}
+OLDER = {
+    "attention": "full_attention",
+    "mamba": "linear_attention",
+    "conv": "linear_attention",
+}
 PATTERN = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 # No model has as many, and fewer take no time.
 MAX_LAYERS = 10_000
@@ -79,6 +83,9 @@ def _implied_kind(fields: ConfigFields, model_type: str, index: int) -> str | No
         attends = fields.is_turn(index, "attn_layer", period=8, offset=4)
     elif model_type == "bamba":
         attends = index in fields.items("attn_layer_indices")
+    elif model_type == "lfm2":
+        chosen = fields.items("full_attn_idxs")
+        attends = index in chosen if chosen else True
     elif recurrent == "delta":
         attends = (index + 1) % fields.integer("full_attention_interval", 4) == 0
     return "full_attention" if attends else "linear_attention"

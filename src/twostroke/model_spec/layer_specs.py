@@ -229,6 +229,14 @@ class Mamba2Form:
 
 
 @dataclass(frozen=True, slots=True)
+class ConvolutionForm:
+    """A gated convolution over the latest ``kernel`` tokens (LFM2); ``bias``: of all products."""
+
+    kernel: int
+    bias: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RecurrentSpec:
     """A part with a state of fixed size instead of keys and values (linear attention, Mamba).
 
@@ -251,7 +259,7 @@ class RecurrentSpec:
     state_width: int = 4
     linears: Linears = ()
     other_parameters: int = 0
-    form: DeltaForm | Mamba2Form | None = None
+    form: DeltaForm | Mamba2Form | ConvolutionForm | None = None
 
     def state_bytes(self, ranks: int = 1) -> int:
         state = Part(self.state_elements, self.heads).on_rank(ranks)

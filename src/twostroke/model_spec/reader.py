@@ -73,7 +73,9 @@ def parse_model(
         vocab_size=vocabulary,
         layers=_layers(fields, model_type, hidden),
         head=LinearSpec("head", (Part(vocabulary, vocabulary),), hidden, quantised=False),
-        tied=fields.flag("tie_word_embeddings", family.tied),
+        tied=fields.flag(
+            "tie_embedding" if "tie_embedding" in raw else "tie_word_embeddings", family.tied
+        ),
         other_parameters=hidden,
         norm_eps=fields.number(*family.norm_eps),
         stated_length=stated_length,

@@ -11,6 +11,7 @@ from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.config_fields import CHECK, ConfigFields, short
 from twostroke.model_spec.families import FAMILIES
 from twostroke.model_spec.layer_specs import (
+    ConvolutionForm,
     DeltaForm,
     LinearSpec,
     Mamba2Form,
@@ -89,7 +90,23 @@ def read_recurrent(fields: ConfigFields, model_type: str, hidden: int) -> Recurr
         return _mamba(fields, hidden, hybrid=model_type == "jamba")
     if kind == "mamba2":
         return _mamba2(fields, hidden, MAMBA2[model_type])
+    if kind == "convolution":
+        return _convolution(fields, hidden)
     return _gated_delta(fields, hidden)
+
+
+def _convolution(fields: ConfigFields, hidden: int) -> RecurrentSpec:
+    """LFM2 (https://www.liquid.ai/blog/liquid-foundation-models-v2-our-second-series)."""
+    kernel, bias = fields.integer("conv_L_cache", 3, minimum=2), fields.flag("conv_bias")
+    parts = (Part(hidden, hidden),) * 3
+    linears = (
+        LinearSpec("state_input", parts, hidden, bias=bias),
+        LinearSpec("state_output", whole(hidden), hidden, hidden, bias=bias),
+    )
+    conv = (Part(hidden * (kernel - 1), hidden),)
+    flops, other = (2 * kernel + 2) * hidden, hidden * (kernel + bias)
+    form = ConvolutionForm(kernel, bias)
+    return RecurrentSpec(hidden, 0, conv, flops, 2, linears, other, form)
 
 
 def _gated_delta(fields: ConfigFields, hidden: int) -> RecurrentSpec:

@@ -23,6 +23,7 @@ MODEL_TYPES = {
     "granite": "llama",
     "granitemoehybrid": "granite_hybrid",
     "kimi_k2": "deepseek",
+    "lfm2": "lfm2",
     "llama": "llama",
     "mistral": "llama",
     "mixtral": "mixtral",

@@ -98,7 +98,7 @@ class Mamba2Branch:
         gated = out * F.silu(gate.float())
         if self._inner_norm is not None:
             parts = form.norm_groups, form.inner // form.norm_groups
-            gated = self._inner_norm(gated.unflatten(1, parts)).flatten(1)
+            gated = self._inner_norm(gated.view(len(gated), *parts)).flatten(1)
         with self._profiler.measure(GEMM):
             return self._add(gated.to(x.dtype), onto)
 

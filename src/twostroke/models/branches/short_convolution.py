@@ -1,0 +1,91 @@
+"""A gated convolution over the latest few tokens, as LFM2 has it in place of attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.gated_delta import short_convolution
+from twostroke.layers.linear import Linear
+from twostroke.layers.recurrent_state import StateShape
+from twostroke.model_spec.layer_specs import ConvolutionForm, LayerSpec
+from twostroke.models.branches.base import BranchParts, PassInputs
+from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
+from twostroke.observability.profile import ATTENTION, GEMM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConvolutionKind:
+    """Names in checkpoints, see ``BranchKind``."""
+
+    norm: str = "operator_norm"
+    prefix: str = "conv."
+
+    def is_in(self, layer: LayerSpec) -> bool:
+        return layer.recurrent is not None and isinstance(layer.recurrent.form, ConvolutionForm)
+
+    def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
+        form, own = _form_of(layer), self.prefix
+        parameters = [
+            vector_parameter("conv_norm", self.norm, hidden),
+            *linear_parameters("conv_input", [(f"{own}in_proj", 3 * hidden)], hidden, form.bias),
+            Parameter("conv_taps", ((f"{own}conv.weight", (hidden, 1, form.kernel)),)),
+        ]
+        if form.bias:
+            parameters.append(Parameter("conv_bias", ((f"{own}conv.bias", (hidden,)),)))
+        return parameters + linear_parameters(
+            "conv_out", [(f"{own}out_proj", hidden)], hidden, form.bias
+        )
+
+    def build(self, layer: LayerSpec, parts: BranchParts) -> ShortConvolutionBranch:
+        return ShortConvolutionBranch(_form_of(layer), parts)
+
+
+class ShortConvolutionBranch:
+    """``x + out(second * conv(first * third))`` of three parts of ``input(norm(x))``."""
+
+    mixes_tokens = True
+
+    def __init__(self, form: ConvolutionForm, parts: BranchParts) -> None:
+        self._index, self._profiler = parts.index, parts.profiler
+        self._norm, self._input = parts.norm("conv_norm"), parts.linear("conv_input")
+        self._taps = parts.tensor("conv_taps").squeeze(1)  # [hidden, kernel]
+        self._bias = parts.tensor("conv_bias") if form.bias else None
+        self._add = parts.addition("conv_out", "")
+        shape = (form.kernel - 1, len(self._taps))
+        self.state: tuple[StateShape, ...] = (StateShape(shape, self._taps.dtype),)
+
+    def __call__(
+        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Tensor:
+        onto = x if onto is None else onto
+        with self._profiler.measure(GEMM):
+            first, second, third = self._input(self._norm(x)).chunk(3, -1)
+        mixed = first * third
+        out = mixed.new_empty(mixed.shape)
+        with self._profiler.measure(ATTENTION):
+            for segment in step.states.segments:
+                own = slice(segment.begin, segment.end)
+                (before,) = step.states.read(self._index, segment)
+                convolved, last = short_convolution(mixed[own], before, self._taps, self._bias)
+                out[own] = convolved.to(x.dtype)
+                step.states.write(self._index, segment, (last,))
+        gated = second * out
+        if rows is not None:
+            gated, onto = gated[rows], onto[rows]
+        with self._profiler.measure(GEMM):
+            return self._add(gated, onto)
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self._input, self._add.linear
+
+    def compiled(self) -> CompiledBranch | None:
+        return None
+
+
+def _form_of(layer: LayerSpec) -> ConvolutionForm:
+    assert layer.recurrent is not None and isinstance(layer.recurrent.form, ConvolutionForm)
+    return layer.recurrent.form
