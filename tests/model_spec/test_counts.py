@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.model_spec import configs
 from twostroke.core.errors import ConfigError
-from twostroke.model_spec.families import FAMILIES
+from twostroke.model_spec.config.families import FAMILIES
 from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, LatentSpec, seen_pairs
 from twostroke.model_spec.number_formats import NumberFormat
 from twostroke.model_spec.reader import parse_model

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twostroke.model_spec.families import FAMILIES
+from twostroke.model_spec.config.families import FAMILIES
 from twostroke.model_spec.kv_arithmetic import kv_arithmetic
 from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.reader import parse_model

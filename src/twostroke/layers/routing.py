@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from twostroke.model_spec.layer_specs import RoutingSpec
+from twostroke.model_spec.routing import RoutingSpec
 
 
 def route(

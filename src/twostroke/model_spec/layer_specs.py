@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from twostroke.model_spec.number_formats import NumberFormat
+from twostroke.model_spec.recurrent_forms import RecurrentForm
 from twostroke.model_spec.rope import RopeSpec
+from twostroke.model_spec.routing import RoutingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,75 +168,6 @@ class AttentionSpec:
         return self.prefill_flops()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaForm:
-    """The gated delta rule (arXiv:2412.06464), with a short convolution before it.
-
-    Attributes:
-        kernel: Tokens that the convolution sees.
-    """
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    kernel: int
-
-    @property
-    def keys(self) -> int:
-        return self.key_heads * self.key_dim
-
-    @property
-    def values(self) -> int:
-        return self.value_heads * self.value_dim
-
-    @property
-    def channels(self) -> int:
-        """Of the convolution: queries, keys and values."""
-        return 2 * self.keys + self.values
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mamba2Form:
-    """A layer of Mamba-2 (arXiv:2405.21060).
-
-    Attributes:
-        groups: Heads of a group share what is written to and read from their states.
-        state: Elements of a head's state for each of its ``head_dim`` values.
-        kernel: Tokens that the convolution sees.
-        norm_groups: Into how many parts the norm before the output divides; 0 is no norm.
-        least_step: Lower bound of a token's step.
-    """
-
-    heads: int
-    head_dim: int
-    groups: int
-    state: int
-    kernel: int
-    conv_bias: bool
-    bias: bool
-    output_bias: bool
-    norm_groups: int
-    least_step: float
-
-    @property
-    def inner(self) -> int:
-        return self.heads * self.head_dim
-
-    @property
-    def channels(self) -> int:
-        """Of the convolution: values, and what is written and read."""
-        return self.inner + 2 * self.groups * self.state
-
-
-@dataclass(frozen=True, slots=True)
-class ConvolutionForm:
-    """A gated convolution over the latest ``kernel`` tokens (LFM2); ``bias``: of all products."""
-
-    kernel: int
-    bias: bool
-
-
 @dataclass(frozen=True, slots=True)
 class RecurrentSpec:
     """A part with a state of fixed size instead of keys and values (linear attention, Mamba).
@@ -259,7 +191,7 @@ class RecurrentSpec:
     state_width: int = 4
     linears: Linears = ()
     other_parameters: int = 0
-    form: DeltaForm | Mamba2Form | ConvolutionForm | None = None
+    form: RecurrentForm | None = None
 
     def state_bytes(self, ranks: int = 1) -> int:
         state = Part(self.state_elements, self.heads).on_rank(ranks)
@@ -281,29 +213,6 @@ class MlpSpec:
     activation: str = "silu"
     gated: bool = True
     bias: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RoutingSpec:
-    """How a router's scores choose experts, and weigh what they compute.
-
-    Attributes:
-        scores: What becomes of the router's outputs: the softmax over all experts, or each one's
-            sigmoid.
-        normalized: Whether the weights of a token's experts are divided by their sum.
-        scale: Weights are multiplied with it at last.
-        corrected: Whether a bias is added to the scores by which experts are chosen.
-        groups: Experts are chosen in the best ``chosen_groups`` of so many groups of equal size.
-        best_two: Groups are compared by their two best scores together, otherwise by the best one.
-    """
-
-    scores: Literal["softmax", "sigmoid"] = "softmax"
-    normalized: bool = True
-    scale: float = 1.0
-    corrected: bool = False
-    groups: int = 1
-    chosen_groups: int = 1
-    best_two: bool = False
 
 
 @dataclass(frozen=True, slots=True)

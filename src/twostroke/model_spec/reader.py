@@ -13,18 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.core.errors import ModelLoadError
-from twostroke.model_spec.attention_layers import read_attention
+from twostroke.model_spec.config.attention_layers import read_attention
+from twostroke.model_spec.config.families import FAMILIES, SAME
+from twostroke.model_spec.config.feed_forward import read_feed_forward
+from twostroke.model_spec.config.layer_kinds import read_layer_kinds
+from twostroke.model_spec.config.recurrent_layers import read_recurrent
+from twostroke.model_spec.config.rotation import (
+    DEFAULT_LENGTH,
+    read_rope,
+)
+from twostroke.model_spec.config.scales import (
+    read_embedding_scale,
+    read_logit_scale,
+    read_residual_scale,
+)
 from twostroke.model_spec.config_fields import ConfigFields, short
-from twostroke.model_spec.families import FAMILIES, SAME
-from twostroke.model_spec.feed_forward import read_feed_forward
 from twostroke.model_spec.generation_config import parse_end_tokens, read_generation
 from twostroke.model_spec.json_files import read_object
-from twostroke.model_spec.layer_kinds import read_layer_kinds
 from twostroke.model_spec.layer_specs import LayerSpec, Linears, LinearSpec, Part
 from twostroke.model_spec.number_formats import stated_quantization, stored_format
-from twostroke.model_spec.recurrent_layers import read_recurrent
-from twostroke.model_spec.rope import DEFAULT_LENGTH, read_rope
-from twostroke.model_spec.scales import read_embedding_scale, read_logit_scale, read_residual_scale
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.unquantised import Unquantised
 

@@ -1,23 +1,8 @@
-"""Rotary position embedding as ``config.json`` describes it.
-
-Older files write ``rope_theta`` and ``rope_scaling``, those of transformers 5 ``rope_parameters``;
-both are read.
-"""
+"""Rotary position embedding (Su et al. 2021), as a spec has it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from twostroke.model_spec.config_fields import ConfigFields
-from twostroke.model_spec.families import Family
-
-# Context in tokens of a model that states none.
-DEFAULT_LENGTH = 4096
-# Kinds whose values are read. Files may state others; ``models.support`` refuses them.
-SCALED = ("linear", "llama3", "yarn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,84 +28,3 @@ class RopeSpec:
     beta_slow: float = 1.0
     attention_factor: float | None = None
     truncate: bool = True
-
-
-def read_layer_rope(
-    fields: ConfigFields, family: Family, index: int, window: int | None
-) -> RopeSpec | None:
-    """The rotation of one layer; ``None``: it has none. Raises ModelLoadError."""
-    if family.rotated == "window" and window is None:
-        return None
-    if family.rotated == "stated" and not is_rotated(fields, index):
-        return None
-    if family.rotated == "typed" and fields.raw.get("position_embedding_type") != "rope":
-        return None
-    if window is None or family.local_theta == 0.0:
-        return read_rope(fields, family)
-    if "sliding_attention" in fields.mapping("rope_parameters"):
-        return read_rope(fields, family, "sliding_attention")
-    theta = family.local_theta or fields.number("rope_theta", family.theta)
-    return RopeSpec(theta=fields.number("rope_local_base_freq", theta))
-
-
-def is_rotated(fields: ConfigFields, index: int) -> bool:
-    """Whether a layer rotates, by the list that excludes some, or in turns (SmolLM3, Llama 4)."""
-    rotated = fields.items("no_rope_layers")
-    if index < len(rotated):
-        return bool(rotated[index])
-    return (index + 1) % fields.integer("no_rope_layer_interval", 4) != 0
-
-
-def read_rope(fields: ConfigFields, family: Family, kind: str = "full_attention") -> RopeSpec:
-    """The rotation that a file states for a kind of layers. Raises ModelLoadError."""
-    max_length = fields.optional("max_position_embeddings") or DEFAULT_LENGTH
-    scaling = _scaling(fields, kind)
-    theta = scaling.number("rope_theta", fields.number("rope_theta", family.theta))
-    kind = str(scaling.raw.get("rope_type", scaling.raw.get("type")) or "default")
-    if kind not in SCALED:
-        return RopeSpec(theta=theta, kind=kind)
-    original = scaling.integer("original_max_position_embeddings", max_length)
-    attention_factor = scaling.optional_number("attention_factor")
-    both = (scaling.optional_number("mscale"), scaling.optional_number("mscale_all_dim"))
-    factor = scaling.number("factor", max_length / original if kind == "yarn" else None)
-    if attention_factor is None and both[0] and both[1]:
-        attention_factor = _magnitude(factor, both[0]) / _magnitude(factor, both[1])
-    return RopeSpec(
-        theta=theta,
-        kind=kind,
-        factor=factor,
-        original_length=original,
-        low_freq_factor=scaling.number("low_freq_factor", None if kind == "llama3" else 1.0),
-        high_freq_factor=scaling.number("high_freq_factor", None if kind == "llama3" else 4.0),
-        beta_fast=scaling.number("beta_fast", 32.0),
-        beta_slow=scaling.number("beta_slow", 1.0),
-        attention_factor=attention_factor,
-        truncate=scaling.flag("truncate", True),
-    )
-
-
-def read_score_factor(fields: ConfigFields) -> float:
-    """What DeepSeek's models multiply scores with where yarn stretches (``mscale_all_dim``)."""
-    scaling = _scaling(fields)
-    kind, magnitude = scaling.raw.get("rope_type", scaling.raw.get("type")), 1.0
-    all_dims = scaling.optional_number("mscale_all_dim")
-    if kind not in (None, "default") and all_dims is not None:
-        magnitude = _magnitude(scaling.number("factor"), all_dims)
-    return magnitude * magnitude
-
-
-def _magnitude(factor: float, weight: float) -> float:
-    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-
-def read_rotary_fraction(fields: ConfigFields) -> float:
-    """Share of a head's elements that are rotated."""
-    factor = fields.number("partial_rotary_factor", 1.0)
-    return _scaling(fields).number("partial_rotary_factor", factor)
-
-
-def _scaling(fields: ConfigFields, kind: str = "full_attention") -> ConfigFields:
-    """The object with the rotation's values; of several, that of a kind of layers."""
-    stated: Mapping[str, Any] = fields.mapping("rope_parameters") or fields.mapping("rope_scaling")
-    own = stated.get(kind)
-    return ConfigFields(own if isinstance(own, Mapping) else stated)

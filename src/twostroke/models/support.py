@@ -9,8 +9,8 @@ from typing import Any
 from twostroke.core.errors import ModelLoadError
 from twostroke.layers.activation import GATED_ACTIVATIONS
 from twostroke.layers.rotary import ROPE_KINDS
+from twostroke.model_spec.config.families import FAMILIES, Family
 from twostroke.model_spec.config_fields import CHECK, short
-from twostroke.model_spec.families import FAMILIES, Family
 from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, MlpSpec
 from twostroke.model_spec.reader import parse_model, read_model
 from twostroke.model_spec.rope import RopeSpec

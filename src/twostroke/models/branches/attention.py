@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +13,9 @@ from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
+from twostroke.models.branches.heads import head_norm, row_order
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
-
-# Normalizes queries and keys, ``[tokens, heads + kv_heads, key_dim]``.
-HeadNorm = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +85,8 @@ class AttentionBranch:
         self._kv_heads = spec.kv_heads if spec.shares is None else 0
         self._num_values = self._kv_heads * spec.value_dim
         self._norm = parts.optional_norm("input_norm")
-        self._qkv = parts.linear("qkv", _row_order(spec))
-        self._qk_norm = _head_norm(spec, parts)
+        self._qkv = parts.linear("qkv", row_order(spec))
+        self._qk_norm = head_norm(spec, parts)
         self._sinks = parts.tensor("sinks").float() if spec.sinks else None
         self._add = parts.addition("output", "added_norm")
 
@@ -147,48 +144,6 @@ class AttentionBranch:
         if width == qk.shape[-1]:
             return rotation.apply(qk)
         return torch.cat((rotation.apply(qk[..., :width].contiguous()), qk[..., width:]), -1)
-
-
-def _head_norm(spec: AttentionSpec, parts: BranchParts) -> HeadNorm | None:
-    """What normalizes queries and keys before they are rotated."""
-    if spec.whole_norm:
-        query, key = parts.norm("q_norm"), parts.norm("k_norm")
-
-        def normalize(qk: Tensor) -> Tensor:
-            both = qk[:, : spec.heads].flatten(1), qk[:, spec.heads :].flatten(1)
-            normed = query(both[0].contiguous()), key(both[1].contiguous())
-            return torch.cat(normed, -1).view_as(qk)
-
-        return normalize
-    if not spec.qk_norm:
-        return None
-    # One row per head: queries and keys are normalized, and later rotated, in one go.
-    rows = [parts.tensor("q_norm").expand(spec.heads, -1)]  # [heads, key_dim]
-    if spec.shares is None:
-        rows.append(parts.tensor("k_norm").expand(spec.kv_heads, -1))
-    return parts.make_norm(torch.cat(rows), parts.norm_eps, None)
-
-
-def _row_order(spec: AttentionSpec) -> Tensor | None:
-    """In which order the checkpoint's rows make queries, keys, values and gates.
-
-    Neighbours that rotate together come to lie half a width apart, in queries and keys alike, so
-    that their products stay what they are. Gates lie behind each query head.
-    """
-    if not (spec.interleaved or spec.gated):
-        return None
-    width, dim, kv_heads = spec.rotated, spec.key_dim, spec.kv_heads if spec.shares is None else 0
-    own = torch.arange(dim)
-    if spec.interleaved:
-        own = torch.tensor([*range(0, width, 2), *range(1, width, 2), *range(width, dim)])
-    stride = dim * (1 + spec.gated)
-    queries = (torch.arange(spec.heads) * stride)[:, None] + own
-    first_key = spec.heads * stride
-    keys = first_key + (torch.arange(kv_heads) * dim)[:, None] + own
-    first_value = first_key + kv_heads * dim
-    values = torch.arange(first_value, first_value + kv_heads * spec.value_dim)
-    gates = (torch.arange(spec.heads) * stride)[:, None] + torch.arange(dim, stride)
-    return torch.cat((queries.flatten(), keys.flatten(), values, gates.flatten()))
 
 
 def _spec_of(layer: LayerSpec) -> AttentionSpec:

@@ -14,7 +14,8 @@ from twostroke.layers.gated_delta import decays, gated_delta, short_convolution,
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import LayerState, StateShape
-from twostroke.model_spec.layer_specs import DeltaForm, LayerSpec
+from twostroke.model_spec.layer_specs import LayerSpec
+from twostroke.model_spec.recurrent_forms import DeltaForm
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM

@@ -14,7 +14,8 @@ from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import LayerState, StateShape
 from twostroke.layers.selective_state import selective_state
-from twostroke.model_spec.layer_specs import LayerSpec, Mamba2Form
+from twostroke.model_spec.layer_specs import LayerSpec
+from twostroke.model_spec.recurrent_forms import Mamba2Form
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM

@@ -10,7 +10,8 @@ from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.gated_delta import short_convolution
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
-from twostroke.model_spec.layer_specs import ConvolutionForm, LayerSpec
+from twostroke.model_spec.layer_specs import LayerSpec
+from twostroke.model_spec.recurrent_forms import ConvolutionForm
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from twostroke.core.errors import ModelLoadError
-from twostroke.model_spec.config_fields import CHECK, ConfigFields
-from twostroke.model_spec.families import FAMILIES, Family
-from twostroke.model_spec.layer_specs import AttentionSpec, LatentSpec, LinearSpec, Part, whole
-from twostroke.model_spec.rope import (
+from twostroke.model_spec.config.families import FAMILIES, Family
+from twostroke.model_spec.config.rotation import (
     is_rotated,
     read_layer_rope,
     read_rope,
     read_rotary_fraction,
     read_score_factor,
 )
-from twostroke.model_spec.scales import read_attention_scale
+from twostroke.model_spec.config.scales import read_attention_scale
+from twostroke.model_spec.config_fields import CHECK, ConfigFields
+from twostroke.model_spec.layer_specs import AttentionSpec, LatentSpec, LinearSpec, Part, whole
 
 
 def read_attention(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from twostroke.core.errors import ModelLoadError
+from twostroke.model_spec.config.families import FAMILIES
+from twostroke.model_spec.config.rotation import (
+    is_rotated,
+)
 from twostroke.model_spec.config_fields import CHECK, ConfigFields, short
-from twostroke.model_spec.families import FAMILIES
-from twostroke.model_spec.rope import is_rotated
 
 # Older names of kinds; the letters that Nemotron-H writes in their place.
 OLDER = {

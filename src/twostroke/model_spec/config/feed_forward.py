@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from twostroke.core.errors import ModelLoadError
+from twostroke.model_spec.config.families import FAMILIES
 from twostroke.model_spec.config_fields import CHECK, ConfigFields, short
-from twostroke.model_spec.families import FAMILIES
-from twostroke.model_spec.layer_specs import (
-    ExpertsSpec,
-    Linears,
-    LinearSpec,
-    MlpSpec,
-    Part,
-    RoutingSpec,
-    whole,
-)
+from twostroke.model_spec.layer_specs import ExpertsSpec, Linears, LinearSpec, MlpSpec, Part, whole
+from twostroke.model_spec.routing import RoutingSpec
 
 FeedForward = tuple[MlpSpec | None, ExpertsSpec | None]
 

@@ -8,17 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twostroke.core.errors import ModelLoadError
+from twostroke.model_spec.config.families import FAMILIES
 from twostroke.model_spec.config_fields import CHECK, ConfigFields, short
-from twostroke.model_spec.families import FAMILIES
-from twostroke.model_spec.layer_specs import (
-    ConvolutionForm,
-    DeltaForm,
-    LinearSpec,
-    Mamba2Form,
-    Part,
-    RecurrentSpec,
-    whole,
-)
+from twostroke.model_spec.layer_specs import LinearSpec, Part, RecurrentSpec, whole
+from twostroke.model_spec.recurrent_forms import ConvolutionForm, DeltaForm, Mamba2Form
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from twostroke.model_spec.config.families import Family
 from twostroke.model_spec.config_fields import ConfigFields
-from twostroke.model_spec.families import Family
 
 
 def read_attention_scale(fields: ConfigFields, family: Family) -> float | None:

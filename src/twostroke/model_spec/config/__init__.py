@@ -1,0 +1,1 @@
+"""What a `config.json` says of layers: one file for each part of them."""
