@@ -92,7 +92,8 @@ class LLMEngine:
         self.metrics.observe_startup(info.load_seconds)
         self.metrics.describe_cache(info.num_blocks, info.block_size, config.cache, info.kv_groups)
         publishes = config.tiers.kv_events
-        self.cache = CacheAdmin(self.scheduler, info, clock, publishes=publishes)
+        directory = made.tiers.directory
+        self.cache = CacheAdmin(self.scheduler.kv, directory, info, clock, publishes=publishes)
         self.waiting_samples = WaitingSamples()
         self.ended_requests = EndedRequests(info.block_size, info.kv_groups.count)
         own = (self.waiting_samples, self.metrics, self.recorder, self.ended_requests)
