@@ -70,7 +70,7 @@ def test_a_message_says_what_is_taken(given: dict[str, Any], message: str) -> No
 
 def test_of_several_faults_the_first_is_named() -> None:
     """In the order of ``RANGES``, then words, form, tokens and biases."""
-    faults = {next(iter(given)): given for given, _ in MESSAGES}
+    faults = {next(iter(given)): given for given, _ in reversed(MESSAGES)}
     order = [*RANGES, "thinking_token_budget", "stop", "bad_words", "structured_outputs"]
     order += ["stop_token_ids", "banned_token_ids", "allowed_token_ids", "logit_bias"]
     for index, name in enumerate(order):
