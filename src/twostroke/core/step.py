@@ -47,8 +47,8 @@ class NewRequest(msgspec.Struct, frozen=True):
         return [*self.spec.prompt_token_ids, *self.output_token_ids]
 
     @property
-    def num_prompt_tokens(self) -> int:
-        """Without those of the prompt that belong to the answer: to an executor they are output."""
+    def answer_start(self) -> int:
+        """Where the answer begins in ``token_ids``; the prompt may have brought its beginning."""
         return len(self.spec.prompt_token_ids) - self.spec.params.answer_tokens_in_prompt
 
 

@@ -111,7 +111,7 @@ def _edits(request: RequestState, mask: TokenMask | None) -> Iterator[tuple[str,
         if name == "bad_words":
             if spec.bad_words_token_ids:
                 yield name, replace(bare, spec=spec)
-        elif name == "min_tokens" and request.num_output_tokens >= value:
+        elif name == "min_tokens" and request.num_answer_tokens >= value:
             continue
         elif value != getattr(_NEUTRAL, name):
             yield name, replace(bare, params=replace(_NEUTRAL, **{name: value}))

@@ -170,7 +170,7 @@ class ConstrainedAnswer:
             return self._masks_along(request, drafts)
 
     def _masks_along(self, request: RequestState, drafts: Sequence[int]) -> Sequence[TokenMask]:
-        constraint = self._caught_up(request.output_token_ids)
+        constraint = self._caught_up(request.answer_token_ids)
         if isinstance(constraint, ThoughtBudget) and constraint.is_over:
             self.is_over = True
             return ()

@@ -135,7 +135,7 @@ class ConstraintStates:
         """Compute the masks of the rows that draw, on a thread; what it is at from an earlier step
         goes on."""
         asked = [
-            _Asked(batch.states[index], batch.shares[index].draft_token_ids, answer)
+            _Asked(batch.requests[index], batch.shares[index].draft_token_ids, answer)
             for index in (batch.sampling if self._answers else ())
             if (answer := self._answers.get(batch.shares[index].request_id)) is not None
             and not answer.is_over
@@ -180,7 +180,7 @@ class ConstraintStates:
         until = time.perf_counter() + max(LEAST_WAIT, WAIT_SHARE * seconds)
         asked: dict[str, list[_Drawn]] = {}
         for index in batch.sampling if self._answers else ():
-            request = batch.states[index]
+            request = batch.requests[index]
             answer = self._answers.get(request.request_id)
             tokens = result.token_ids.get(request.request_id)
             if answer is None or not tokens or request.params.speculation == 0 or answer.is_slow:
