@@ -51,6 +51,17 @@ def test_the_list_is_read_in_a_weekend() -> None:
     assert sum(lengths.values()) <= MAX_LINES, lengths
 
 
+def test_the_list_has_what_the_loop_cannot_be_read_without() -> None:
+    """What is asked for, how tokens are taken in, what a table is, what Qwen3 differs from."""
+    needed = {
+        "core/generation_request.py",
+        "kv_cache/block_table.py",
+        "models/llama.py",
+        "scheduling/progress.py",
+    }
+    assert needed <= set(reading_list())
+
+
 def test_the_readme_counts_the_same_files() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"engine is {len(reading_list())} files and less than {MAX_LINES:,} lines" in readme
