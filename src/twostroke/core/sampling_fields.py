@@ -25,7 +25,7 @@ class MustEach(NamedTuple):
     parts: Callable[[Any], Iterable[object]] = iter
 
 
-def whole(allowed: str, least: int, most: int | None = None) -> Must:
+def whole_number(allowed: str, least: int, most: int | None = None) -> Must:
     """A whole number from ``least`` to ``most``."""
     return Must(
         allowed, lambda value: _is_int(value) and value >= least and (most is None or value <= most)
@@ -33,7 +33,7 @@ def whole(allowed: str, least: int, most: int | None = None) -> Must:
 
 
 def whole_from(least: int, most: int) -> Must:
-    return whole(f"an integer from {least} to {most}", least, most)
+    return whole_number(f"an integer from {least} to {most}", least, most)
 
 
 def number_in(least: float, most: float) -> Must:
@@ -46,7 +46,7 @@ def number_above(least: float, most: float) -> Must:
     return Must(f"in ({least}, {most}]", lambda value: _is_number(value) and least < value <= most)
 
 
-def words(max_words: int, max_length: int) -> MustEach:
+def word_list(max_words: int, max_length: int) -> MustEach:
     return MustEach(
         f"at most {max_words} non-empty strings of at most {max_length} characters",
         lambda value: isinstance(value, (list, tuple)) and len(value) <= max_words,
@@ -87,7 +87,7 @@ def check_declared(params: Any, *names: str) -> None:
                     raise _must_be(name, must.allowed, part)
 
 
-def require(condition: bool, param: str, value: object, allowed: str) -> None:
+def require_field(condition: bool, param: str, value: object, allowed: str) -> None:
     """Raise ``InvalidRequestError`` for a field whose value is not allowed."""
     if not condition:
         raise _must_be(param, allowed, value)

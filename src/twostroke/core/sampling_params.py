@@ -16,10 +16,10 @@ from twostroke.core.sampling_fields import (
     check_declared,
     number_above,
     number_in,
-    require,
-    whole,
+    require_field,
     whole_from,
-    words,
+    whole_number,
+    word_list,
 )
 from twostroke.core.structured_outputs import StructuredOutputsParams
 
@@ -115,7 +115,7 @@ class SamplingParams:
         prompt_logprobs: The same for each prompt token but the first.
         distribution: Say how the filters shape the distribution of the first token, with this many
             of the likeliest tokens (``core/distribution.py``).
-        answer_tokens_in_prompt: The prompt's last so many tokens are the answer's first ones:
+        answer_tokens_in_prompt: How many of the prompt's last tokens are the answer's first:
             penalties, bad words, ``min_tokens`` and the answer's form count them so, and the draws
             are those of an answer that goes on. Not with ``prompt_logprobs``.
         skip_special_tokens: Leave special tokens out of the text.
@@ -134,7 +134,7 @@ class SamplingParams:
 
     n: Annotated[int, whole_from(1, MAX_SAMPLES)] = 1
     temperature: Annotated[float, number_in(0, 100)] = 1.0
-    top_k: Annotated[int, whole("-1 or 0 (all), or a positive integer", -1)] = 0
+    top_k: Annotated[int, whole_number("-1 or 0 (all), or a positive integer", -1)] = 0
     top_p: Annotated[float, number_above(0, 1)] = 1.0
     min_p: Annotated[float, number_in(0, 1)] = 0.0
     repetition_penalty: Annotated[float, number_in(MIN_REPETITION_PENALTY, 100)] = 1.0
@@ -143,26 +143,26 @@ class SamplingParams:
     logit_bias: Annotated[Mapping[int, float], biases(MAX_LOGIT_BIAS, 100)] = field(
         default_factory=dict
     )
-    seed: Annotated[int | None, whole("a 64-bit integer", -(2**63), MAX_SEED)] = None
-    max_tokens: Annotated[int | None, whole("a positive integer", 1)] = 16
-    min_tokens: Annotated[int, whole("0 or more", 0)] = 0
-    stop: Annotated[Sequence[str], words(MAX_STOP_STRINGS, MAX_STOP_STRING_LENGTH)] = ()
+    seed: Annotated[int | None, whole_number("a 64-bit integer", -(2**63), MAX_SEED)] = None
+    max_tokens: Annotated[int | None, whole_number("a positive integer", 1)] = 16
+    min_tokens: Annotated[int, whole_number("0 or more", 0)] = 0
+    stop: Annotated[Sequence[str], word_list(MAX_STOP_STRINGS, MAX_STOP_STRING_LENGTH)] = ()
     stop_token_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
     ignore_eos: bool = False
     allowed_token_ids: Annotated[Sequence[int] | None, SOME_TOKEN_IDS] = None
     banned_token_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
-    bad_words: Annotated[Sequence[str], words(MAX_BAD_WORDS, MAX_STOP_STRING_LENGTH)] = ()
+    bad_words: Annotated[Sequence[str], word_list(MAX_BAD_WORDS, MAX_STOP_STRING_LENGTH)] = ()
     logprobs: Annotated[int | None, whole_from(0, MAX_LOGPROBS)] = None
     logprob_token_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
     prompt_logprobs: Annotated[int | None, whole_from(0, MAX_LOGPROBS)] = None
     distribution: Annotated[int | None, whole_from(1, MAX_LISTED_TOKENS)] = None
-    answer_tokens_in_prompt: Annotated[int, whole("0 or more", 0)] = 0
+    answer_tokens_in_prompt: Annotated[int, whole_number("0 or more", 0)] = 0
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     detokenize: bool = True
     speculation: Annotated[int | None, whole_from(0, MAX_DRAFTS)] = None
     structured_outputs: Annotated[StructuredOutputsParams | None, FORM] = None
-    thinking_token_budget: Annotated[int | None, whole("-1 (no bound), 0 or more", 0)] = None
+    thinking_token_budget: Annotated[int | None, whole_number("-1 (no bound), 0 or more", 0)] = None
     allowed_int64: bytearray | None = field(init=False, repr=False, compare=False)
     banned_int64: bytearray = field(init=False, repr=False, compare=False)
 
@@ -178,7 +178,9 @@ class SamplingParams:
         # A distribution may be asked for of each token of an answer in turn.
         if self.max_tokens is not None and self.distribution is None:
             allowed = f"at most max_tokens ({self.max_tokens})"
-            require(self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, allowed)
+            require_field(
+                self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, allowed
+            )
         self._check_words()
         self._check_form()
         self._check_tokens()
@@ -207,7 +209,7 @@ class SamplingParams:
         check_declared(self, "stop", "bad_words")
         length = sum(map(len, self.bad_words))
         allowed = f"at most {MAX_BAD_WORDS_LENGTH} characters together"
-        require(length <= MAX_BAD_WORDS_LENGTH, "bad_words", length, allowed)
+        require_field(length <= MAX_BAD_WORDS_LENGTH, "bad_words", length, allowed)
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop strings need detokenize=True", param="stop")
 

@@ -61,7 +61,7 @@ class StateChange(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         live: The request's slot: read before its tokens are computed, written after them.
         start: Where ``live`` is copied from first; ``NO_SLOT``: zeros. ``None`` but at first.
-        checkpoints: Copies to make: after so many tokens of the share, into which slot.
+        checkpoints: Copies to make: after how many tokens of the share, into which slot.
     """
 
     live: int
@@ -140,7 +140,7 @@ class DepthReason(str, Enum):
     """Why a request gets as many drafts as it does.
 
     ``FIXED``: always as many. ``ASKED``: the request allows no more.
-    ``PAYS``: so many give the most tokens a second. ``DOES_NOT_PAY``: none do, and so none are made
+    ``PAYS``: this many give the most tokens a second. ``DOES_NOT_PAY``: none do, and none are made
     for a while. ``CANNOT_PAY``: none would, were all accepted.
     ``TRIAL``: a few, to see how they fare; ``AWAITED``: this step verifies what a trial gave.
     ``NO_BUDGET``: what drafts may lose is spent.

@@ -53,7 +53,7 @@ class LLMEngine:
         tokenizer: Makes text of tokens; without one, requests must set ``detokenize=False``.
         clock: Seconds, never falling; a virtual clock under simulation.
         served_model_name: The model's name in metrics; by default as in the configuration.
-        observers: More of them, behind text, metrics and recorder.
+        observers: More of them, after text, metrics and recorder.
         profiler: Divides the time of a step into components; see ``Engine``.
         grammars: Shared with an executor in this process; made of the tokenizer by default.
         take_calls: Gives a recording the calls over HTTP; see ``Recorder``.

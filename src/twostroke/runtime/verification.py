@@ -32,7 +32,7 @@ class Draw:
 
     Attributes:
         index: Of the share.
-        token_ids: One more than were accepted, or, if the row behind them failed, as many; then the
+        token_ids: One more than were accepted, or, if the row after them failed, as many; then the
             next step draws from that row again, without drafts before it.
         non_finite: Whether its first row has NaN or +inf among its logits. Then nothing is drawn.
         error: Why nothing could be drawn from its first row.

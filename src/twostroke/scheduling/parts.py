@@ -68,7 +68,7 @@ class Tiers(Protocol):
         ...
 
 
-class NoTiers:
+class WithoutTiers:
     """Blocks that the KV cache has no room for are lost."""
 
     def has_work(self) -> bool:

@@ -54,7 +54,7 @@ def take_result(
         output.distribution = result.distributions.get(request_id)
         if stop:
             output.finish_reason, output.stop_reason = stop.reason, stop.token_id
-            # Accepted drafts behind the token that ends it are cut off.
+            # Accepted drafts after the token that ends it are cut off.
             request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens)
     if vector := result.vectors.get(request_id):
         output = make_output(request, [], FinishReason.STOP)

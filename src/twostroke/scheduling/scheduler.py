@@ -56,7 +56,7 @@ class Scheduler:
         self.config = config
         self.kv = kv
         self.policy = policy
-        self.tiers = tiers or parts.NoTiers()
+        self.tiers = tiers or parts.WithoutTiers()
         self.depth = depth or parts.NoDrafts()
         most = config.max_num_batched_tokens
         self.budget = budget or parts.FixedBudget(most)

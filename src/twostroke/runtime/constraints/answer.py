@@ -48,7 +48,7 @@ class ConstrainedAnswer:
         outcome: The masks that have come, or why there are none.
         is_over: Nothing can be forbidden any more.
         seconds: What masks took of late: decays from the slowest.
-        forced: The tokens behind the last draw that leave no choice.
+        forced: The tokens after the last draw that leave no choice.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class ConstrainedAnswer:
         allowed, num_drafts = [constraint.allowed()], 0
         for draft in drafts:
             if not _is_allowed(draft, allowed[-1]):
-                break  # it cannot be drawn, so the rows behind it are not looked at
+                break  # it cannot be drawn, so the rows after it are not looked at
             constraint.advance([draft])
             num_drafts += 1
             allowed.append(constraint.allowed())
