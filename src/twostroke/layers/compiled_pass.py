@@ -23,7 +23,7 @@ from twostroke.layers.rotary import RotaryTable
 from twostroke.observability.profile import ATTENTION, GEMM, LAYERS, Profiler
 
 # Where a step has at least half as many tokens for two turns of every thread, each thread takes
-# about this many at a time from one layer's attention to the next's: few enough that they stay in its
+# about this many at a time from one layer's attention to the next's: few enough to stay in its
 # cache, enough to be worth the weights.
 PART_TOKENS = 128
 # Otherwise all threads share each product, and this many tokens go through an MLP at once: enough
