@@ -105,8 +105,11 @@ def _why_the_first_waits(scheduler: Scheduler, num_running: int) -> Decision | N
         return scheduler.waiting.held_by(Reason.BATCH_RUNNING)
     plan = StepPlan(scheduler.num_steps, 0.0)
     plan.num_tokens, plan.token_budget = num_running, scheduler.budget.tokens
-    promised = scheduler.batch.num_promised()
-    obstacle = scheduler.find_entry(request, promised, plan, boosted=False).obstacle
+    # Blocks that are promised to others take long to count, and mostly need not be known.
+    obstacle = scheduler.find_entry(request, 0, plan, boosted=False).obstacle
+    if obstacle is None:
+        promised = scheduler.batch.num_promised()
+        obstacle = scheduler.find_entry(request, promised, plan, boosted=False).obstacle
     frees_blocks = scheduler.kv.groups.has_windows
     if obstacle is None or (obstacle is Reason.NO_FREE_BLOCK and frees_blocks):
         return None
