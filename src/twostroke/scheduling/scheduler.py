@@ -110,8 +110,9 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """Plan the next step at time ``now`` (seconds on the caller's clock)."""
-        plan = StepPlan(self.num_steps, now, released=self.released)
-        plan.token_budget = self.budget.tokens
+        plan = StepPlan(
+            self.num_steps, now, released=self.released, token_budget=self.budget.tokens
+        )
         self.num_steps += 1
         self.released = []
         self._admit_waiting(plan, boosted=True)
@@ -186,7 +187,8 @@ class Scheduler:
         if not request.prompt_computed:
             new_tokens = request.count_new_prompt_tokens(slots.num_tokens)
             self.policy.charge(request, prompt_tokens=new_tokens)
-        plan.block_copies += slots.change.block_copies
+        if slots.change.block_copies:
+            plan.block_copies += slots.change.block_copies
         if drafts:
             request.draft_token_ids = []
             drafts = drafts[: max(0, slots.num_tokens - num_missing)]
@@ -225,12 +227,11 @@ class Scheduler:
     def _admit_waiting(self, plan: StepPlan, *, boosted: bool) -> None:
         """Admit waiting requests in the policy's order, until there is no room for the next.
 
-        Args:
-            boosted: Only those that the policy puts before running requests, which may have to
-                yield to them.
+        ``boosted``: only those that the policy puts before running ones, which may have to yield.
         """
-        promised = self.batch.num_promised() if self._next_waiting(boosted) is not None else 0
-        while (request := self._next_waiting(boosted)) is not None:
+        request = self._next_waiting(boosted)
+        promised = self.batch.num_promised() if request is not None else 0
+        while request is not None:
             entry = self.find_entry(request, promised, plan, boosted)
             displaces = boosted and self._make_room(request, entry, plan)
             if displaces:
@@ -242,9 +243,10 @@ class Scheduler:
                 return
             if not displaces and self.tiers.begin_load(request, entry.prefix, plan):
                 self.waiting.set_aside(request, RequestStatus.LOADING)
-                continue
-            self._admit(self.policy.pop(), entry.prefix, plan)
-            promised += self.kv.num_blocks_missing(request)
+            else:
+                self._admit(self.policy.pop(), entry.prefix, plan)
+                promised += self.kv.num_blocks_missing(request)
+            request = self._next_waiting(boosted)
         if not boosted and len(self.policy):
             plan.decisions.append(self.waiting.held_by(Reason.BATCH_RUNNING))
 
@@ -256,11 +258,9 @@ class Scheduler:
 
     def _make_room(self, request: Request, entry: Entry, plan: StepPlan) -> bool:
         """Preempt until a boosted request may enter, or no other has to yield; whether any did."""
-        before = self.batch.num_preemptions
-        while entry.obstacle in (Reason.MAX_NUM_SEQS, Reason.NO_FREE_BLOCK):
-            victim = self.policy.boost.pick_displaced(request)
-            if victim is None:
-                break
+        before, full = self.batch.num_preemptions, (Reason.MAX_NUM_SEQS, Reason.NO_FREE_BLOCK)
+        pick = self.policy.boost.pick_displaced
+        while entry.obstacle in full and (victim := pick(request)) is not None:
             self.batch.preempt(victim, plan, by=request)
             entry = self.find_entry(request, self.batch.num_promised(), plan, boosted=True)
         return self.batch.num_preemptions > before
