@@ -107,13 +107,13 @@ class Harness:
             enable_prefix_caching=self.caching,
         )
         swaps = self.preemption == "swap"
-        tiers = TieredBlocks(self.kv, self.executor.info.tiers, always_load_swapped=swaps)
+        self.tiered = TieredBlocks(self.kv, self.executor.info.tiers, always_load_swapped=swaps)
         self.scheduler = Scheduler(
             self.config,
             self.kv,
             choose_policy(self.config) if self.policy is None else self.policy,
-            tiers=tiers,
-            preemption=choose_preemption(self.preemption, tiers),
+            tiers=self.tiered,
+            preemption=choose_preemption(self.preemption, self.tiered),
         )
         self.now = 0.0
         self.last: StepPlan = StepPlan(0, 0.0)

@@ -225,7 +225,7 @@ class LayerSpec:
 
     Attributes:
         norm_parameters: Of the norms of the hidden state in one layer.
-        branches: How often a layer adds to the hidden state; most do so behind attention and behind
+        branches: How often a layer adds to the hidden state; most do so after attention and after
             the MLP.
     """
 

@@ -23,7 +23,7 @@ class ModelSpec:
     Attributes:
         layers: Runs of equal layers, in order; see ``each_layer``.
         tied: Whether embedding and head share their weights.
-        other_parameters: Of the norm behind the last layer.
+        other_parameters: Of the norm after the last layer.
         stated_length: Context in tokens, as the file says it; see ``context_length``.
         default_length: Context of a model whose file says nothing.
         rope: The rotation of queries and keys; ``None`` where no layer has attention.

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from twostroke.core.request import Request, RequestStatus
 from twostroke.core.step import Decision, Reason
+from twostroke.kv_cache.block_table import Prefix
 from twostroke.scheduling.policies.base import SchedulingPolicy
+
+
+class Entry(NamedTuple):
+    """How a request enters a step: with a cached prefix, unless there is an obstacle."""
+
+    prefix: Prefix
+    obstacle: Reason | None = None
 
 
 class WaitingRequests:
@@ -67,6 +76,13 @@ class WaitingRequests:
         if (request := self._aside.pop(request_id, None)) is not None:
             request.status = RequestStatus.WAITING
             self.add(request)
+
+    def held_by(self, obstacle: Reason) -> Decision:
+        """Why the first of the queue waits, and with it the rest: an obstacle, or the policy."""
+        first = self._queue.peek()
+        if first is None:
+            return Decision("", Reason.BATCH_RUNNING, behind=len(self._queue))
+        return Decision(first.request_id, obstacle, behind=len(self._queue) - 1)
 
     def decisions(self) -> list[Decision]:
         """Why the requests outside the queue wait."""

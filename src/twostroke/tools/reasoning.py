@@ -30,6 +30,7 @@ REASONING_OF_NAME: Mapping[str, str] = {
 
 def reasoning_of_template(template: str) -> str | None:
     """The form of models with this chat template; ``None`` if they answer without a thought."""
-    if family_of_template(template) is HARMONY:
-        return HARMONY.name
+    family = family_of_template(template)
+    if family is not None and family.has_thoughts:
+        return family.name
     return TAGS if OPENING in template or CLOSING in template else None
