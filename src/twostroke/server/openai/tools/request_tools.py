@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.server.calls.call import CallableTool
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
 from twostroke.server.openai.field_limits import TOOL_NAME_PATTERN, OpenAIFields
 from twostroke.server.openai.tools.custom_tools import CustomFields
@@ -52,6 +53,17 @@ class ToolFields(OpenAIFields):
         if self.type == "custom" and self.custom is not None:
             self.function = FunctionFields(**self.custom.as_function())
         return self
+
+    def as_callable(self, place: int) -> CallableTool:
+        """The tool as answers may call it; ``place`` is its own among those of the request."""
+        function, path = self.function, f"tools[{place}]"
+        return CallableTool(
+            name=function.name,
+            parameters=function.parameters,
+            path=f"{path}.{'function.parameters' if self.custom is None else 'custom'}",
+            strict=bool(function.strict),
+            expression_path=f"{path}.custom.format" if self.custom and self.custom.format else None,
+        )
 
 
 class NamedTool(OpenAIFields):

@@ -1,41 +1,18 @@
-"""The form of a chat's answer where it may think or call tools."""
+"""The form of an answer, compiled, where it may think or call tools, too."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from twostroke.constraints.schemas.closing import Closing
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
+from twostroke.server.calls.call import CallableTools
 from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.generation.field_names import FieldNames
-from twostroke.server.openai.answer_form import (
-    CLOSING_SWITCH,
-    compile_form,
-)
-from twostroke.server.openai.chat_request import ChatCompletionRequest
-from twostroke.server.openai.tools.request_tools import ToolChoiceFields, ToolFields
 from twostroke.server.state.served_model import ServedModel
-
-
-class CallableTools(NamedTuple):
-    """What an answer may call.
-
-    Attributes:
-        tools: Those that it may call, with their places in the request.
-        must_call: It has no text but calls.
-        max_calls: ``None``: as many as the model likes.
-        closing: Which objects have no other properties than their schema lists.
-    """
-
-    tools: Sequence[tuple[int, ToolFields]]
-    must_call: bool
-    max_calls: int | None
-    closing: Closing = "listed"
 
 
 async def constrain_answer(
@@ -64,26 +41,18 @@ async def constrain_answer(
     return await compile_form(model, params, tenant)
 
 
-def calls_of_chat(body: ChatCompletionRequest) -> CallableTools | None:
-    """What the answer to a chat may call."""
-    if not body.may_call:
-        return None
-    choice = body.tool_choice
-    chosen = choice if isinstance(choice, ToolChoiceFields) else None
-    tools = [
-        (place, tool)
-        for place, tool in enumerate(body.tools or ())
-        if chosen is None or tool.function.name in chosen.names
-    ]
-    single = body.parallel_tool_calls is False or (chosen is not None and chosen.name is not None)
-    must_call = "required" in (choice, chosen and chosen.mode)
-    return CallableTools(tools, must_call, 1 if single else None, _closing(body))
+async def compile_form(model: ServedModel, params: SamplingParams, tenant: str) -> SamplingParams:
+    """The parameters, once the form of the answer has been compiled beside the event loop.
 
-
-def _closing(body: ChatCompletionRequest) -> Closing:
-    """The switch of vLLM for answers, where a client gives it, is that for calls, too."""
-    switch = (body.structured_outputs or {}).get(CLOSING_SWITCH)
-    return "listed" if switch is None else "all" if switch else "none"
+    Raises:
+        InvalidRequestError: The form cannot be enforced; the message names the keyword and where it
+            stands.
+        QueueFullError: Too many compilations wait.
+    """
+    if params.structured_outputs is None:
+        return params
+    compiled = await model.compile_threads.compile(params.structured_outputs, tenant)
+    return replace(params, structured_outputs=compiled)
 
 
 async def _constrain_calls(
@@ -102,7 +71,7 @@ async def _constrain_calls(
     family, must_call = model.tool_family, calls.must_call
     assert family is not None  # AnswerReading refuses tools without one
     answer = None if must_call else params.structured_outputs
-    strict = any(tool.function.strict for _, tool in calls.tools)
+    strict = any(tool.strict for tool in calls.tools)
     if not (must_call or answer or strict or family.trigger):
         return params  # a call cannot be told from text before it is written
     form = StructuredOutputsParams(
@@ -122,24 +91,19 @@ async def _constrain_calls(
 
 async def _check_expressions(model: ServedModel, calls: CallableTools, tenant: str) -> None:
     """Name the custom tool whose expression is at fault: a grammar of all calls does not tell."""
-    for place, tool in calls.tools:
-        if tool.custom is None or tool.custom.format is None:
+    for tool in calls.tools:
+        if tool.expression_path is None:
             continue
-        form = StructuredOutputsParams(json=json.dumps(tool.function.parameters))
-        with FieldNames(pairs=((f"{PARAM}.json", f"tools[{place}].custom.format"),)).applied():
+        form = StructuredOutputsParams(json=json.dumps(tool.parameters))
+        with FieldNames(pairs=((f"{PARAM}.json", tool.expression_path),)).applied():
             await model.compile_threads.compile(form, tenant)
 
 
 def _form(family: str, calls: CallableTools, answer: StructuredOutputsParams | None) -> str:
     """What ``constraints/tool_answers.py`` reads."""
-    functions: list[dict[str, Any]] = [
-        {
-            "name": tool.function.name,
-            "parameters": tool.function.parameters,
-            "strict": bool(tool.function.strict),
-            "path": f"tools[{place}].{'function.parameters' if tool.custom is None else 'custom'}",
-        }
-        for place, tool in calls.tools
+    functions = [
+        {name: getattr(tool, name) for name in ("name", "parameters", "strict", "path")}
+        for tool in calls.tools
     ]
     form: dict[str, Any] = {
         "family": family,
