@@ -57,8 +57,8 @@ async def read_conversation(
             param=f"messages[{len(body.messages) - 1}].content",
             hint="append a user message with the tool's result",
         )
-    functions = template_tools(list((tools or {}).values()))
-    rendering = {**turn_options(None, continued), **variables, "tools": functions or None}
+    functions = template_tools(tools.values()) if tools else None
+    rendering = {**turn_options(None, continued), **variables, "tools": functions}
     return Conversation(turns, rendering, body.dropped_fields() + unread + ignored)
 
 

@@ -11,7 +11,7 @@ from twostroke.server.anthropic.conversation import read_conversation
 from twostroke.server.anthropic.message_request import MessageRequest
 from twostroke.server.anthropic.names import FORMAT, NAMES
 from twostroke.server.calls.call import Call, CallableTools
-from twostroke.server.openai.tools.request_tools import ToolFields, tool_schemas
+from twostroke.server.openai.tools.request_tools import ToolFields
 from twostroke.server.state.served_model import ServedModel
 
 
@@ -32,7 +32,6 @@ async def message_call(model: ServedModel, body: MessageRequest) -> Call:
         messages=conversation.messages,
         rendering=conversation.rendering,
         params=params,
-        tools=tool_schemas(list(tools.values())) if tools else None,
         calls=_callable_tools(body, tools) if tools else None,
         max_calls=body.max_calls,
         form_names=NAMES,
@@ -45,14 +44,11 @@ async def message_call(model: ServedModel, body: MessageRequest) -> Call:
 def _callable_tools(body: MessageRequest, tools: Mapping[int, ToolFields]) -> CallableTools:
     """What the answer may call of ``tools``, which are by their places in the request."""
     choice = body.tool_choice
-    named = choice.name if choice is not None and choice.type == "tool" else None
-    callable_tools = [
-        tool.as_callable(place)
-        for place, tool in tools.items()
-        if named is None or tool.function.name == named
-    ]
-    must_call = choice is not None and choice.type in ("any", "tool")
-    return CallableTools(callable_tools, must_call, 1 if named is not None else body.max_calls)
+    return CallableTools(
+        [tool.as_callable(place) for place, tool in tools.items()],
+        must_call=choice is not None and choice.type in ("any", "tool"),
+        only=choice.name if choice is not None and choice.type == "tool" else None,
+    )
 
 
 def _output_form(body: MessageRequest) -> StructuredOutputsParams | None:

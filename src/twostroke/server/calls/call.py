@@ -36,15 +36,26 @@ class CallableTools(NamedTuple):
     """What an answer may call.
 
     Attributes:
+        tools: Those that the prompt names.
         must_call: It has no text but calls.
-        max_calls: ``None``: as many as the model likes.
+        only: The one of them that it must call, once.
         closing: Which objects have no other properties than their schema lists.
     """
 
     tools: Sequence[CallableTool]
     must_call: bool
-    max_calls: int | None
+    only: str | None
     closing: Closing = "listed"
+
+    @property
+    def schemas(self) -> ToolSchemas:
+        """Each one's name to the schema of its arguments."""
+        return {tool.name: tool.parameters or {} for tool in self.tools}
+
+    @property
+    def allowed(self) -> Sequence[CallableTool]:
+        """Those that it may call."""
+        return [tool for tool in self.tools if self.only in (None, tool.name)]
 
 
 # Ranks on a caller's behalf for the call of an id. Gives the scores and their model's name, or
@@ -77,9 +88,8 @@ class Call:
             tools, how the prompt ends.
         params: How to draw, and the form of the answer, which is not compiled yet.
         form_names: What the dialect calls the form, for refusals.
-        tools: The functions that the prompt names, for the parser; ``None``: no calls are read.
-        calls: What the answer may call, for its form; ``None``: nothing.
-        max_calls: That are read of one answer; ``None``: all.
+        calls: What the answer may call; ``None``: nothing.
+        max_calls: Of one answer; ``None``: as many as the model likes.
         context: ``None``: a prompt that is too long is refused.
         truncate_to: Keep only the last so many tokens of the prompt; -1: as many as fit.
         prediction: The text that the answer is expected to be.
@@ -92,7 +102,6 @@ class Call:
     rendering: Mapping[str, Any]
     params: SamplingParams
     form_names: FieldNames
-    tools: ToolSchemas | None = None
     calls: CallableTools | None = None
     max_calls: int | None = None
     context: Context | None = None

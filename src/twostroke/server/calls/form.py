@@ -9,32 +9,19 @@ from typing import Any
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
-from twostroke.server.calls.call import CallableTools
+from twostroke.server.calls.call import Call, CallableTools
 from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.state.served_model import ServedModel
 
 
 async def constrain_answer(
-    model: ServedModel,
-    calls: CallableTools | None,
-    reading: AnswerReading,
-    params: SamplingParams,
-    tenant: str,
+    model: ServedModel, call: Call, reading: AnswerReading, tenant: str
 ) -> SamplingParams:
-    """Parameters with the form that an answer has, compiled, and the text that its parser needs.
-
-    Args:
-        calls: What it may call; ``None``: nothing.
-        tenant: On whose behalf.
-
-    Raises:
-        InvalidRequestError: The form cannot be enforced, or does not go with the tools.
-        QueueFullError: Too many compilations wait.
-    """
-    params = reading.with_markers(params)
-    if calls is not None:
-        return await _constrain_calls(model, calls, reading, params, tenant)
+    """A call's parameters, with the form of its answer compiled as by ``compile_form``."""
+    params = call.params
+    if call.calls is not None:
+        return await _constrain_calls(model, call, call.calls, reading, tenant)
     wanted = params.structured_outputs
     if wanted is not None and reading.thought:  # the form begins behind the thought
         params = replace(params, structured_outputs=replace(wanted, thought=reading.thought))
@@ -43,6 +30,9 @@ async def constrain_answer(
 
 async def compile_form(model: ServedModel, params: SamplingParams, tenant: str) -> SamplingParams:
     """The parameters, once the form of the answer has been compiled beside the event loop.
+
+    Args:
+        tenant: On whose behalf.
 
     Raises:
         InvalidRequestError: The form cannot be enforced; the message names the keyword and where it
@@ -56,11 +46,7 @@ async def compile_form(model: ServedModel, params: SamplingParams, tenant: str) 
 
 
 async def _constrain_calls(
-    model: ServedModel,
-    calls: CallableTools,
-    reading: AnswerReading,
-    params: SamplingParams,
-    tenant: str,
+    model: ServedModel, call: Call, calls: CallableTools, reading: AnswerReading, tenant: str
 ) -> SamplingParams:
     """Parameters with the form of an answer that may call tools.
 
@@ -68,14 +54,14 @@ async def _constrain_calls(
     a call. An answer with a form of its own is either calls or of that form. All begins behind the
     thought, where the model has one.
     """
-    family, must_call = model.tool_family, calls.must_call
+    family, must_call, params = model.tool_family, calls.must_call, call.params
     assert family is not None  # AnswerReading refuses tools without one
     answer = None if must_call else params.structured_outputs
-    strict = any(tool.strict for tool in calls.tools)
+    strict = any(tool.strict for tool in calls.allowed)
     if not (must_call or answer or strict or family.trigger):
         return params  # a call cannot be told from text before it is written
     form = StructuredOutputsParams(
-        tool_calls=_form(family.name, calls, answer),
+        tool_calls=_form(family.name, call, calls, answer),
         thought="" if reading.thought == "channels" else reading.thought,
     )
     try:
@@ -91,7 +77,7 @@ async def _constrain_calls(
 
 async def _check_expressions(model: ServedModel, calls: CallableTools, tenant: str) -> None:
     """Name the custom tool whose expression is at fault: a grammar of all calls does not tell."""
-    for tool in calls.tools:
+    for tool in calls.allowed:
         if tool.expression_path is None:
             continue
         form = StructuredOutputsParams(json=json.dumps(tool.parameters))
@@ -99,17 +85,19 @@ async def _check_expressions(model: ServedModel, calls: CallableTools, tenant: s
             await model.compile_threads.compile(form, tenant)
 
 
-def _form(family: str, calls: CallableTools, answer: StructuredOutputsParams | None) -> str:
+def _form(
+    family: str, call: Call, calls: CallableTools, answer: StructuredOutputsParams | None
+) -> str:
     """What ``constraints/tool_answers.py`` reads."""
     functions = [
         {name: getattr(tool, name) for name in ("name", "parameters", "strict", "path")}
-        for tool in calls.tools
+        for tool in calls.allowed
     ]
     form: dict[str, Any] = {
         "family": family,
         "functions": functions,
         "must_call": calls.must_call,
-        "max_calls": calls.max_calls,
+        "max_calls": call.max_calls if calls.only is None else 1,
         "closing": calls.closing,
     }
     if answer is not None:

@@ -33,9 +33,11 @@ async def prepare(model: ServedModel, call: Call, request_id: str, caller: Calle
         QueueFullError: Too many compilations wait.
     """
     prompt = await make_prompt(model, call, request_id, caller)
-    reading = AnswerReading(model, call.tools, prompt.token_ids, call.max_calls)
+    schemas = None if call.calls is None else call.calls.schemas
+    reading = AnswerReading(model, schemas, prompt.token_ids, call.max_calls)
+    call = replace(call, params=reading.with_markers(call.params))
     with call.form_names.applied():
-        params = await constrain_answer(model, call.calls, reading, call.params, caller.tenant)
+        params = await constrain_answer(model, call, reading, caller.tenant)
     request = GenerationRequest(
         request_id=request_id,
         prompt_token_ids=prompt.token_ids,

@@ -32,15 +32,7 @@ class Prompt(NamedTuple):
 
 
 async def make_prompt(model: ServedModel, call: Call, request_id: str, caller: Caller) -> Prompt:
-    """The prompt of a call.
-
-    Args:
-        caller: On whose behalf documents are ranked, if they are.
-
-    Raises:
-        InvalidRequestError: The template refuses the messages.
-        RequestTooLargeError: The prompt cannot fit.
-    """
+    """The prompt of a call; it raises what ``prepare`` does."""
     trace = caller.trace
     if call.context is not None:
         prompt = Prompt(*await assemble_prompt(model, call, call.context, request_id, caller))

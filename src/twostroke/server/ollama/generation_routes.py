@@ -33,12 +33,7 @@ from twostroke.server.ollama.generation_fields import (
 )
 from twostroke.server.ollama.message_fields import OllamaMessageFields
 from twostroke.server.ollama.names import known_name
-from twostroke.server.ollama.ollama_call import (
-    NAMES,
-    ollama_call,
-    sampling_fields,
-    validated,
-)
+from twostroke.server.ollama.ollama_call import NAMES, ollama_call, sampling_fields, validated
 from twostroke.server.ollama.pieces import PieceReader
 from twostroke.server.ollama.route import OllamaRoute
 from twostroke.server.openai.answer_form import compile_answer_form

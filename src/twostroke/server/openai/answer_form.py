@@ -84,16 +84,7 @@ def form_names(asked: AskedForms) -> FieldNames:
 async def compile_answer_form(
     model: ServedModel, asked: AskedForms, params: SamplingParams, tenant: str
 ) -> SamplingParams:
-    """The parameters, once the form of the answer has been compiled beside the event loop.
-
-    Args:
-        tenant: On whose behalf.
-
-    Raises:
-        InvalidRequestError: The form cannot be enforced; the message names the keyword and where it
-            stands.
-        QueueFullError: Too many compilations wait.
-    """
+    """``compile_form``, with the names of the field that asks for it."""
     with form_names(asked).applied():
         return await compile_form(model, params, tenant)
 

@@ -42,13 +42,14 @@ def chat_router(state: ServerState) -> APIRouter:
         model = state.model_for_new_work()
         model.check_name(body.model)
         request_id, caller = name_request(request.scope, "chatcmpl"), caller_of(request.scope)
-        find = partial(without_cut_calls, body.messages)
-        whole = await beside_loop(find, slow=body.is_large)
+        find_whole = partial(without_cut_calls, body.messages)
+        whole = await beside_loop(find_whole, slow=body.is_large)
         if whole.left_out:
             body = body.model_copy(update={"messages": whole.messages})
         with body.field_names.applied():
             call = await chat_call(model, body)
             prepared = await prepare(model, call, request_id, caller)
+            answer = ChatResponseFormat(request_id, model, body, prepared)
             generation = Generation(
                 model,
                 caller,
@@ -58,7 +59,6 @@ def chat_router(state: ServerState) -> APIRouter:
                 ignored=[*body.dropped_fields(), *whole.left_out, *call.ignored],
                 prompt_only=body.prompt_only,
             )
-        answer = ChatResponseFormat(request_id, model, body, prepared)
         return await generation.respond(answer, request)
 
     return router

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from twostroke.constraints.schemas.closing import Closing
 from twostroke.server.calls.call import Call, CallableTools
 from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.openai.answer_form import CLOSING_SWITCH, form_names
@@ -15,12 +15,10 @@ from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.openai.template_variables import template_variables
 from twostroke.server.openai.tools.request_tools import (
     ToolChoiceFields,
+    ToolFields,
     template_tools,
-    tool_schemas,
 )
 from twostroke.server.state.served_model import ServedModel
-
-BUDGET = "thinking_token_budget"
 
 
 async def chat_call(model: ServedModel, body: ChatCompletionRequest) -> Call:
@@ -39,16 +37,15 @@ def _read(model: ServedModel, body: ChatCompletionRequest) -> Call:
     variables, ignored = template_variables(template, kwargs, effort)
     if params.thinking_token_budget is not None and model.reasoning_parser is None:
         params = replace(params, thinking_token_budget=None)
-        ignored.append(BUDGET)
+        ignored.append("thinking_token_budget")
     context = chat_context(model, body)
-    offered = body.offered_tools
+    tools = body.offered_tools()
     turn = turn_options(body.add_generation_prompt, body.continue_final_message)
     return Call(
         messages=template_messages(body.messages),
-        rendering={**turn, **variables, "tools": template_tools(offered) or None},
+        rendering={**turn, **variables, "tools": template_tools(tools.values()) or None},
         params=params,
-        tools=tool_schemas(offered) if body.may_call else None,
-        calls=_callable_tools(body),
+        calls=_callable_tools(body, tools) if tools else None,
         max_calls=1 if body.parallel_tool_calls is False else None,
         form_names=form_names(body.asked_forms()),
         context=context,
@@ -63,20 +60,15 @@ def _read(model: ServedModel, body: ChatCompletionRequest) -> Call:
     )
 
 
-def _callable_tools(body: ChatCompletionRequest) -> CallableTools | None:
-    """What the answer may call."""
-    if not body.may_call:
-        return None
+def _callable_tools(body: ChatCompletionRequest, tools: Mapping[int, ToolFields]) -> CallableTools:
+    """What the answer may call of ``tools``, which are by their places in the request."""
     choice = body.tool_choice
     chosen = choice if isinstance(choice, ToolChoiceFields) else None
-    tools = [
-        tool.as_callable(place)
-        for place, tool in enumerate(body.tools or ())
-        if chosen is None or tool.function.name in chosen.names
-    ]
-    single = body.parallel_tool_calls is False or (chosen is not None and chosen.name is not None)
-    must_call = "required" in (choice, chosen and chosen.mode)
     # The switch of vLLM for answers, where a client gives it, is that for calls, too.
     switch = (body.structured_outputs or {}).get(CLOSING_SWITCH)
-    closing: Closing = "listed" if switch is None else "all" if switch else "none"
-    return CallableTools(tools, must_call, 1 if single else None, closing)
+    return CallableTools(
+        [tool.as_callable(place) for place, tool in tools.items()],
+        must_call="required" in (choice, chosen and chosen.mode),
+        only=None if chosen is None else chosen.name,
+        closing="listed" if switch is None else "all" if switch else "none",
+    )

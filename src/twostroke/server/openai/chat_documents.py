@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.server.calls.call import Context
@@ -89,10 +90,9 @@ def _identified(documents: Sequence[DocumentFields]) -> list[Document]:
         ids |= set() if document.id is None else {str(document.id)}
     identified = []
     for i, document in enumerate(documents):
-        name, number = document.id, i + 1
-        while name is None:
-            name = None if str(number) in ids else str(number)
-            number += 1
+        name = document.id
+        if name is None:
+            name = next(number for number in map(str, count(i + 1)) if number not in ids)
         ids.add(str(name))
         identified.append(
             Document(text=document.text, id=str(name), title=document.title, score=document.score)

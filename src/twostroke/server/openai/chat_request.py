@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MaxLen
@@ -171,15 +171,13 @@ class ChatCompletionRequest(GenerationFields):
     def may_call(self) -> bool:
         return bool(self.tools) and self.tool_choice != "none"
 
-    @property
-    def offered_tools(self) -> Sequence[ToolFields]:
-        """Tools that the prompt names; as in vLLM, none where none may be called."""
-        tools, choice = self.tools or (), self.tool_choice
-        if not self.may_call:
-            return ()
-        if not isinstance(choice, ToolChoiceFields) or choice.allowed_tools is None:
-            return tools
-        return [tool for tool in tools if tool.function.name in choice.names]
+    def offered_tools(self) -> dict[int, ToolFields]:
+        """Tools that the prompt names, by place; as in vLLM, none where none may be called."""
+        choice = self.tool_choice
+        allowed = choice.allowed_tools if isinstance(choice, ToolChoiceFields) else None
+        names = allowed and {tool.name for tool in allowed.tools}
+        tools = enumerate(self.tools or ()) if self.may_call else ()
+        return {i: tool for i, tool in tools if names is None or tool.function.name in names}
 
     @property
     def custom_names(self) -> frozenset[str]:

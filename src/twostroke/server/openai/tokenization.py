@@ -172,13 +172,13 @@ def tokenization_router(state: ServerState) -> APIRouter:
 async def _answer_tokens(model: ServedModel, body: TokenizeRequest, caller: Caller) -> Response:
     kwargs = body.chat_template_kwargs
     given_variables = partial(template_variables, model.chat_encoder.template, kwargs)
-    variables = await beside_loop(given_variables, slow=is_large(kwargs))
+    variables, unread = await beside_loop(given_variables, slow=is_large(kwargs))
     whole = without_cut_calls(body.messages or ())
     tools = template_tools(body.tools or ()) or None
-    tokens = await _encode(model, body, whole.messages, {**variables.values, "tools": tools})
+    tokens = await _encode(model, body, whole.messages, {**variables, "tools": tools})
     # How many they are is known only now, so the next request feels it.
     caller.charge(len(tokens))
-    headers = ignored_header(body.dropped_fields() + whole.left_out + variables.ignored)
+    headers = ignored_header(body.dropped_fields() + whole.left_out + unread)
     # On a thread: there may be a million of them.
     return await asyncio.to_thread(
         _tokenized, model, tokens, headers, with_strings=bool(body.return_token_strs)

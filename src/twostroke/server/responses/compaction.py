@@ -39,11 +39,7 @@ from twostroke.server.responses.objects import OutputMessage, ResponseObject, Re
 from twostroke.server.responses.open_items import new_id
 from twostroke.server.responses.output_writer import COMPLETED
 from twostroke.server.responses.request import ResponsesRequest
-from twostroke.server.responses.response_call import (
-    NAMES,
-    prepare_response,
-    read_response,
-)
+from twostroke.server.responses.response_call import NAMES, prepare_response, read_response
 from twostroke.server.responses.routes import first_state
 from twostroke.server.responses.run import ResponseRun
 from twostroke.server.responses.workroom import Brought, Workroom
