@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.structured_outputs import StructuredOutputsParams
-from twostroke.server.anthropic.conversation import read_conversation
 from twostroke.server.anthropic.message_request import MessageRequest
 from twostroke.server.anthropic.names import FORMAT, NAMES
+from twostroke.server.anthropic.turns import read_turns
 from twostroke.server.calls.call import Call, CallableTools
 from twostroke.server.openai.tools.request_tools import ToolFields
 from twostroke.server.state.served_model import ServedModel
@@ -23,21 +23,21 @@ async def message_call(model: ServedModel, body: MessageRequest) -> Call:
     """
     params = body.to_params(model.client.info.sampling_defaults)
     tools = body.callable_tools()
-    conversation = await read_conversation(model, body, tools)
+    turns = await read_turns(model, body, tools)
     if model.reasoning_parser is not None:
         params = replace(params, thinking_token_budget=body.thinking_budget)
     with NAMES.applied():
         params = replace(params, structured_outputs=_output_form(body))
     return Call(
-        messages=conversation.messages,
-        rendering=conversation.rendering,
+        messages=turns.messages,
+        rendering=turns.rendering,
         params=params,
         calls=_callable_tools(body, tools) if tools else None,
         max_calls=body.max_calls,
         form_names=NAMES,
         ttft_target=None if body.deadline_ms is None else body.deadline_ms / 1000,
         labels=body.labels,
-        ignored=conversation.ignored,
+        ignored=turns.ignored,
     )
 
 

@@ -9,11 +9,11 @@ from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.gateway.caller import caller_of
 from twostroke.http.request_id import name_request, request_digits
-from twostroke.server.anthropic.conversation import read_conversation
 from twostroke.server.anthropic.documented import ANTHROPIC_ERRORS, stream_responses
 from twostroke.server.anthropic.message_answer import Message, MessageResponseFormat, TokensCount
 from twostroke.server.anthropic.message_call import message_call
 from twostroke.server.anthropic.message_request import CountTokensRequest, MessageRequest
+from twostroke.server.anthropic.turns import read_turns
 from twostroke.server.anthropic_shape import anthropic_request_id
 from twostroke.server.calls.prepare import fit_answer, prepare
 from twostroke.server.calls.prompt import encode_messages
@@ -57,13 +57,13 @@ def messages_router(state: ServerState) -> APIRouter:
         model = state.model()
         model.check_name(body.model)
         try:
-            conversation = await read_conversation(model, body, body.callable_tools())
-            tokens = await encode_messages(model, conversation.messages, conversation.rendering)
+            turns = await read_turns(model, body, body.callable_tools())
+            tokens = await encode_messages(model, turns.messages, turns.rendering)
         except RequestTooLargeError as error:
             raise _too_long(error) from error
         # How many they are is known only now, so the next request feels it.
         caller_of(request.scope).charge(len(tokens))
-        return json_response(TokensCount(len(tokens)), ignored_header(conversation.ignored))
+        return json_response(TokensCount(len(tokens)), ignored_header(turns.ignored))
 
     return router
 

@@ -28,7 +28,7 @@ BLOCK_CHARS = 64  # a block takes as long as so many characters
 _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three
 
 
-class Conversation(NamedTuple):
+class MessageTurns(NamedTuple):
     """Messages and rendering of a ``Call``, and what of the request they do not show, as paths."""
 
     messages: list[dict[str, Any]]
@@ -36,10 +36,10 @@ class Conversation(NamedTuple):
     ignored: list[str]
 
 
-async def read_conversation(
+async def read_turns(
     model: ServedModel, body: PromptFields, tools: Mapping[int, ToolFields] | None
-) -> Conversation:
-    """The conversation of a request.
+) -> MessageTurns:
+    """The turns of a request.
 
     Args:
         tools: Those that the answer may call, by their places.
@@ -59,7 +59,7 @@ async def read_conversation(
         )
     functions = template_tools(tools.values()) if tools else None
     rendering = {**turn_options(None, continued), **variables, "tools": functions}
-    return Conversation(turns, rendering, body.dropped_fields() + unread + ignored)
+    return MessageTurns(turns, rendering, body.dropped_fields() + unread + ignored)
 
 
 def _size(message: MessageFields) -> int:
