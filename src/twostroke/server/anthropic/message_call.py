@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from twostroke.core.errors import InvalidRequestError
@@ -11,7 +10,6 @@ from twostroke.server.anthropic.message_request import MessageRequest
 from twostroke.server.anthropic.names import FORMAT, NAMES
 from twostroke.server.anthropic.turns import read_turns
 from twostroke.server.calls.call import Call, CallableTools
-from twostroke.server.openai.tools.request_tools import ToolFields
 from twostroke.server.state.served_model import ServedModel
 
 
@@ -28,26 +26,22 @@ async def message_call(model: ServedModel, body: MessageRequest) -> Call:
         params = replace(params, thinking_token_budget=body.thinking_budget)
     with NAMES.applied():
         params = replace(params, structured_outputs=_output_form(body))
+    choice = body.tool_choice
+    calls = CallableTools(
+        [tool.as_callable(place) for place, tool in (tools or {}).items()],
+        must_call=choice is not None and choice.type in ("any", "tool"),
+        only=choice.name if choice is not None and choice.type == "tool" else None,
+    )
     return Call(
         messages=turns.messages,
         rendering=turns.rendering,
         params=params,
-        calls=_callable_tools(body, tools) if tools else None,
+        calls=calls if tools else None,
         max_calls=body.max_calls,
         form_names=NAMES,
         ttft_target=None if body.deadline_ms is None else body.deadline_ms / 1000,
         labels=body.labels,
         ignored=turns.ignored,
-    )
-
-
-def _callable_tools(body: MessageRequest, tools: Mapping[int, ToolFields]) -> CallableTools:
-    """What the answer may call of ``tools``, which are by their places in the request."""
-    choice = body.tool_choice
-    return CallableTools(
-        [tool.as_callable(place) for place, tool in tools.items()],
-        must_call=choice is not None and choice.type in ("any", "tool"),
-        only=choice.name if choice is not None and choice.type == "tool" else None,
     )
 
 

@@ -40,12 +40,10 @@ async def assemble_prompt(
 
     try:
         assembly = await asyncio.to_thread(begin)
-        task = None if context.rank is None else assembly.to_rank()
-        if context.rank is not None and task is not None:
+        ranking = None
+        if context.rank is not None and (task := assembly.to_rank()) is not None:
             ranking = await context.rank(task, caller, request_id)
-            if ranking is not None:
-                return await asyncio.to_thread(assembly.finish, *ranking)
-        return await asyncio.to_thread(assembly.finish)
+        return await asyncio.to_thread(assembly.finish, *(ranking or ()))
     except RequestTooLargeError as error:
         raise RequestTooLargeError(
             context_overflow(max_total, error.message),

@@ -58,8 +58,7 @@ class CallableTools(NamedTuple):
         return [tool for tool in self.tools if self.only in (None, tool.name)]
 
 
-# Ranks on a caller's behalf for the call of an id. Gives the scores and their model's name, or
-# nothing: then BM25 ranks.
+# Ranks for a caller's call: the scores and the name of their model, or nothing: then BM25 ranks.
 Rank = Callable[[RankingTask, Caller, str], Awaitable[tuple[list[float], str] | None]]
 
 

@@ -19,10 +19,9 @@ async def constrain_answer(
     model: ServedModel, call: Call, reading: AnswerReading, tenant: str
 ) -> SamplingParams:
     """A call's parameters, with the form of its answer compiled as by ``compile_form``."""
-    params = call.params
     if call.calls is not None:
         return await _constrain_calls(model, call, call.calls, reading, tenant)
-    wanted = params.structured_outputs
+    params, wanted = call.params, call.params.structured_outputs
     if wanted is not None and reading.thought:  # the form begins behind the thought
         params = replace(params, structured_outputs=replace(wanted, thought=reading.thought))
     return await compile_form(model, params, tenant)

@@ -131,11 +131,7 @@ async def read_response(
 async def prepare_response(
     model: ServedModel, asked: ResponseCall, request_id: str, caller: Caller
 ) -> PreparedCall:
-    """What the engine is asked for a response.
-
-    Raises:
-        InvalidRequestError: As for a chat, with this API's names of fields.
-    """
+    """What the engine is asked for a response; it raises as ``read_response`` does."""
     with asked.names.applied():
         prepared = await prepare(model, asked.call, request_id, caller)
         if asked.call.params.logprobs is not None and prepared.reading.parses:
