@@ -1,0 +1,115 @@
+"""From a call's messages to its prompt: rendered by the chat template, encoded, made to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from twostroke.gateway.caller import Caller
+from twostroke.observability.tracing import names
+from twostroke.observability.tracing.trace import NOT_TRACED, Trace
+from twostroke.server.calls.assembly import assemble_prompt, counted_parts
+from twostroke.server.calls.call import Call
+from twostroke.server.generation.encoding import (
+    beside_loop,
+    check_length,
+    encode_pieces,
+    truncate_prompt,
+)
+from twostroke.server.state.served_model import ServedModel
+from twostroke.text.context_report import ContextReport
+from twostroke.text.json_values import is_large
+from twostroke.text.tokenizer import LONG_TEXT
+
+MANY_TEXTS = 256  # more texts of messages are rendered on a thread
+
+
+class Prompt(NamedTuple):
+    """Token ids, and how they were put together if documents or a budget came along."""
+
+    token_ids: list[int]
+    report: ContextReport | None = None
+
+
+async def make_prompt(model: ServedModel, call: Call, request_id: str, caller: Caller) -> Prompt:
+    """The prompt of a call; it raises what ``prepare`` does."""
+    trace = caller.trace
+    if call.context is not None:
+        prompt = Prompt(*await assemble_prompt(model, call, call.context, request_id, caller))
+        # Its tokens were counted on the way: there is no stage of their own.
+        trace.stage(names.CONTEXT, None if prompt.report is None else counted_parts(prompt.report))
+        trace.event(names.TOKENISED, {names.NUM_TOKENS: len(prompt.token_ids)})
+        return prompt
+    tokens = await encode_messages(
+        model,
+        call.messages,
+        call.rendering,
+        add_special_tokens=call.add_special_tokens,
+        must_fit=call.truncate_to is None,
+        trace=trace,
+    )
+    kept = truncate_prompt(tokens, call.truncate_to, model.client.info, call.params)
+    if len(kept) < len(tokens):
+        trace.event(names.TRUNCATED, {names.NUM_TOKENS: len(tokens) - len(kept)})
+    return Prompt(kept)
+
+
+async def encode_messages(
+    model: ServedModel,
+    messages: Sequence[Mapping[str, Any]],
+    rendering: Mapping[str, Any],
+    *,
+    add_special_tokens: bool = False,
+    must_fit: bool = False,
+    trace: Trace = NOT_TRACED,
+) -> list[int]:
+    """The token ids of a conversation.
+
+    Args:
+        messages, rendering: See ``Call``.
+        must_fit: See ``encode_pieces``.
+    """
+    length = sum(map(_num_chars, messages))
+    check_length(model, length, "messages")
+
+    def render() -> list[str]:
+        return model.chat_encoder.pieces(messages, **rendering)
+
+    num_texts = sum(len(_texts(message)) + 1 for message in messages)
+    large = length > LONG_TEXT or num_texts > MANY_TEXTS or is_large(rendering)
+    pieces = await beside_loop(render, slow=large or model.slow_template)
+    trace.stage(names.CONTEXT, _message_parts(messages) if trace.is_recorded else None)
+    tokens = await encode_pieces(
+        model, pieces, add_special_tokens=add_special_tokens, must_fit=must_fit
+    )
+    trace.stage(names.TOKENISE, {names.NUM_TOKENS: len(tokens)})
+    return tokens
+
+
+def _texts(message: Mapping[str, Any]) -> list[str]:
+    content = message["content"]
+    return [content] if isinstance(content, str) else [part["text"] for part in content]
+
+
+def _num_chars(message: Mapping[str, Any]) -> int:
+    """Characters that a message can bring into the prompt."""
+    functions = [call["function"] for call in message.get("tool_calls", ())]
+    called = sum(len(each["name"]) + len(each["arguments"]) for each in functions)
+    thought = len(message.get("reasoning_content", ""))
+    return sum(map(len, _texts(message))) + called + thought
+
+
+def _message_parts(messages: Sequence[Mapping[str, Any]]) -> dict[str, str | int]:
+    """Characters of the system prompt, the history and the last message, for the call's trace.
+
+    Counting their tokens would encode each text twice.
+    """
+    users = [i for i, message in enumerate(messages) if message["role"] == "user"]
+    last = users[-1] if users else len(messages) - 1
+    counts = {"system": 0, "history": 0, "message": 0}
+    for i, message in enumerate(messages):
+        is_system = message["role"] in ("system", "developer") and i < last
+        part = "system" if is_system else "history" if i < last else "message"
+        counts[part] += _num_chars(message)
+    named = {names.CONTEXT_PARTS[part]: count for part, count in counts.items()}
+    return {names.CONTEXT_UNIT: "characters", **named}

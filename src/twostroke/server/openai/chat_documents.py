@@ -1,0 +1,100 @@
+"""The documents and the budget of a chat, checked and given their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from twostroke.core.errors import InvalidRequestError
+from twostroke.server.calls.call import Context
+from twostroke.server.generation.encoding import MAX_CONTEXT_CHARS
+from twostroke.server.http.body_fields import check_unicode
+from twostroke.server.openai.chat_messages import num_chars
+from twostroke.server.openai.chat_request import (
+    ChatCompletionRequest,
+    ContextFields,
+    DocumentFields,
+)
+from twostroke.server.openai.ranking.document_ranking import choose_ranking
+from twostroke.server.state.served_model import ServedModel
+from twostroke.text.documents import Document
+
+
+def chat_context(model: ServedModel, body: ChatCompletionRequest) -> Context | None:
+    """How a chat's prompt is put together; ``None``: as it is.
+
+    Raises:
+        InvalidRequestError: What is given cannot be put together, or not be ranked.
+    """
+    if not body.documents and body.context is None:
+        return None
+    _check_fields(body)
+    fields = body.context or ContextFields.model_validate({})
+    return Context(
+        rank=choose_ranking(model, fields.ranker),
+        documents=_identified(body.documents or []),
+        options=fields.options(),
+        max_tokens=fields.max_tokens,
+    )
+
+
+def _check_fields(body: ChatCompletionRequest) -> None:
+    """Refuse what cannot be put together."""
+    documents = body.documents or []
+    if body.truncate_prompt_tokens is not None:
+        message = "truncate_prompt_tokens cuts blindly and excludes documents and context"
+        raise InvalidRequestError(
+            message, param="truncate_prompt_tokens", hint="use context.max_tokens"
+        )
+    if body.add_special_tokens:
+        message = "add_special_tokens is not supported together with documents or context"
+        raise InvalidRequestError(
+            message, param="add_special_tokens", hint="leave it out; templates write BOS"
+        )
+    for i, document in enumerate(documents):
+        check_unicode(f"documents[{i}].text", [document.text])
+        check_unicode(f"documents[{i}].title", [document.title or ""])
+        check_unicode(f"documents[{i}].id", [str(document.id)])
+        if (document.score is None) != (documents[0].score is None):
+            missing = i if document.score is None else 0
+            message = f"documents[{missing}].score is missing, while other documents have one"
+            raise InvalidRequestError(
+                message, param=f"documents[{missing}].score", hint="score all or none"
+            )
+    size = num_chars(body.messages) + sum(
+        len(document.text) + len(document.title or "") for document in documents
+    )
+    if size > MAX_CONTEXT_CHARS:
+        message = (
+            f"messages and documents hold {size} characters, at most {MAX_CONTEXT_CHARS} are"
+            " put together"
+        )
+        raise InvalidRequestError(
+            message, param="documents" if documents else "messages", hint="send fewer"
+        )
+
+
+def _identified(documents: Sequence[DocumentFields]) -> list[Document]:
+    """Documents with ids: as given, else their place from 1, or the next number that is free.
+
+    Raises:
+        InvalidRequestError: Two were given the same id.
+    """
+    ids: set[str] = set()
+    for i, document in enumerate(documents):
+        if document.id is not None and str(document.id) in ids:
+            message = f"documents[{i}].id is that of another document: {document.id!r}"
+            raise InvalidRequestError(
+                message, param=f"documents[{i}].id", hint="give each its own, or leave it out"
+            )
+        ids |= set() if document.id is None else {str(document.id)}
+    identified = []
+    for i, document in enumerate(documents):
+        name = document.id
+        if name is None:
+            name = next(number for number in map(str, count(i + 1)) if number not in ids)
+        ids.add(str(name))
+        identified.append(
+            Document(text=document.text, id=str(name), title=document.title, score=document.score)
+        )
+    return identified
