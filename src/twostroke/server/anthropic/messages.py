@@ -13,6 +13,7 @@ from twostroke.server.anthropic.documented import ANTHROPIC_ERRORS, stream_respo
 from twostroke.server.anthropic.message_answer import Message, MessageResponseFormat, TokensCount
 from twostroke.server.anthropic.message_call import message_call
 from twostroke.server.anthropic.message_request import CountTokensRequest, MessageRequest
+from twostroke.server.anthropic.names import NAMES
 from twostroke.server.anthropic.turns import read_turns
 from twostroke.server.anthropic_shape import anthropic_request_id
 from twostroke.server.calls.prepare import fit_answer, prepare
@@ -85,15 +86,16 @@ async def _begin(
         prepared.reading.make_parts(),
         fills_context=(asked.params.max_tokens or 0) < most,
     )
-    generation = Generation(
-        model,
-        caller,
-        message_id,
-        [asked],
-        ignored=call.ignored,
-        streamed=bool(body.stream),
-        prompt_only=body.max_tokens == 0,
-    )
+    with NAMES.applied():
+        generation = Generation(
+            model,
+            caller,
+            message_id,
+            [asked],
+            ignored=call.ignored,
+            streamed=bool(body.stream),
+            prompt_only=body.max_tokens == 0,
+        )
     return generation, answer
 
 

@@ -13,7 +13,8 @@ from twostroke.core.errors import InvalidRequestError
 from twostroke.server.anthropic.block_fields import BlockFields, MessageFields, text_block
 from twostroke.server.anthropic.message_request import PromptFields
 from twostroke.server.anthropic.source_fields import texts_of
-from twostroke.server.generation.encoding import beside_loop
+from twostroke.server.calls.prompt import num_chars
+from twostroke.server.generation.encoding import beside_loop, check_length
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.openai.chat_messages import turn_options
 from twostroke.server.openai.template_variables import THINKING_VARIABLES
@@ -46,6 +47,7 @@ async def read_turns(
 
     Raises:
         InvalidRequestError: A text is not Unicode, or the last message cannot be continued.
+        RequestTooLargeError: They are longer than any prompt.
     """
     variables, ignored = _template_variables(model, body)
     slow = sum(map(_size, body.messages)) > LONG_TEXT
@@ -57,6 +59,11 @@ async def read_turns(
             param=f"messages[{len(body.messages) - 1}].content",
             hint="append a user message with the tool's result",
         )
+    check_length(model, sum(map(num_chars, turns)), "messages")
+    for turn in turns:
+        if turn["role"] != "assistant":  # templates know no thoughts and calls of others
+            turn.pop("reasoning_content", None)
+            turn.pop("tool_calls", None)
     functions = template_tools(tools.values()) if tools else None
     rendering = {**turn_options(None, continued), **variables, "tools": functions}
     return MessageTurns(turns, rendering, body.dropped_fields() + unread + ignored)
@@ -116,11 +123,9 @@ def _turns_of(
                 result = _turn("tool", block.result_texts())
                 yield result | _given(name=called, tool_call_id=block.tool_use_id)
     if texts or thoughts or calls or not num_results:
-        turn = _turn(role, texts)
-        if role == "assistant":
-            thought = "".join(thoughts)
-            turn |= _given(reasoning_content=thought or None, tool_calls=calls or None)
-        yield turn
+        thought = "".join(thoughts)
+        shown = _given(reasoning_content=thought or None, tool_calls=calls or None)
+        yield _turn(role, texts) | shown
 
 
 def _turn(role: str, texts: Sequence[str]) -> dict[str, Any]:

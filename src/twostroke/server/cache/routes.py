@@ -26,7 +26,7 @@ from twostroke.server.http.api_document import ERROR_RESPONSES, Responses, answe
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
-from twostroke.server.openai.chat_messages import template_messages, turn_options
+from twostroke.server.openai.chat_messages import bounded_messages, turn_options
 from twostroke.server.state.served_model import ServedModel
 from twostroke.server.state.server_state import ServerState
 
@@ -137,7 +137,7 @@ async def _tokens_of(model: ServedModel, body: PinRequest) -> list[int]:
     if body.tokens is not None:
         check_tokens(model, body.tokens, "tokens")
         return body.tokens
-    messages = await asyncio.to_thread(template_messages, body.messages or [])
+    messages = await asyncio.to_thread(bounded_messages, model, body.messages or [])
     return await encode_messages(model, messages, turn_options(False, None), must_fit=True)
 
 

@@ -22,7 +22,7 @@ async def assemble_prompt(
     context stays free for the answer where that is possible.
 
     Raises:
-        RequestTooLargeError: What must not be cut does not fit, or the answer alone leaves no room.
+        RequestTooLargeError: What must not be cut does not fit.
         TwostrokeError: The ranking by the model that the request names failed.
     """
     max_total, hard_limit, soft_limit = _limits(model, context, call.params.max_tokens)
@@ -59,14 +59,6 @@ def _limits(model: ServedModel, context: Context, max_tokens: int | None) -> tup
     info = model.client.info
     # A KV cache that holds less than the model's context bounds a request, too.
     max_total = info.longest_request
-    if max_tokens is not None and max_tokens >= max_total:
-        raise RequestTooLargeError(
-            context_overflow(max_total, f"max_tokens is {max_tokens}"),
-            needed=max_tokens + 1,
-            available=max_total,
-            param="max_tokens",
-            hint=f"ask for fewer than {max_total}; the answer may also be shorter than that",
-        )
     hard_limit = max_total - (max_tokens or 1)
     soft_limit = hard_limit if max_tokens is not None else max_total - max_total // 4
     if context.max_tokens is not None:

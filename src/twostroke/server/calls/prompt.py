@@ -12,7 +12,6 @@ from twostroke.server.calls.assembly import assemble_prompt, counted_parts
 from twostroke.server.calls.call import Call
 from twostroke.server.generation.encoding import (
     beside_loop,
-    check_length,
     encode_pieces,
     truncate_prompt,
 )
@@ -69,8 +68,7 @@ async def encode_messages(
         messages, rendering: See ``Call``.
         must_fit: See ``encode_pieces``.
     """
-    length = sum(map(_num_chars, messages))
-    check_length(model, length, "messages")
+    length = sum(map(num_chars, messages))
 
     def render() -> list[str]:
         return model.chat_encoder.pieces(messages, **rendering)
@@ -91,7 +89,7 @@ def _texts(message: Mapping[str, Any]) -> list[str]:
     return [content] if isinstance(content, str) else [part["text"] for part in content]
 
 
-def _num_chars(message: Mapping[str, Any]) -> int:
+def num_chars(message: Mapping[str, Any]) -> int:
     """Characters that a message can bring into the prompt."""
     functions = [call["function"] for call in message.get("tool_calls", ())]
     called = sum(len(each["name"]) + len(each["arguments"]) for each in functions)
@@ -110,6 +108,6 @@ def _message_parts(messages: Sequence[Mapping[str, Any]]) -> dict[str, str | int
     for i, message in enumerate(messages):
         is_system = message["role"] in ("system", "developer") and i < last
         part = "system" if is_system else "history" if i < last else "message"
-        counts[part] += _num_chars(message)
+        counts[part] += num_chars(message)
     named = {names.CONTEXT_PARTS[part]: count for part, count in counts.items()}
     return {names.CONTEXT_UNIT: "characters", **named}

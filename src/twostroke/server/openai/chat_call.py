@@ -9,8 +9,12 @@ from functools import partial
 from twostroke.server.calls.call import Call, CallableTools
 from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.openai.answer_form import CLOSING_SWITCH, form_names
-from twostroke.server.openai.chat_documents import chat_context
-from twostroke.server.openai.chat_messages import template_messages, turn_options
+from twostroke.server.openai.chat_documents import chat_context, chosen_ranking
+from twostroke.server.openai.chat_messages import (
+    bounded_messages,
+    template_messages,
+    turn_options,
+)
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.openai.template_variables import template_variables
 from twostroke.server.openai.tools.request_tools import (
@@ -38,11 +42,16 @@ def _read(model: ServedModel, body: ChatCompletionRequest) -> Call:
     if params.thinking_token_budget is not None and model.reasoning_parser is None:
         params = replace(params, thinking_token_budget=None)
         ignored.append("thinking_token_budget")
-    context = chat_context(model, body)
-    tools = body.offered_tools()
+    tools, context = body.offered_tools(), None
+    if body.is_assembled:
+        rank = chosen_ranking(model, body, params.max_tokens)
+        messages = template_messages(body.messages)
+        context = chat_context(body, rank)
+    else:
+        messages = bounded_messages(model, body.messages)
     turn = turn_options(body.add_generation_prompt, body.continue_final_message)
     return Call(
-        messages=template_messages(body.messages),
+        messages=messages,
         rendering={**turn, **variables, "tools": template_tools(tools.values()) or None},
         params=params,
         calls=_callable_tools(body, tools) if tools else None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from twostroke.core.errors import InvalidRequestError
-from twostroke.server.calls.call import Context
+from twostroke.core.errors import InvalidRequestError, RequestTooLargeError, context_overflow
+from twostroke.server.calls.call import Context, Rank
 from twostroke.server.generation.encoding import MAX_CONTEXT_CHARS
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.openai.chat_messages import num_chars
@@ -20,18 +20,41 @@ from twostroke.server.state.served_model import ServedModel
 from twostroke.text.documents import Document
 
 
-def chat_context(model: ServedModel, body: ChatCompletionRequest) -> Context | None:
-    """How a chat's prompt is put together; ``None``: as it is.
+def chosen_ranking(
+    model: ServedModel, body: ChatCompletionRequest, max_tokens: int | None
+) -> Rank | None:
+    """What ranks a chat's documents, once it is known that a prompt can be put together.
+
+    Args:
+        max_tokens: Of the answer.
 
     Raises:
-        InvalidRequestError: What is given cannot be put together, or not be ranked.
+        InvalidRequestError: It cannot, or a model is to rank, and there is none.
+        RequestTooLargeError: The answer alone leaves no room for a prompt.
     """
-    if not body.documents and body.context is None:
-        return None
     _check_fields(body)
+    ranking = choose_ranking(model, None if body.context is None else body.context.ranker)
+    max_total = model.client.info.longest_request
+    if max_tokens is not None and max_tokens >= max_total:
+        raise RequestTooLargeError(
+            context_overflow(max_total, f"max_tokens is {max_tokens}"),
+            needed=max_tokens + 1,
+            available=max_total,
+            param="max_tokens",
+            hint=f"ask for fewer than {max_total}; the answer may also be shorter than that",
+        )
+    return ranking
+
+
+def chat_context(body: ChatCompletionRequest, rank: Rank | None) -> Context:
+    """How a chat's prompt is put together.
+
+    Raises:
+        InvalidRequestError: Two documents have one id.
+    """
     fields = body.context or ContextFields.model_validate({})
     return Context(
-        rank=choose_ranking(model, fields.ranker),
+        rank=rank,
         documents=_identified(body.documents or []),
         options=fields.options(),
         max_tokens=fields.max_tokens,

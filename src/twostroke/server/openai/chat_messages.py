@@ -9,10 +9,12 @@ from annotated_types import MaxLen, MinLen
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from twostroke.server.generation.encoding import check_length
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
 from twostroke.server.http.validation_errors import explained
 from twostroke.server.openai.field_limits import MAX_MESSAGE_PARTS, MAX_MESSAGES, OpenAIFields
 from twostroke.server.openai.tools.custom_tools import CalledCustomFields
+from twostroke.server.state.served_model import ServedModel
 from twostroke.text.template_roles import ROLE_PATTERN
 
 # OpenAI's, which is also what keeps a template's role markers out of names.
@@ -170,6 +172,15 @@ Messages = Annotated[
 def num_chars(messages: Sequence[ChatMessage]) -> int:
     """Characters of all contents together."""
     return sum(message.num_chars() for message in messages)
+
+
+def bounded_messages(model: ServedModel, messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """``template_messages``; too long ones are refused before the work.
+
+    What templates do not show counts, too, such as the thoughts of a user.
+    """
+    check_length(model, num_chars(messages), "messages")
+    return template_messages(messages)
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

@@ -182,6 +182,11 @@ class ChatCompletionRequest(GenerationFields):
         return {i: tool for i, tool in tools if names is None or tool.function.name in names}
 
     @property
+    def is_assembled(self) -> bool:
+        """Whether its prompt is put together so that it fits."""
+        return bool(self.documents) or self.context is not None
+
+    @property
     def custom_names(self) -> frozenset[str]:
         """Names of the custom tools."""
         return frozenset(tool.function.name for tool in self.tools or () if tool.custom is not None)

@@ -24,7 +24,7 @@ from twostroke.server.http.json_response import json_response
 from twostroke.server.openai.chat_messages import (
     ChatMessage,
     Messages,
-    template_messages,
+    bounded_messages,
     turn_options,
 )
 from twostroke.server.openai.field_limits import PromptTokens, RequestFields
@@ -211,7 +211,7 @@ async def _encode(
     turn = turn_options(body.add_generation_prompt, body.continue_final_message)
     return await encode_messages(
         model,
-        await asyncio.to_thread(template_messages, messages),
+        await asyncio.to_thread(bounded_messages, model, messages),
         {**turn, **variables},
         add_special_tokens=bool(body.add_special_tokens),
     )
