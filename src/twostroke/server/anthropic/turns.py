@@ -13,7 +13,7 @@ from twostroke.core.errors import InvalidRequestError
 from twostroke.server.anthropic.block_fields import BlockFields, MessageFields, text_block
 from twostroke.server.anthropic.message_request import PromptFields
 from twostroke.server.anthropic.source_fields import texts_of
-from twostroke.server.calls.prompt import num_chars
+from twostroke.server.calls.prompt import message_length
 from twostroke.server.generation.encoding import beside_loop, check_length
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.openai.chat_messages import turn_options
@@ -59,7 +59,7 @@ async def read_turns(
             param=f"messages[{len(body.messages) - 1}].content",
             hint="append a user message with the tool's result",
         )
-    check_length(model, sum(map(num_chars, turns)), "messages")
+    check_length(model, sum(map(message_length, turns)), "messages")
     for turn in turns:
         if turn["role"] != "assistant":  # templates know no thoughts and calls of others
             turn.pop("reasoning_content", None)
