@@ -13,7 +13,7 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.server.generation.encoding import MAX_CONTEXT_CHARS
 from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
-from twostroke.server.openai.chat_messages import ContentPart, Messages
+from twostroke.server.openai.chat_messages import ContentPart, Messages, num_chars
 from twostroke.server.openai.field_limits import MAX_DOCUMENTS, MAX_MESSAGE_PARTS, OpenAIFields
 from twostroke.server.openai.generation_fields import GenerationFields
 from twostroke.server.openai.tools.request_tools import (
@@ -26,6 +26,7 @@ from twostroke.server.openai.tools.request_tools import (
 from twostroke.text.context_material import ContextOptions, DocumentOrder
 from twostroke.text.context_report import Strategy
 from twostroke.text.json_values import is_large
+from twostroke.text.tokenizer import LONG_TEXT
 
 
 class DocumentFields(OpenAIFields):
@@ -197,7 +198,8 @@ class ChatCompletionRequest(GenerationFields):
         functions = [tool.function for tool in self.tools or ()]
         texts = [(function.description, function.parameters) for function in functions]
         said = [message.texts() for message in self.messages]
-        return bool(self.documents) or is_large([texts, said, self.chat_template_kwargs])
+        is_long = num_chars(self.messages) > LONG_TEXT  # calls and thoughts, too
+        return is_long or bool(self.documents) or is_large([texts, said, self.chat_template_kwargs])
 
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of a chat; without ``max_tokens`` the answer may fill the context."""
