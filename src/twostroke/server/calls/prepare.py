@@ -35,7 +35,6 @@ async def prepare(model: ServedModel, call: Call, request_id: str, caller: Calle
     prompt = await make_prompt(model, call, request_id, caller)
     schemas = None if call.calls is None else call.calls.schemas
     reading = AnswerReading(model, schemas, prompt.token_ids, call.max_calls)
-    call = replace(call, params=reading.with_markers(call.params))
     with call.form_names.applied():
         params = await constrain_answer(model, call, reading, caller.tenant)
     request = GenerationRequest(
@@ -45,16 +44,16 @@ async def prepare(model: ServedModel, call: Call, request_id: str, caller: Calle
         priority=call.priority,
         cache_salt=call.cache_salt,
         labels=call.labels,
-        prediction_token_ids=await _encode_prediction(model, call.prediction),
+        prediction_token_ids=await _encode_prediction(model, call) if call.prediction else [],
         ttft_target=call.ttft_target,
     )
     return PreparedCall(request, prompt, reading)
 
 
-async def _encode_prediction(model: ServedModel, text: str) -> list[int]:
+async def _encode_prediction(model: ServedModel, call: Call) -> list[int]:
     """The token ids of the expected answer; no more are kept than an answer can have."""
-    check_length(model, len(text), "prediction")
-    tokens = await encode_text(model, text, add_special_tokens=False)
+    check_length(model, len(call.prediction), "prediction")
+    tokens = await encode_text(model, call.prediction, add_special_tokens=False)
     return tokens[: model.client.info.max_model_len]
 
 

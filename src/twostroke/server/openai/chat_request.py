@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MaxLen
@@ -192,7 +193,7 @@ class ChatCompletionRequest(GenerationFields):
         """Names of the custom tools."""
         return frozenset(tool.function.name for tool in self.tools or () if tool.custom is not None)
 
-    @property
+    @cached_property
     def is_large(self) -> bool:
         """Whether it takes long to look through."""
         functions = [tool.function for tool in self.tools or ()]
