@@ -115,7 +115,7 @@ def test_its_documents_are_ranked_by_the_function_that_it_brings() -> None:
     assert text_of(call).index("fox") < text_of(call).index("dog")
 
 
-def test_an_answer_may_fill_the_context_behind_its_prompt() -> None:
+def test_an_answer_may_fill_the_context_after_its_prompt() -> None:
     model = ServedModel(chatting().loaded_model(), ("m",))
     params = SamplingParams(max_tokens=None)
     request = GenerationRequest(request_id="r", prompt_token_ids=[1] * 2990, params=params)

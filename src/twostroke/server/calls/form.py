@@ -26,7 +26,7 @@ async def constrain_answer(
         return await _constrain_calls(model, call, call.calls, reading, tenant)
     params = reading.with_markers(call.params)
     wanted = params.structured_outputs
-    if wanted is not None and reading.thought:  # the form begins behind the thought
+    if wanted is not None and reading.thought:  # the form begins after the thought
         params = replace(params, structured_outputs=replace(wanted, thought=reading.thought))
     return await compile_form(model, params, tenant)
 
@@ -54,7 +54,7 @@ async def _constrain_calls(
     """Parameters with the form of an answer that may call tools.
 
     An answer that must call is constrained from its beginning, any other once the model has opened
-    a call. An answer with a form of its own is either calls or of that form. All begins behind the
+    a call. An answer with a form of its own is either calls or of that form. All begins after the
     thought, where the model has one.
     """
     family, must_call = model.tool_family, calls.must_call

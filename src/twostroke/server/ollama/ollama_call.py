@@ -73,7 +73,7 @@ async def ollama_call(
     messages: Sequence[OllamaMessageFields],
     context: Sequence[int],
 ) -> OllamaCall:
-    """The call for a conversation behind ``context``, by way of the chat that asks for the same.
+    """The call for a conversation after ``context``, by way of the chat that asks for the same.
 
     Raises:
         InvalidRequestError: A field is malformed, or the model does not think.

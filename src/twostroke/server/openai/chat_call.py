@@ -9,7 +9,7 @@ from functools import partial
 from twostroke.server.calls.call import Call, CallableTools
 from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.openai.answer_form import CLOSING_SWITCH, form_names
-from twostroke.server.openai.chat_documents import chat_context, chosen_ranking
+from twostroke.server.openai.chat_documents import chat_context, context_ranking
 from twostroke.server.openai.chat_messages import (
     bounded_messages,
     template_messages,
@@ -44,7 +44,7 @@ def _read(model: ServedModel, body: ChatCompletionRequest) -> Call:
         ignored.append("thinking_token_budget")
     tools, context = body.offered_tools(), None
     if body.is_assembled:
-        rank = chosen_ranking(model, body, params.max_tokens)
+        rank = context_ranking(model, body, params.max_tokens)
         messages = template_messages(body.messages)
         context = chat_context(body, rank)
     else:

@@ -20,7 +20,7 @@ from twostroke.server.state.served_model import ServedModel
 from twostroke.text.documents import Document
 
 
-def chosen_ranking(
+def context_ranking(
     model: ServedModel, body: ChatCompletionRequest, max_tokens: int | None
 ) -> Rank | None:
     """What ranks a chat's documents, once it is known that a prompt can be put together.
