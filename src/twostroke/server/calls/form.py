@@ -18,14 +18,10 @@ from twostroke.server.state.served_model import ServedModel
 async def constrain_answer(
     model: ServedModel, call: Call, reading: AnswerReading, tenant: str
 ) -> SamplingParams:
-    """A call's parameters, as ``reading`` needs them, with the form of its answer compiled.
-
-    It raises what ``compile_form`` does.
-    """
+    """A call's parameters, with the form of its answer compiled as by ``compile_form``."""
     if call.calls is not None:
         return await _constrain_calls(model, call, call.calls, reading, tenant)
-    params = reading.with_markers(call.params)
-    wanted = params.structured_outputs
+    params, wanted = call.params, call.params.structured_outputs
     if wanted is not None and reading.thought:  # the form begins after the thought
         params = replace(params, structured_outputs=replace(wanted, thought=reading.thought))
     return await compile_form(model, params, tenant)
@@ -57,8 +53,7 @@ async def _constrain_calls(
     a call. An answer with a form of its own is either calls or of that form. All begins after the
     thought, where the model has one.
     """
-    family, must_call = model.tool_family, calls.must_call
-    params = reading.with_markers(call.params)
+    family, must_call, params = model.tool_family, calls.must_call, call.params
     assert family is not None  # AnswerReading refuses tools without one
     answer = None if must_call else params.structured_outputs
     strict = any(tool.strict for tool in calls.allowed)

@@ -35,6 +35,7 @@ async def prepare(model: ServedModel, call: Call, request_id: str, caller: Calle
     prompt = await make_prompt(model, call, request_id, caller)
     schemas = None if call.calls is None else call.calls.schemas
     reading = AnswerReading(model, schemas, prompt.token_ids, call.max_calls)
+    call = replace(call, params=reading.with_markers(call.params))
     with call.form_names.applied():
         params = await constrain_answer(model, call, reading, caller.tenant)
     request = GenerationRequest(
