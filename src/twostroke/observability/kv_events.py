@@ -109,7 +109,6 @@ class KVEventLog:
                 token_ids=request.token_ids[place * size : (place + len(keys)) * size],
                 block_size=size,
                 medium=self._medium,
-                lora_name=request.spec.adapter_id or None,
             )
         )
 

@@ -252,7 +252,7 @@ class Scheduler:
                 promised, yielded = self.batch.num_promised(), True
                 prefix = self._find_room(request, promised, plan, boosted)
             if not yielded and self.tiers.begin_load(request, prefix, plan):
-                self.waiting.set_aside(request, RequestStatus.LOADING)
+                self.waiting.set_aside(request)
                 continue
             self._admit(self.policy.pop(), prefix, plan)
             promised += self.kv.num_blocks_missing(request)
