@@ -68,7 +68,7 @@ ENGINE = "0"  # vLLM's number of the data-parallel rank: here there is one
 class EngineMetrics:
     """All metrics of one engine, in a registry of its own: two engines in a process do not meet.
 
-    An observer of the engine; ``render`` may run on any thread.
+    An observer of the engine, whose thread calls everything.
 
     Attributes:
         stats: The scheduler's state after the latest step, arrival or abort.
