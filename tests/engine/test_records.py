@@ -27,7 +27,7 @@ from twostroke.observability.metrics import EngineMetrics
 from twostroke.observability.recorder import Recorder
 from twostroke.observability.targets.observer import TargetObserver
 
-READS = ((Recorder, "events"), (EngineMetrics, "render"), (TargetObserver, "report"))
+READS = ((Recorder, "events"), (EngineMetrics, "render_counts"), (TargetObserver, "report"))
 
 
 class GatedExecutor(FakeExecutor):
@@ -120,13 +120,15 @@ async def test_a_hung_engine_shows_what_it_sent_last(
     monkeypatch.setattr(records, "RECORDS_SECONDS", 1e9)
     with readers(monkeypatch) as read:
         for _ in range(3):
-            assert generated((await engine.records()).metrics) == num_tokens
+            metrics = (await engine.records()).metrics
+            assert generated(metrics) == num_tokens
+            assert b'num_requests_waiting{engine="0",model_name="pilot"} 1.0' in metrics
         assert engine.events() and not read
         executor.gate.set()
         assert await running == 1
         monkeypatch.setattr(engine._records.answers, "_seconds", 20.0)
         assert generated((await engine.records()).metrics) == num_tokens + 1
-    assert 1 <= [name for name, _ in read].count("render") <= 2
+    assert 1 <= [name for name, _ in read].count("render_counts") <= 2
 
 
 async def test_an_engine_that_has_ended_shows_its_last_records(engine: AsyncEngine) -> None:
@@ -139,11 +141,11 @@ async def test_an_engine_that_has_ended_shows_its_last_records(engine: AsyncEngi
 async def test_metrics_that_cannot_be_shown_end_no_engine(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: EngineMetrics) -> tuple[bytes, str]:
+    def broken(self: EngineMetrics) -> bytes:
         raise KeyError("bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(EngineMetrics, "render", broken)
+        patch.setattr(EngineMetrics, "render_counts", broken)
         with pytest.raises(EngineError, match="cannot be shown"):
             await engine.records()
     assert await answer(engine, "a") == 5

@@ -138,7 +138,8 @@ class EngineRecords(msgspec.Struct, frozen=True):
     """What the engine has counted of itself, at one moment.
 
     Attributes:
-        metrics: Prometheus exposition text of ``content_type``.
+        metrics: Prometheus exposition text of ``content_type``. The engine leaves gauges of the
+            load out: its client has the statistics of every report.
         targets: Those for every key once for each key that has sent a request.
     """
 

@@ -8,6 +8,7 @@ from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import EngineRecords
 from twostroke.observability.events import StepEvent
 from twostroke.observability.kv_events import KVEventBatch
+from twostroke.observability.metrics import CONTENT_TYPE
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +51,11 @@ class NewRecords:
         self._rendered_at = self._engine.clock()
         targets = self._engine.targets
         try:
-            metrics, content_type = self._engine.metrics.render()
+            counts = self._engine.metrics.render_counts()
             reports = [] if targets is None else targets.report()
         except MemoryError:
             raise
         except Exception:
             logger.exception("the engine's metrics cannot be shown")
             return None
-        return EngineRecords(metrics, content_type, reports)
+        return EngineRecords(counts, CONTENT_TYPE, reports)

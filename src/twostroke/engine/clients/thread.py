@@ -87,7 +87,9 @@ class AsyncEngine:
         self._intake, self._clock = engine.intake, engine.clock
         self.watched_targets = [] if engine.targets is None else engine.targets.watched
         self._records = KeptRecords(
-            engine.config.observability.step_events, publishes_kv=engine.cache.events is not None
+            engine.config.observability.step_events,
+            engine.metrics.labels,
+            publishes_kv=engine.cache.events is not None,
         )
         self._queue_limit = QueueLimit(max_queued_requests)
         self._target_limit = TargetLimit(
@@ -162,7 +164,7 @@ class AsyncEngine:
 
     async def records(self) -> EngineRecords:
         if not self._thread.is_alive():
-            return self._records.latest
+            return self._records.latest()
         self._use_loop(asyncio.get_running_loop())
         return await self._records.ask(lambda n: self._inbox.put(TakeRecords(n)))
 
