@@ -104,7 +104,7 @@ class Reason(str, Enum):
     ``POLICY``: there was room, but the policy keeps it from the request: a boosted tenant goes
     first (policy ``fair``), or the step preempts, and then it admits no request.
     ``TPOT_TARGET``: the step's budget is spent, which is smaller for ``--tpot-target``.
-    ``LOADING`` and ``HELD_FOR_TRANSFER``: see ``RequestStatus``.
+    ``LOADING``: see ``RequestStatus``.
     """
 
     TOKEN_BUDGET = "token_budget"
@@ -116,7 +116,6 @@ class Reason(str, Enum):
     BATCH_RUNNING = "batch_running"
     SHARES_PROMPT = "shares_prompt"
     LOADING = "loading"
-    HELD_FOR_TRANSFER = "held_for_transfer"
     PREEMPTED = "preempted"
 
 

@@ -41,8 +41,7 @@ class CacheAdmin:
     """Carries orders out between two steps. The engine's thread calls everything.
 
     Attributes:
-        events: What the cache stores and removes, if that is published; reading it is safe on any
-            thread.
+        events: What the cache stores and removes, if that is published.
     """
 
     def __init__(

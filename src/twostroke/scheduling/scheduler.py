@@ -242,7 +242,7 @@ class Scheduler:
                     plan.decisions.append(self.waiting.held_by(entry.obstacle))
                 return
             if not displaces and self.tiers.begin_load(request, entry.prefix, plan):
-                self.waiting.set_aside(request, RequestStatus.LOADING)
+                self.waiting.set_aside(request)
             else:
                 self._admit(self.policy.pop(), entry.prefix, plan)
                 promised += self.kv.num_blocks_missing(request)

@@ -56,15 +56,14 @@ class WaitingRequests:
         for request in self._samples.pop(leader.request_id, ()):
             self._queue.push(request)
 
-    def set_aside(self, request: Request, status: RequestStatus) -> None:
-        """Let it wait outside the queue: ``LOADING``, or ``HELD`` for a transfer.
+    def set_aside(self, request: Request) -> None:
+        """Let it wait outside the queue while its prefix is loaded.
 
         It holds no blocks meanwhile, and ``resume`` queues it again.
         """
         assert request.status is RequestStatus.WAITING
-        assert status in (RequestStatus.LOADING, RequestStatus.HELD)
         self.remove(request)
-        request.status = status
+        request.status = RequestStatus.LOADING
         self._aside[request.request_id] = request
 
     @property
@@ -90,12 +89,4 @@ class WaitingRequests:
             Decision(samples[0].request_id, Reason.SHARES_PROMPT, leader_id, len(samples) - 1)
             for leader_id, samples in self._samples.items()
         ]
-        return shares + [
-            Decision(
-                request.request_id,
-                Reason.LOADING
-                if request.status is RequestStatus.LOADING
-                else Reason.HELD_FOR_TRANSFER,
-            )
-            for request in self._aside.values()
-        ]
+        return shares + [Decision(request_id, Reason.LOADING) for request_id in self._aside]
