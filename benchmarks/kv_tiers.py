@@ -80,11 +80,11 @@ def overload(model: str, *, rounds: int = 3, scale: int = 1, out: Path | None = 
                         cpu_seconds[mode].append(round(time.process_time() - cpu, 3))
                         seconds[mode].append(took)
                         answers.add(hash((number, answer)))
-                        moved = engine.scheduler.tiers.counts
+                        moved = engine.scheduler.tiers.stats()
                         counts[mode] = {
                             "preemptions": engine.scheduler.batch.num_preemptions,
-                            "swapped_out": moved.swapped_out,
-                            "swapped_in": moved.swapped_in,
+                            "swapped_out": 0 if moved is None else moved.swapped_out,
+                            "swapped_in": 0 if moved is None else moved.swapped_in,
                         }
                     _say(f"{name}, {mode}: {took:.2f} s {counts[mode]}")
             figures[name] = {
@@ -178,12 +178,12 @@ def conversations(
                 began = time.perf_counter()
                 ttfts = _converse(engine, count, turns, at_once)
                 seconds = time.perf_counter() - began
-                moved = engine.scheduler.tiers.counts
+                moved = engine.scheduler.tiers.stats()
                 figures[name] = {
                     "seconds": round(seconds, 2),
                     "requests_per_second": round(count * turns / seconds, 2),
                     "median_ttft_by_turn": [round(statistics.median(t), 4) for t in ttfts],
-                    "blocks_loaded": dict(moved.loaded),
+                    "blocks_loaded": {} if moved is None else moved.loaded_blocks,
                 }
             _say(f"{name} the disk: {figures[name]}")
         record.update(

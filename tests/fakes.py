@@ -14,7 +14,7 @@ from twostroke.core.step import NO_SLOT, ScheduledRequest, StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kv_cache.connector import KVConnector
 from twostroke.kv_tiers.transfers import Transfers
-from twostroke.runtime.request_states import RequestStates
+from twostroke.runtime.live_requests import LiveRequests
 from twostroke.sampling.request_state import RequestState
 
 VOCAB = 50
@@ -81,7 +81,7 @@ class FakeExecutor:
         )
         self.slots = [EMPTY] * (num_blocks * block_size)
         self.tables: dict[str, list[int]] = {}
-        self.requests = RequestStates()
+        self.requests = LiveRequests()
         self.num_drafts = num_drafts
         self.num_accepted = 0
         self.fail_on: set[str] = set()

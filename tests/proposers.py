@@ -36,12 +36,12 @@ class ScriptedProposer:
         self.live |= plan.new_requests.keys()
 
     def propose(self, step: FinishedPass) -> dict[str, list[int]]:
-        assert {state.request_id for state in step.states} <= self.live
+        assert {state.request_id for state in step.requests} <= self.live
         drafts = {}
         for request, tokens, most, place in step.continuations():
             share = step.plan.scheduled[request.request_id]
-            assert step.states[place] is request and share.max_new_drafts == most
-            num_output = request.num_output_tokens + len(tokens)
+            assert step.requests[place] is request and share.max_new_drafts == most
+            num_output = request.num_answer_tokens + len(tokens)
             guesses = self._answers[request.request_id][num_output : num_output + most]
             guesses += [0] * (most - len(guesses))
             drafts[request.request_id] = [self._guess(token) for token in guesses]

@@ -123,10 +123,10 @@ class StepDriver:
         with torch.inference_mode():
             executor.requests.update(plan)
             executor.inputs.release(plan.released)
-            executor.kv.states.update(plan)
+            executor.kv.recurrent.update(plan)
             batch = executor.inputs.build(plan, executor.requests)
             attention = executor.backend.prepare(batch.attention)
-            states = executor.kv.states.of_step(batch.shares, batch.query_start)
+            states = executor.kv.recurrent.of_step(batch.shares, batch.query_start)
             hidden = executor.model.forward(
                 batch.token_ids, batch.positions, attention, rows, states
             )

@@ -14,7 +14,7 @@ from twostroke.batch.lines import (
     BatchError,
     BatchOutput,
     BatchResponse,
-    Call,
+    GoodLine,
     index_lines,
     parse_line,
 )
@@ -28,9 +28,9 @@ GOOD: dict[str, Any] = {
 }
 
 
-def call(**changes: Any) -> Call:
+def call(**changes: Any) -> GoodLine:
     line = parse_line(json.dumps({**GOOD, **changes}).encode(), 1)
-    assert isinstance(line, Call)
+    assert isinstance(line, GoodLine)
     return line
 
 
@@ -40,7 +40,7 @@ def test_the_body_goes_out_as_it_was_written() -> None:
         b' 1e0,"prompt":"x"}}',
         3,
     )
-    assert isinstance(line, Call)
+    assert isinstance(line, GoodLine)
     assert (line.number, line.custom_id, line.url) == (3, "a", "/v1/completions")
     assert line.body.strip() == b'{ "seed": 1e0,"prompt":"x"}'
 

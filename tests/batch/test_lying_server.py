@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from twostroke.batch import answers, runner
-from twostroke.batch.lines import Call, Line, parse_line
+from twostroke.batch.lines import GoodLine, Line, parse_line
 from twostroke.batch.results import ResultsFile
 from twostroke.batch.runner import BatchRunner, Totals, check_server, remote_client
 from twostroke.core.errors import ConfigError, EngineError
@@ -269,7 +269,7 @@ async def test_the_number_of_choices_is_what_was_asked_for(tmp_path: Path) -> No
     body = {"prompt": ["two choices each", "of two prompts"], "n": 2}
     fields = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
     asked = parse_line(json.dumps(fields).encode(), 1)
-    assert isinstance(asked, Call)
+    assert isinstance(asked, GoodLine)
     for choices, fault in ((texts, None), (texts[:3], "the answer has 3 choices instead of 4")):
         raw = json.dumps({**HONEST, "choices": choices}).encode()
         answer = answers.Answer(200, httpx.Headers(), raw)

@@ -69,7 +69,6 @@ def test_plan_and_result_cross_a_wire_unchanged() -> None:
             labels={"user": "u"},
             follows=True,
             num_following_samples=2,
-            adapter_id="adapter",
             prediction_token_ids=[8, 4],
             pooling=pooling,
             vector=Pooling(task="embed", kind="last"),

@@ -31,7 +31,7 @@ class TextExecutor(FakeExecutor):
         self.says = says
 
     def next_token(self, request: RequestState, token_ids: list[int]) -> int:
-        says, position = self.says[request.request_id], len(token_ids) - request.num_prompt_tokens
+        says, position = self.says[request.request_id], len(token_ids) - request.answer_start
         return says[position] if position < len(says) else 0
 
 

@@ -33,7 +33,6 @@ from twostroke.text.tokenizer import Tokenizer
         (call("x", [1] * 100, max_tokens=29), RequestTooLargeError, "max_tokens"),
         (call("x", stop_token_ids=[VOCAB]), InvalidRequestError, "stop_token_ids"),
         (call("x", detokenize=True), InvalidRequestError, "detokenize"),
-        (replace(call("x"), adapter_id="french"), InvalidRequestError, "adapter_id"),
     ],
 )
 def test_bad_requests_are_refused_before_anything_is_queued(

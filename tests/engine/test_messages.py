@@ -12,9 +12,11 @@ import pytest
 from tests import wire
 from tests.engine.calls import TOKENIZER, call
 from tests.fakes import FakeExecutor
+from tests.observability.test_recorder import event
 from twostroke.core.config import EngineConfig, ObservabilityConfig, SchedulerConfig
 from twostroke.core.errors import ErrorMessage, InvalidRequestError, ShuttingDownError
 from twostroke.core.generation_request import GenerationRequest
+from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
@@ -37,6 +39,7 @@ from twostroke.engine.messages import (
     Close,
     EngineEnded,
     EngineMessage,
+    EngineRecords,
     EngineReply,
     EngineStatus,
     ForgetRequest,
@@ -44,20 +47,29 @@ from twostroke.engine.messages import (
     LoadReport,
     ManageCache,
     NoteRefusal,
+    RecordsAnswer,
     SnapshotAnswer,
     StepReport,
+    TakeRecords,
     TakeSnapshot,
     make_requests,
 )
 from twostroke.kv_cache.prefix_mirror import IndexChanges
 from twostroke.kv_cache.prefix_survey import CachedPrefix
 from twostroke.observability.events import RefusedRequest, SchedulerStats, TierStats
+from twostroke.observability.kv_events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    KVEventBatch,
+)
 from twostroke.observability.snapshot import (
     BlockState,
     EngineSnapshot,
     PrefixChain,
     RequestSnapshot,
 )
+from twostroke.observability.targets.watch import TargetReport
 from twostroke.scheduling.admission.load_meter import Left
 from twostroke.scheduling.admission.prediction import EngineLoad
 from twostroke.timing.step_times import Prices
@@ -120,6 +132,22 @@ SNAPSHOT = EngineSnapshot(
         chains=[PrefixChain(request_id="a", tenant="t", keys=[b"key"], num_found=1)],
     ),
 )
+EVENT = event(3)
+TARGET = TargetReport(
+    target="ttft=p95:1",
+    name="ttft_p95",
+    metric="ttft",
+    percentile=95.0,
+    limit=1.0,
+    unit="s",
+    key="",
+    verdict="met",
+    total_observations=1.0,
+    total_misses=0.0,
+    windows=[],
+)
+BATCH = KVEventBatch(seq=0, ts=1.0, events=[BlockRemoved(block_hashes=["ab"], medium="CPU")])
+RECORDS = EngineRecords(b"metric 1", "text/plain", [TARGET])
 ADD = Intake(FakeExecutor().info, TOKENIZER, seed=1).prepare(
     call("a", bad_words=["no"], detokenize=True, logit_bias={3: 1.0}, stop=["x"]), 2.5
 )
@@ -133,6 +161,7 @@ MESSAGES: list[Any] = [
     ManageCache(2, PinPrefix([1, 2], "salt", 9.0, "t")),
     ManageCache(3, ClearCache()),
     TakeSnapshot(4, with_blocks=True),
+    TakeRecords(5),
     Close(),
 ]
 REPLIES: list[Any] = [
@@ -142,12 +171,17 @@ REPLIES: list[Any] = [
         [OUTPUT],
         {"t": 3},
         LoadReport(LOAD, [Left("a", 0.5, ran=True)], IndexChanges([b"x"], [b"y"], cleared=True)),
+        [EVENT],
+        [BATCH],
+        RECORDS,
     ),
     Forgotten("c"),
     CacheAnswer(1, REPORT),
     CacheAnswer(2, error=ERROR),
     SnapshotAnswer(4, SNAPSHOT),
     SnapshotAnswer(5, error=ERROR),
+    RecordsAnswer(6, RECORDS),
+    RecordsAnswer(7, error=ERROR),
     EngineEnded(ERROR),
 ]
 
@@ -170,7 +204,8 @@ def test_what_a_client_shows_of_its_engine_are_values() -> None:
     engine = AsyncEngine(LLMEngine(FakeExecutor(), config=config))
     try:
         shown = {n: p for n, p in vars(EngineClient).items() if isinstance(p, property)}
-        assert {"info", "status", "scheduler_config", "speculation"} == set(shown)
+        values = {"info", "status", "scheduler_config", "speculation", "watched_targets"}
+        assert values == set(shown)
         for name, each in shown.items():
             sent = wire.encode(getattr(engine, name))
             assert wire.encode(wire.decode(sent, get_type_hints(each.fget)["return"])) == sent
@@ -201,10 +236,12 @@ class ByteEngine(AsyncEngine):
 
 
 async def test_a_thread_is_spoken_to_as_another_process_would_be() -> None:
-    """Calls, orders, a snapshot and a failure, all by bytes; and refusals by copied values."""
+    """Calls, orders, records and a failure, all by bytes; and refusals by copied values."""
     scheduler = SchedulerConfig(max_num_seqs=2, admission="predicted")
     targets = ObservabilityConfig(target=("ttft=p95:100",))
-    config = EngineConfig(scheduler=scheduler, observability=targets)
+    config = EngineConfig(
+        scheduler=scheduler, observability=targets, tiers=KVTierConfig(kv_events=True)
+    )
     engine = ByteEngine(LLMEngine(FakeExecutor(), config=config))
     try:
         prompt = replace(call("a", n=2, max_tokens=5), prompt_token_ids=list(range(1, 20)))
@@ -214,7 +251,14 @@ async def test_a_thread_is_spoken_to_as_another_process_would_be() -> None:
         report = await engine.manage_cache(ShowCache())
         assert report.prefixes and engine.status.stats.cached_blocks
         assert engine._target_limit._num_cached(replace(prompt, request_id="b")) > 0
+        records = await engine.records()
+        assert b"vllm:generation_tokens_total" in records.metrics
+        assert [report.name for report in records.targets] == ["ttft_p95"]
+        assert engine.watched_targets == ["ttft=p95:100"]
+        assert sum(s.num_new_tokens for e in engine.events() for s in e.scheduled) == 10
+        assert isinstance(engine.kv_events()[0].events[0], BlockStored)
         await engine.manage_cache(ClearCache())
+        assert isinstance(engine.kv_events()[-1].events[-1], AllBlocksCleared)
         with pytest.raises(InvalidRequestError, match="too long"):
             await engine.manage_cache(PinPrefix([1] * 4000, "", 1.0))
     finally:

@@ -26,7 +26,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder: Path = tmp_path_factory.mktemp("keys")
     config = ObservabilityConfig(target=TARGETS)
     with tiny_engine(observability=config) as engine:
-        assert targets_summary(engine.targets().watched)[0].startswith(
+        assert targets_summary(engine.watched_targets)[0].startswith(
             "  targets    ttft=p95:60, tpot=p50:0.000001, errors=0.001"
         )
         with running_server(engine, gateway=gateway_with_keys(folder)) as url:

@@ -118,7 +118,7 @@ def test_tree_and_events_show_each_token_once() -> None:
     (prefix,) = survey.tree().prefixes
     assert prefix.tokens == 3 * BLOCK and not prefix.children
     log.flush()
-    stored = [event for batch in log.since(-1) for event in batch.events]
+    stored = [event for batch in log.kept.since(-1) for event in batch.events]
     assert [type(event) for event in stored] == [BlockStored] * 3
     hashes = [event.block_hashes[0] for event in stored if isinstance(event, BlockStored)]
     parents = [event.parent_block_hash for event in stored if isinstance(event, BlockStored)]
@@ -128,5 +128,7 @@ def test_tree_and_events_show_each_token_once() -> None:
     kv.free(request)
     compute(kv, make_request("b", 4 * BLOCK, first=50), chunk=BLOCK)
     log.flush()
-    removed = [e for batch in log.since(0) for e in batch.events if isinstance(e, BlockRemoved)]
+    removed = [
+        e for batch in log.kept.since(0) for e in batch.events if isinstance(e, BlockRemoved)
+    ]
     assert {each for event in removed for each in event.block_hashes} <= set(hashes)

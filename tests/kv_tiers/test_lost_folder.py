@@ -16,6 +16,7 @@ from tests.kv_tiers.test_disk import (
     files_of,
     key_of,
     load,
+    num_held,
     open_tier,
     opened,
     wait_for,
@@ -89,7 +90,7 @@ def test_a_folder_that_is_removed_is_made_again(
         written(tier)
     assert caplog.text.count("it has been made again") == 1
     assert set(tier.changes().removed) == {key_of(number) for number in range(3)}
-    assert tier.look_up([key_of(0)]) == 0 and tier.look_up([key_of(9)]) == 1
+    assert num_held(tier, [key_of(0)]) == 0 and num_held(tier, [key_of(9)]) == 1
     assert [block.data for block in load(tier, [key_of(0), key_of(9)])] == [None, block_of(9)]
     assert tier.save(key_of(0), block_of(0))  # it was computed again
     written(tier)
@@ -124,12 +125,12 @@ def test_a_folder_that_another_process_has_made_is_left_to_it(
             other.save(key_of(1), block_of(1))
             written(other)
             tier.save(key_of(2), block_of(2))
-            wait_for(lambda: tier.look_up([key_of(2)]) == 0)
+            wait_for(lambda: num_held(tier, [key_of(2)]) == 0)
             assert len(files_of(path)) == 1
         assert "in use by another process" in caplog.text
         tier.save(key_of(3), block_of(3))
         written(tier)
-        assert tier.look_up([key_of(1), key_of(3)]) == 2  # it is this one's again
+        assert num_held(tier, [key_of(1), key_of(3)]) == 2  # it is this one's again
 
 
 def test_a_folder_of_another_user_is_not_taken(

@@ -125,7 +125,7 @@ def test_host_memory_forgets_the_least_recently_used() -> None:
         assert tier.save(key, memoryview(key))
     tier.load("r", [b"a"])
     assert tier.save(b"c", memoryview(b"c"))
-    assert [tier.look_up([key]) for key in (b"a", b"b", b"c")] == [1, 0, 1]
+    assert set(tier._slots) == {b"a", b"c"}
     assert tier.changes() == TierChange("host", [b"a", b"c"], [b"b"])
     (block,) = tier.arrived(5)
     assert block.data is not None and bytes(block.data) == b"a"

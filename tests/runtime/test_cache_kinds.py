@@ -13,6 +13,7 @@ from tests.runtime.mixed_models import (
     LatentBranch,
     check_random_requests,
     engine_of,
+    hybrid_spec,
     mixed_spec,
     random_model,
 )
@@ -35,13 +36,25 @@ def model() -> Decoder:
     return random_model(mixed_spec())
 
 
-@pytest.mark.parametrize(
-    ("num_blocks", "num_slots", "caching"), [(250, 32, True), (250, 32, False), (62, 7, True)]
-)
+@pytest.fixture(scope="module")
+def hybrid() -> Decoder:
+    """Full attention and recurrent layers, all in one group."""
+    return random_model(hybrid_spec())
+
+
+@pytest.mark.parametrize("num_slots, caching", [(32, True), (32, False), (7, True)])
+@pytest.mark.parametrize("name, many_blocks, few_blocks", [("model", 250, 62), ("hybrid", 64, 12)])
 def test_every_output_equals_the_reference_without_a_cache(
-    model: Decoder, num_blocks: int, num_slots: int, caching: bool
+    name: str,
+    many_blocks: int,
+    few_blocks: int,
+    num_slots: int,
+    caching: bool,
+    request: pytest.FixtureRequest,
 ) -> None:
-    """Chunks, company, shared prefixes, turns, preemptions."""
+    """Chunks, company, shared prefixes, turns, preemptions, with slots to spare or not."""
+    model: Decoder = request.getfixturevalue(name)
+    num_blocks = many_blocks if num_slots > 7 else few_blocks
     engine = engine_of(
         model,
         num_blocks=num_blocks,
@@ -52,7 +65,7 @@ def test_every_output_equals_the_reference_without_a_cache(
     check_random_requests(engine, model, Random(num_slots + caching))
     if caching and num_slots > 7:
         assert engine.scheduler.kv.prefix_hits > 0
-    if num_blocks == 62:
+    if num_blocks == few_blocks:
         assert engine.scheduler.batch.num_preemptions > 0
 
 

@@ -7,14 +7,14 @@ import torch
 from tests.specs import resolved
 from twostroke.core.step import NewRequest, ScheduledRequest, StepPlan
 from twostroke.runtime.input_batch import Batch, InputBatch
-from twostroke.runtime.request_states import RequestStates
+from twostroke.runtime.live_requests import LiveRequests
 
 
 class Inputs:
     """An input batch and the request states beside it, as an executor keeps them."""
 
     def __init__(self, max_num_seqs: int = 2, max_blocks: int = 4) -> None:
-        self.states = RequestStates()
+        self.requests = LiveRequests()
         device = torch.device("cpu")
         self.batch = InputBatch(max_blocks, 4, device, num_rows=max_num_seqs)
 
@@ -24,8 +24,8 @@ class Inputs:
             plan.new_requests[request_id] = NewRequest(resolved(request_id, tokens))
         for share in shares:
             plan.add(share)
-        self.states.update(plan)
-        return self.batch.build(plan, self.states)
+        self.requests.update(plan)
+        return self.batch.build(plan, self.requests)
 
 
 def test_tokens_positions_and_slots() -> None:
@@ -57,7 +57,7 @@ def test_only_what_is_new_is_sent() -> None:
     assert batch.attention.block_table[0, :3].tolist() == [7, 8, 6]
     batch = inputs.build(ScheduledRequest("a", 10, 1, True, 3, 0, [], [44]))
     assert batch.attention.block_table[0, :3].tolist() == [7, 8, 6]
-    assert inputs.states["a"].token_ids == [*range(8), 42, 43, 44]
+    assert inputs.requests["a"].token_ids == [*range(8), 42, 43, 44]
 
 
 def test_drafts_are_computed_behind_the_known_tokens() -> None:
@@ -66,7 +66,7 @@ def test_drafts_are_computed_behind_the_known_tokens() -> None:
     batch = inputs.build(ScheduledRequest("a", 2, 3, True, 2, 0, [], [5], [8, 9]))
     assert batch.token_ids.tolist() == [5, 8, 9]
     assert batch.positions.tolist() == [2, 3, 4]
-    assert inputs.states["a"].token_ids == [1, 2, 5], "drafts are not known tokens"
+    assert inputs.requests["a"].token_ids == [1, 2, 5], "drafts are not known tokens"
 
 
 def test_rows_are_reused_and_tables_grow() -> None:

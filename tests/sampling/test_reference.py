@@ -22,8 +22,8 @@ def reference(logits: Tensor, request: RequestState) -> int:
         return sample_reference(
             logits,
             request.params,
-            request.token_ids[: request.num_prompt_tokens],
-            request.output_token_ids,
+            request.token_ids[: request.answer_start],
+            request.answer_token_ids,
             request.spec.seed,
             request.stop_token_ids,
             request.spec.bad_words_token_ids,

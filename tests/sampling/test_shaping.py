@@ -40,7 +40,7 @@ NEUTRAL = SamplingParams(max_tokens=None)
 def wanting(request: RequestState, top: int = 50) -> RequestState:
     """The request, asking for its distribution, with its output as the prompt's part of it."""
     params = replace(
-        request.params, distribution=top, answer_tokens_in_prompt=request.num_output_tokens
+        request.params, distribution=top, answer_tokens_in_prompt=request.num_answer_tokens
     )
     return replace(request, params=params)
 
@@ -68,8 +68,8 @@ def reference_weights(logits: Tensor, request: RequestState, upto: str) -> dict[
     on = {name: getattr(request.params, name) for name in names if name != "bad_words"}
     params = SamplingParams(**{"temperature": 1.0, "max_tokens": None, **on})
     words = request.spec.bad_words_token_ids if "bad_words" in names else ()
-    prompt = request.token_ids[: request.num_prompt_tokens]
-    output = request.output_token_ids
+    prompt = request.token_ids[: request.answer_start]
+    output = request.answer_token_ids
     scores = logits.clone()
     for token in masked_tokens(len(scores), params, output, request.stop_token_ids, words):
         scores[token] = -torch.inf

@@ -12,7 +12,7 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.kv_tier_config import PreemptionName
 from twostroke.core.output import RequestOutput
-from twostroke.core.request import Request, RequestStatus
+from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import Reason, StepPlan
 from twostroke.kv_cache.manager import KVCacheManager
@@ -107,19 +107,19 @@ class Harness:
             enable_prefix_caching=self.caching,
         )
         swaps = self.preemption == "swap"
-        tiers = TieredBlocks(self.kv, self.executor.info.tiers, always_load_swapped=swaps)
+        self.tiered = TieredBlocks(self.kv, self.executor.info.tiers, always_load_swapped=swaps)
         self.scheduler = Scheduler(
             self.config,
             self.kv,
             choose_policy(self.config) if self.policy is None else self.policy,
-            tiers=tiers,
-            preemption=choose_preemption(self.preemption, tiers),
+            tiers=self.tiered,
+            preemption=choose_preemption(self.preemption, self.tiered),
         )
         self.now = 0.0
         self.last: StepPlan = StepPlan(0, 0.0)
 
-    def set_aside(self, request_id: str, status: RequestStatus) -> None:
-        self.scheduler.waiting.set_aside(self.scheduler.requests[request_id], status)
+    def set_aside(self, request_id: str) -> None:
+        self.scheduler.waiting.set_aside(self.scheduler.requests[request_id])
 
     def step(self) -> list[RequestOutput]:
         self.last = self.scheduler.schedule(self.now)

@@ -11,7 +11,8 @@ from tests.scheduling.harness import make_request
 from twostroke.core.request import Request
 from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.scheduling.adaptive_depth import AdaptiveDepth
-from twostroke.scheduling.speculation import DraftDepth, FixedDepth
+from twostroke.scheduling.parts import DraftDepth
+from twostroke.scheduling.speculation import FixedDepth
 
 MOST = 8
 

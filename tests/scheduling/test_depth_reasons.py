@@ -9,7 +9,8 @@ from tests.scheduling.test_adaptive_depth import Machine
 from twostroke.core.request import Request
 from twostroke.core.step import DepthChange, DepthReason, StepPlan, StepResult
 from twostroke.scheduling.adaptive_depth import AdaptiveDepth
-from twostroke.scheduling.speculation import DraftDepth, FixedDepth
+from twostroke.scheduling.parts import DraftDepth
+from twostroke.scheduling.speculation import FixedDepth
 
 
 class Noted:

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import VOCAB
 from tests.scheduling.harness import BLOCK, Harness, expected_output, make_request
 from twostroke.core.config import SchedulerConfig
-from twostroke.core.request import FinishReason, RequestStatus
+from twostroke.core.request import FinishReason
 from twostroke.core.step import Reason, StepResult
 from twostroke.scheduling.speculation import FixedDepth
 
@@ -55,12 +55,12 @@ def test_a_loading_request_holds_up_no_other() -> None:
     harness = Harness(SchedulerConfig(max_num_seqs=1))
     for name in ("loading", "held", "other"):
         harness.scheduler.add(make_request(name, [1, 2, 3], 1))
-    harness.set_aside("loading", RequestStatus.LOADING)
-    harness.set_aside("held", RequestStatus.HELD)
+    harness.set_aside("loading")
+    harness.set_aside("held")
     harness.step()
     assert list(harness.last.scheduled) == ["other"]
     reasons = {d.request_id: d.reason for d in harness.last.decisions}
-    assert reasons == {"loading": Reason.LOADING, "held": Reason.HELD_FOR_TRANSFER}
+    assert reasons == {"loading": Reason.LOADING, "held": Reason.LOADING}
     plan = harness.scheduler.schedule(harness.now)
     assert not plan.scheduled
     harness.executor.execute(plan)
@@ -77,7 +77,7 @@ def test_a_load_that_fails_lets_its_request_compute() -> None:
     harness = Harness()
     request = make_request("a", [1, 2, 3], 3)
     harness.scheduler.add(request)
-    harness.set_aside("a", RequestStatus.LOADING)
+    harness.set_aside("a")
     plan = harness.scheduler.schedule(harness.now)
     harness.executor.execute(plan)
     harness.scheduler.update(plan, StepResult(failed_loads=["a", "unknown"]), harness.now)
@@ -177,7 +177,7 @@ def test_a_sample_that_resumes_still_waits_for_its_leaders_prompt() -> None:
     sample = make_request("b", list(range(10)), 2, leader=leader)
     harness.scheduler.add(leader)
     harness.scheduler.add(sample)
-    harness.set_aside("b", RequestStatus.LOADING)
+    harness.set_aside("b")
     harness.scheduler.waiting.resume("b")
     harness.step()
     assert Reason.SHARES_PROMPT in harness.reasons()

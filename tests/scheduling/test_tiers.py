@@ -52,7 +52,7 @@ class Tiers:
 def run(harness: Harness, limit: int = 3000) -> None:
     harness.run(limit)
     assert not harness.kv.loads
-    assert not harness.scheduler.tiers.has_work()
+    assert not harness.tiered.has_work()
 
 
 @settings(max_examples=120, deadline=None)
@@ -158,7 +158,7 @@ def test_an_evicted_prefix_comes_back_from_host_memory() -> None:
     run(harness)
     assert again.num_cached_tokens == 5 * BLOCK
     assert again.output_token_ids == expected_output(again, PROMPT)
-    assert harness.scheduler.tiers.counts.loaded["host"] == 5
+    assert harness.tiered.counts.loaded["host"] == 5
 
 
 def test_other_requests_run_while_one_loads() -> None:
@@ -191,7 +191,7 @@ def test_swap_saves_what_recomputation_computes_again(preemption: PreemptionName
         computed += harness.last.num_tokens
     assert harness.scheduler.batch.num_preemptions
     least = 2 * (4 * BLOCK + 3 * BLOCK - 1)
-    counts = harness.scheduler.tiers.counts
+    counts = harness.tiered.counts
     if preemption == "swap":
         assert counts.swapped_out == counts.swapped_in == harness.scheduler.batch.num_preemptions
         assert computed < least + harness.scheduler.batch.num_preemptions * BLOCK
@@ -207,7 +207,7 @@ def test_swap_space_is_bounded_and_given_back() -> None:
         harness.scheduler.add(make_request(name, [ord(name)] * (4 * BLOCK), 3 * BLOCK))
     run(harness)
     assert harness.scheduler.batch.num_preemptions
-    assert harness.scheduler.tiers.directory.num_blocks("swap") == 0
+    assert harness.tiered.directory.num_blocks("swap") == 0
     assert len(tiers.tiers["swap"]._free) == 2
 
 
@@ -252,7 +252,7 @@ def test_what_runs_while_the_cache_is_cleared_takes_no_place_in_it(groups: KVGro
     harness.kv.clear()
     harness.run()
     assert not harness.kv.pool.num_cached
-    assert not harness.scheduler.tiers.directory.num_blocks("host")
+    assert not harness.tiered.directory.num_blocks("host")
     harness.scheduler.add(make_request("b", list(range(20)), 1))
     harness.run()
     assert harness.kv.find_prefix(make_request("c", list(range(20)), 1)).num_tokens
@@ -262,7 +262,7 @@ def test_a_cleared_cache_empties_the_swap_space_too() -> None:
     harness = Harness(num_blocks=12, open_tiers=Tiers(swap=40), preemption="swap")
     for name in "ab":
         harness.scheduler.add(make_request(name, [ord(name)] * (4 * BLOCK), 3 * BLOCK))
-    directory = harness.scheduler.tiers.directory
+    directory = harness.tiered.directory
     for _ in range(100):
         if directory.num_blocks("swap"):
             break
@@ -284,7 +284,7 @@ def test_a_load_that_fails_is_tried_as_far_as_it_can_be() -> None:
     run(harness)
     assert again.num_cached_tokens == 3 * BLOCK
     assert again.output_token_ids == expected_output(again, PROMPT)
-    assert harness.scheduler.tiers.counts.failed_loads == 1
+    assert harness.tiered.counts.failed_loads == 1
 
 
 def test_what_may_be_wrong_is_dropped_from_tiers_too() -> None:
@@ -293,19 +293,20 @@ def test_what_may_be_wrong_is_dropped_from_tiers_too() -> None:
     harness.scheduler.add(request)
     for _ in range(3):
         harness.step()
-    directory = harness.scheduler.tiers.directory
+    directory = harness.tiered.directory
     assert directory.num_blocks("host") == 5
     harness.scheduler.finish("a", FinishReason.ERROR, 0.0, discard=True)
     run(harness)
     assert directory.num_blocks("host") == 0
     assert harness.executor.transfers is not None
-    assert harness.executor.transfers.tiers["host"].look_up(request.block_hashes) == 0
+    host = harness.executor.transfers.tiers["host"]
+    assert isinstance(host, MemoryTier) and not host._slots
 
 
 def test_nothing_is_loaded_that_is_computed_faster() -> None:
     """A slow tier is tried, measured, left alone, and tried again after a while."""
     harness = Harness(num_blocks=8, open_tiers=Tiers(host=40))
-    speeds = harness.scheduler.tiers.speeds
+    speeds = harness.tiered.speeds
     assert speeds.load_pays({"host": 5}, 5 * BLOCK)  # nothing is known
     speeds._token_seconds, speeds._load_seconds["host"] = 0.001, 0.0041
     refused = 0
@@ -317,13 +318,13 @@ def test_nothing_is_loaded_that_is_computed_faster() -> None:
 def test_the_swap_of_a_victim_is_a_matter_of_speed_under_auto() -> None:
     """Swapping costs more than computing: auto computes, without asking the tier."""
     harness = Harness(num_blocks=12, open_tiers=Tiers(swap=40), preemption="auto")
-    speeds = harness.scheduler.tiers.speeds
+    speeds = harness.tiered.speeds
     speeds._token_seconds, speeds._save_seconds = 1e-6, 10.0
     for name in "ab":
         harness.scheduler.add(make_request(name, [ord(name)] * (4 * BLOCK), 3 * BLOCK))
     run(harness)
     assert harness.scheduler.batch.num_preemptions
-    assert harness.scheduler.tiers.counts.swapped_out == 0
+    assert harness.tiered.counts.swapped_out == 0
 
 
 def test_a_result_may_name_requests_that_load_nothing() -> None:
@@ -356,4 +357,4 @@ def test_refused_saves_do_not_count_as_saved() -> None:
     harness = Harness(SchedulerConfig(), 20, open_tiers=open_tiers)
     harness.scheduler.add(make_request("a", list(range(3 * BLOCK + 1))))
     run(harness)
-    assert harness.scheduler.tiers.counts.saved == {"host": 4, "disk": 0}
+    assert harness.tiered.counts.saved == {"host": 4, "disk": 0}

@@ -27,11 +27,10 @@ from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.base import ChargedTokens
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.engine.messages import EngineStatus
+from twostroke.engine.messages import EngineRecords, EngineStatus
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
-from twostroke.observability.targets.watch import TargetsInForce
 from twostroke.text.tokenizer import Tokenizer
 
 TEMPLATE = """\
@@ -63,6 +62,7 @@ class ScriptedEngine:
     script: Script = field(default_factory=Script)
     scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
     speculation: Speculation | None = None
+    watched_targets: list[str] = field(default_factory=list)
     unhealthy: str | None = None
     submitted: list[GenerationRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
@@ -140,11 +140,8 @@ class ScriptedEngine:
     def unhealthy_reason(self) -> str | None:
         return self.unhealthy
 
-    def render_metrics(self) -> tuple[bytes, str]:
-        return b"vllm:num_requests_running 0\n", "text/plain; version=0.0.4"
-
-    def targets(self) -> TargetsInForce:
-        return TargetsInForce([], [])
+    async def records(self) -> EngineRecords:
+        return EngineRecords(b"vllm:num_requests_running 0\n", "text/plain; version=0.0.4")
 
     async def drain(self, timeout: float) -> None:
         self.drained_with = timeout

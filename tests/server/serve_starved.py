@@ -15,6 +15,7 @@ from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import EngineRecords
 from twostroke.server.options import ServerOptions
 from twostroke.server.process import run_server
 from twostroke.text.tokenizer import Tokenizer
@@ -45,9 +46,9 @@ class HungryEngine(AsyncEngine):
             use_up_memory()
         super()._deliver(outputs)
 
-    def render_metrics(self) -> tuple[bytes, str]:
+    async def records(self) -> EngineRecords:
         use_up_memory()
-        return super().render_metrics()
+        return await super().records()
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.text.tokenizer import Tokenizer
 from twostroke.tools.base import ToolFamily
+from twostroke.tools.reasoning import reasoning_of_template
 from twostroke.tools.registry import FAMILIES, FAMILY_OF_NAME, family_of_template
 from twostroke.tools.rules import Rules
 
@@ -78,3 +79,11 @@ def test_a_template_of_the_family_is_recognised(family: ToolFamily) -> None:
 )
 def test_the_more_special_family_is_recognised(marks: str, name: str) -> None:
     assert family_of_template(marks) is FAMILY_OF_NAME[name]
+
+
+def test_only_a_family_of_messages_has_thoughts() -> None:
+    """The form of thoughts is asked of the family, not known by which family it is."""
+    assert [family.name for family in FAMILIES if family.has_thoughts] == ["openai"]
+    for family in FAMILIES:
+        found = reasoning_of_template(family.marks[0])
+        assert (found == family.name) is family.has_thoughts

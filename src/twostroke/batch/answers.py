@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from twostroke.batch.expected import what_is_missing
-from twostroke.batch.lines import BatchError, BatchOutput, BatchResponse, Call
+from twostroke.batch.lines import BatchError, BatchOutput, BatchResponse, GoodLine
 
 # The longest answers have two million log-probabilities (the server's bound for one call).
 MAX_ANSWER_BYTES = 256 * 2**20
@@ -104,7 +104,7 @@ class AnswerReader:
         return b"".join(pieces)
 
 
-def output_line(line: Call, answer: Answer) -> tuple[BatchOutput, Any]:
+def output_line(line: GoodLine, answer: Answer) -> tuple[BatchOutput, Any]:
     """The output line of a response, and the response's JSON (``None`` if it is not JSON)."""
     try:
         body: Any = msgspec.json.decode(answer.body)
@@ -124,7 +124,7 @@ def output_line(line: Call, answer: Answer) -> tuple[BatchOutput, Any]:
     return BatchOutput(line.id, line.custom_id, response, error_or_none or None), body
 
 
-def failed_output(line: Call, code: str, message: str) -> BatchOutput:
+def failed_output(line: GoodLine, code: str, message: str) -> BatchOutput:
     """The output line of a request without a usable response."""
     return BatchOutput(line.id, line.custom_id, None, BatchError(code, message, line.number))
 

@@ -17,7 +17,7 @@ ID_PREFIX = "batch_req_"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class Call(NamedTuple):
+class GoodLine(NamedTuple):
     """A line that can be sent.
 
     Attributes:
@@ -43,7 +43,7 @@ class BadLine(NamedTuple):
     message: str
 
 
-Line = Call | BadLine
+Line = GoodLine | BadLine
 # What distinguishes a line: its custom_id, or its number if it has none.
 Key = str | int
 
@@ -132,7 +132,7 @@ def parse_line(raw: bytes, number: int) -> Line:
     url, body = values["url"], values["body"]
     canonical = msgspec.json.encode([url, body], order="sorted")
     request_id = ID_PREFIX + blake2b(canonical, digest_size=16).hexdigest()
-    return Call(number, custom_id, request_id, url, bytes(fields["body"]))
+    return GoodLine(number, custom_id, request_id, url, bytes(fields["body"]))
 
 
 def _find_error(values: dict[str, Any]) -> str | None:

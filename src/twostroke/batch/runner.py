@@ -21,7 +21,7 @@ from twostroke.batch.answers import (
     message_in,
     output_line,
 )
-from twostroke.batch.lines import BadLine, BatchError, BatchOutput, Call, Line
+from twostroke.batch.lines import BadLine, BatchError, BatchOutput, GoodLine, Line
 from twostroke.batch.results import ResultsFile
 from twostroke.core.errors import ConfigError, EngineError
 
@@ -193,7 +193,7 @@ class LineSender:
         except (httpx.RequestError, TimeoutError):
             return False
 
-    async def _make_output(self, line: Call, answer: Answer) -> BatchOutput:
+    async def _make_output(self, line: GoodLine, answer: Answer) -> BatchOutput:
         if len(answer.body) > LARGE_ANSWER:
             output, body = await asyncio.to_thread(output_line, line, answer)
         else:

@@ -27,7 +27,7 @@ def start_constraint(
             ends, vocab_size, alone=alone
         )
     if params.thinking_token_budget is not None:
-        prompt = new.token_ids[: new.num_prompt_tokens]
+        prompt = new.token_ids[: new.answer_start]
         constraint = ThoughtBudget(
             constraint,
             grammars.thought_marks(),

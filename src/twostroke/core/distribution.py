@@ -6,7 +6,7 @@ import msgspec
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """The distribution behind one filter.
+    """The distribution after one filter.
 
     Attributes:
         name: Of the parameter that changed it; ``model`` is the distribution before all filters.

@@ -30,7 +30,6 @@ class GenerationRequest:
             not parts of them.
         num_following_samples: Samples of the further prompts of its call, all of which the queue
             must take with it.
-        adapter_id: Which adapter's weights it runs with; empty for the model's own.
         prediction_token_ids: What the answer is expected to be: drafts come from it, where the
             engine speculates. A wrong one changes no answer.
         pooling: The vector that is wanted instead of tokens; see ``pooling_request``.
@@ -47,7 +46,6 @@ class GenerationRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     follows: bool = False
     num_following_samples: int = 0
-    adapter_id: str = ""
     prediction_token_ids: Sequence[int] = field(default_factory=list)
     pooling: PoolingParams | None = None
     ttft_target: float | None = None

@@ -17,7 +17,7 @@ class KVGroups:
     Attributes:
         windows: For each group, how many of the latest tokens its layers see; ``None`` is all.
             Groups that see all come first.
-        max_step_tokens: Most tokens of one request in a step: so many lie in the cache beside a
+        max_step_tokens: Most tokens of one request in a step: as many lie in the cache beside a
             window, while a chunk is computed. 0 is any number.
     """
 
@@ -52,7 +52,7 @@ class KVGroups:
         return self._blocks(num_tokens, num_tokens, block_size)
 
     def longest_request(self, num_blocks: int, block_size: int) -> int | None:
-        """Tokens of the longest request that so many blocks hold; ``None``: there is no longest."""
+        """Tokens of the longest request that ``num_blocks`` hold; ``None``: there is no longest."""
         if not self.has_windows:
             return num_blocks // self.count * block_size
         low, high = 0, (num_blocks + 1) * block_size  # a block too many, if anything grows

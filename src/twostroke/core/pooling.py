@@ -52,7 +52,7 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         task: ``embed``: the prompt's embedding. ``score``: one number, a ranking model's judgement
             of a pair of texts.
-        dimensions: Keep so many elements of an embedding, then normalise (Matryoshka embeddings,
+        dimensions: Elements of an embedding to keep, then normalise (Matryoshka embeddings,
             Kusupati et al. 2022); ``None`` keeps all.
         normalise: Whether an embedding has length 1; ``None``: as the model's makers chose.
         second_text_start: Position at which the second text of a pair begins, for models that mark

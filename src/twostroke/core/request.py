@@ -24,15 +24,13 @@ class FinishReason(str, Enum):
 
 
 class RequestStatus(Enum):
-    """Where a request is. ``LOADING`` and ``HELD`` requests wait outside the queue.
+    """Where a request is.
 
-    ``LOADING``: its prefix is being loaded from a slower tier. ``HELD``: its keys and values are
-    to be transferred from or to another engine.
+    ``LOADING``: it waits outside the queue while its prefix is loaded from a slower tier.
     """
 
     WAITING = "waiting"
     LOADING = "loading"
-    HELD = "held"
     RUNNING = "running"
     FINISHED = "finished"
 

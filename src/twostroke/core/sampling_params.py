@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.core.flags.declared import Must
+from twostroke.core.sampling_fields import (
+    SOME_TOKEN_IDS,
+    TOKEN_IDS,
+    biases,
+    check_declared,
+    number_above,
+    number_in,
+    require_field,
+    whole_from,
+    whole_number,
+    word_list,
+)
 from twostroke.core.structured_outputs import StructuredOutputsParams
 
 MAX_SEED = 2**64 - 1
@@ -18,6 +31,25 @@ LISTS = (
     "allowed_token_ids",
     "banned_token_ids",
     "logprob_token_ids",
+)
+# Checked first, in this order: of several faults, the message names the first.
+RANGES = (
+    "n",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "logprobs",
+    "prompt_logprobs",
+    "speculation",
+    "distribution",
+    "max_tokens",
+    "min_tokens",
+    "answer_tokens_in_prompt",
 )
 MAX_LOGPROBS = 20
 MAX_LOGPROB_TOKENS = 128
@@ -35,48 +67,10 @@ MAX_BAD_WORDS_LENGTH = (
     16_384  # characters of all together: they are encoded while the server waits, for 20 ms at most
 )
 
-
-def _require(condition: bool, param: str, value: object, allowed: str) -> None:
-    if not condition:
-        raise InvalidRequestError(f"{param} must be {allowed}, got {_short(value)}", param=param)
-
-
-def _short(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of thousands of digits
-        return "a huge number"
-    return text if len(text) <= 100 else text[:100] + "..."
-
-
-def _check_words(name: str, words: object, max_words: int) -> None:
-    allowed = (
-        f"at most {max_words} non-empty strings of at most {MAX_STOP_STRING_LENGTH} characters"
-    )
-    ok = isinstance(words, (list, tuple)) and len(words) <= max_words
-    _require(ok, name, words, allowed)
-    assert isinstance(words, (list, tuple))
-    for word in words:
-        ok = isinstance(word, str) and 0 < len(word) <= MAX_STOP_STRING_LENGTH
-        _require(ok, name, word, allowed)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    # Integers are left to the ranges: isfinite would overflow on large ones.
-    return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _is_token_list(value: object) -> bool:
-    if not isinstance(value, (list, tuple, frozenset, set)):
-        return False
-    # By types, of which there are few: a list may hold a whole vocabulary.
-    if not all(issubclass(kind, int) and kind is not bool for kind in set(map(type, value))):
-        return False
-    return not value or (min(value) >= 0 and max(value) < 2**31)
+FORM = Must(
+    "a StructuredOutputsParams, or a dict of its fields",
+    lambda form: isinstance(form, StructuredOutputsParams),
+)
 
 
 def _ascending(token_ids: Iterable[int]) -> bytearray:
@@ -121,7 +115,7 @@ class SamplingParams:
         prompt_logprobs: The same for each prompt token but the first.
         distribution: Say how the filters shape the distribution of the first token, with this many
             of the likeliest tokens (``core/distribution.py``).
-        answer_tokens_in_prompt: The prompt's last so many tokens are the answer's first ones:
+        answer_tokens_in_prompt: How many of the prompt's last tokens are the answer's first:
             penalties, bad words, ``min_tokens`` and the answer's form count them so, and the draws
             are those of an answer that goes on. Not with ``prompt_logprobs``.
         skip_special_tokens: Leave special tokens out of the text.
@@ -138,150 +132,93 @@ class SamplingParams:
         banned_int64: ``banned_token_ids`` likewise.
     """
 
-    n: int = 1
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    seed: int | None = None
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    stop: Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
+    n: Annotated[int, whole_from(1, MAX_SAMPLES)] = 1
+    temperature: Annotated[float, number_in(0, 100)] = 1.0
+    top_k: Annotated[int, whole_number("-1 or 0 (all), or a positive integer", -1)] = 0
+    top_p: Annotated[float, number_above(0, 1)] = 1.0
+    min_p: Annotated[float, number_in(0, 1)] = 0.0
+    repetition_penalty: Annotated[float, number_in(MIN_REPETITION_PENALTY, 100)] = 1.0
+    presence_penalty: Annotated[float, number_in(-2, 2)] = 0.0
+    frequency_penalty: Annotated[float, number_in(-2, 2)] = 0.0
+    logit_bias: Annotated[Mapping[int, float], biases(MAX_LOGIT_BIAS, 100)] = field(
+        default_factory=dict
+    )
+    seed: Annotated[int | None, whole_number("a 64-bit integer", -(2**63), MAX_SEED)] = None
+    max_tokens: Annotated[int | None, whole_number("a positive integer", 1)] = 16
+    min_tokens: Annotated[int, whole_number("0 or more", 0)] = 0
+    stop: Annotated[Sequence[str], word_list(MAX_STOP_STRINGS, MAX_STOP_STRING_LENGTH)] = ()
+    stop_token_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
     ignore_eos: bool = False
-    allowed_token_ids: Sequence[int] | None = None
-    banned_token_ids: Sequence[int] = ()
-    bad_words: Sequence[str] = ()
-    logprobs: int | None = None
-    logprob_token_ids: Sequence[int] = ()
-    prompt_logprobs: int | None = None
-    distribution: int | None = None
-    answer_tokens_in_prompt: int = 0
+    allowed_token_ids: Annotated[Sequence[int] | None, SOME_TOKEN_IDS] = None
+    banned_token_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
+    bad_words: Annotated[Sequence[str], word_list(MAX_BAD_WORDS, MAX_STOP_STRING_LENGTH)] = ()
+    logprobs: Annotated[int | None, whole_from(0, MAX_LOGPROBS)] = None
+    logprob_token_ids: Annotated[Sequence[int], TOKEN_IDS] = ()
+    prompt_logprobs: Annotated[int | None, whole_from(0, MAX_LOGPROBS)] = None
+    distribution: Annotated[int | None, whole_from(1, MAX_LISTED_TOKENS)] = None
+    answer_tokens_in_prompt: Annotated[int, whole_number("0 or more", 0)] = 0
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     detokenize: bool = True
-    speculation: int | None = None
-    structured_outputs: StructuredOutputsParams | None = None
-    thinking_token_budget: int | None = None
+    speculation: Annotated[int | None, whole_from(0, MAX_DRAFTS)] = None
+    structured_outputs: Annotated[StructuredOutputsParams | None, FORM] = None
+    thinking_token_budget: Annotated[int | None, whole_number("-1 (no bound), 0 or more", 0)] = None
     allowed_int64: bytearray | None = field(init=False, repr=False, compare=False)
     banned_int64: bytearray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._normalise()
+        check_declared(self, *RANGES)
+        if self.answer_tokens_in_prompt and self.prompt_logprobs is not None:
+            raise InvalidRequestError(
+                "prompt_logprobs cannot be had of a prompt that holds part of the answer",
+                param="prompt_logprobs",
+            )
+        check_declared(self, "thinking_token_budget")
+        # A distribution may be asked for of each token of an answer in turn.
+        if self.max_tokens is not None and self.distribution is None:
+            allowed = f"at most max_tokens ({self.max_tokens})"
+            require_field(
+                self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, allowed
+            )
+        self._check_words()
+        self._check_form()
+        self._check_tokens()
+        self._freeze()
+        check_declared(self, "logit_bias")
+
+    def _normalise(self) -> None:
+        """Let each way to write a value become one."""
         for name, default in (
             ("stop", ()),
             ("bad_words", ()),
             ("stop_token_ids", ()),
             ("banned_token_ids", ()),
             ("logprob_token_ids", ()),
+            ("logit_bias", {}),
         ):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
-        if self.logit_bias is None:
-            object.__setattr__(self, "logit_bias", {})
-        self._check_ranges()
-        self._check_lengths()
-        self._check_tokens()
-
-    def _check_ranges(self) -> None:
-        _require(
-            _is_int(self.n) and 1 <= self.n <= MAX_SAMPLES,
-            "n",
-            self.n,
-            f"an integer from 1 to {MAX_SAMPLES}",
-        )
-        ok = _is_number(self.temperature) and 0 <= self.temperature <= 100
-        _require(ok, "temperature", self.temperature, "in [0, 100]")
-        _require(
-            _is_int(self.top_k) and self.top_k >= -1,
-            "top_k",
-            self.top_k,
-            "-1 or 0 (all), or a positive integer",
-        )
-        _require(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "in (0, 1]")
-        _require(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", self.min_p, "in [0, 1]")
-        _require(
-            _is_number(self.repetition_penalty)
-            and MIN_REPETITION_PENALTY <= self.repetition_penalty <= 100,
-            "repetition_penalty",
-            self.repetition_penalty,
-            f"in [{MIN_REPETITION_PENALTY}, 100]",
-        )
-        for name in ("presence_penalty", "frequency_penalty"):
-            value = getattr(self, name)
-            _require(_is_number(value) and -2 <= value <= 2, name, value, "in [-2, 2]")
-        _require(
-            self.seed is None or (_is_int(self.seed) and -(2**63) <= self.seed <= MAX_SEED),
-            "seed",
-            self.seed,
-            "a 64-bit integer",
-        )
-        for name, most in (
-            ("logprobs", MAX_LOGPROBS),
-            ("prompt_logprobs", MAX_LOGPROBS),
-            ("speculation", MAX_DRAFTS),
-        ):
-            value = getattr(self, name)
-            ok = value is None or (_is_int(value) and 0 <= value <= most)
-            _require(ok, name, value, f"an integer from 0 to {most}")
-        listed = self.distribution
-        ok = listed is None or (_is_int(listed) and 1 <= listed <= MAX_LISTED_TOKENS)
-        _require(ok, "distribution", listed, f"an integer from 1 to {MAX_LISTED_TOKENS}")
-
-    def _check_lengths(self) -> None:
-        _require(
-            self.max_tokens is None or (_is_int(self.max_tokens) and self.max_tokens >= 1),
-            "max_tokens",
-            self.max_tokens,
-            "a positive integer",
-        )
-        _require(
-            _is_int(self.min_tokens) and self.min_tokens >= 0,
-            "min_tokens",
-            self.min_tokens,
-            "0 or more",
-        )
-        count = self.answer_tokens_in_prompt
-        _require(_is_int(count) and count >= 0, "answer_tokens_in_prompt", count, "0 or more")
-        if count and self.prompt_logprobs is not None:
-            raise InvalidRequestError(
-                "prompt_logprobs cannot be had of a prompt that holds part of the answer",
-                param="prompt_logprobs",
-            )
         if self.thinking_token_budget == -1:
             object.__setattr__(self, "thinking_token_budget", None)
-        budget = self.thinking_token_budget
-        ok = budget is None or (_is_int(budget) and budget >= 0)
-        _require(ok, "thinking_token_budget", budget, "-1 (no bound), 0 or more")
-        # A distribution may be asked for of each token of an answer in turn.
-        if self.max_tokens is not None and self.distribution is None:
-            allowed = f"at most max_tokens ({self.max_tokens})"
-            _require(self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, allowed)
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        if isinstance(self.bad_words, str):
-            object.__setattr__(self, "bad_words", (self.bad_words,))
-        for name, max_words in (("stop", MAX_STOP_STRINGS), ("bad_words", MAX_BAD_WORDS)):
-            _check_words(name, getattr(self, name), max_words)
+        for name in ("stop", "bad_words"):
+            if isinstance(word := getattr(self, name), str):
+                object.__setattr__(self, name, (word,))
+
+    def _check_words(self) -> None:
+        check_declared(self, "stop", "bad_words")
         length = sum(map(len, self.bad_words))
         allowed = f"at most {MAX_BAD_WORDS_LENGTH} characters together"
-        _require(length <= MAX_BAD_WORDS_LENGTH, "bad_words", length, allowed)
+        require_field(length <= MAX_BAD_WORDS_LENGTH, "bad_words", length, allowed)
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop strings need detokenize=True", param="stop")
-        self._check_form()
 
     def _check_form(self) -> None:
         form: object = self.structured_outputs
         if isinstance(form, dict) and set(form) <= set(StructuredOutputsParams.__slots__):
             form = StructuredOutputsParams(**form)
             object.__setattr__(self, "structured_outputs", form)
-        ok = form is None or isinstance(form, StructuredOutputsParams)
-        _require(
-            ok, "structured_outputs", form, "a StructuredOutputsParams, or a dict of its fields"
-        )
+        check_declared(self, "structured_outputs")
 
     def _check_tokens(self) -> None:
         listed = self.logprob_token_ids
@@ -294,31 +231,17 @@ class SamplingParams:
             raise InvalidRequestError(
                 "logprob_token_ids needs logprobs", param="logprob_token_ids", hint="ask for both"
             )
-        for name in ("stop_token_ids", "banned_token_ids", "logprob_token_ids"):
-            _require(
-                _is_token_list(getattr(self, name)),
-                name,
-                getattr(self, name),
-                "a list of token ids",
-            )
-        if self.allowed_token_ids is not None:
-            ok = _is_token_list(self.allowed_token_ids) and len(self.allowed_token_ids) > 0
-            _require(
-                ok, "allowed_token_ids", self.allowed_token_ids, "a non-empty list of token ids"
-            )
-        # The engine checks an object once, so what it was given must not change under it.
+        names = ("stop_token_ids", "banned_token_ids", "logprob_token_ids", "allowed_token_ids")
+        check_declared(self, *names)
+
+    def _freeze(self) -> None:
+        """Copy lists: the engine checks an object once, so what it was given must not change."""
         for name in LISTS:
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else tuple(value))
         allowed = None if self.allowed_token_ids is None else _ascending(self.allowed_token_ids)
         object.__setattr__(self, "allowed_int64", allowed)
         object.__setattr__(self, "banned_int64", _ascending(self.banned_token_ids))
-        biases = f"at most {MAX_LOGIT_BIAS} token ids with values in [-100, 100]"
-        ok = isinstance(self.logit_bias, Mapping) and len(self.logit_bias) <= MAX_LOGIT_BIAS
-        _require(ok, "logit_bias", self.logit_bias, biases)
-        for token, bias in self.logit_bias.items():
-            ok = _is_int(token) and token >= 0 and _is_number(bias) and -100 <= bias <= 100
-            _require(ok, "logit_bias", {token: bias}, biases)
 
     @property
     def edits_logits(self) -> bool:

@@ -47,8 +47,8 @@ class NewRequest(msgspec.Struct, frozen=True):
         return [*self.spec.prompt_token_ids, *self.output_token_ids]
 
     @property
-    def num_prompt_tokens(self) -> int:
-        """Without those of the prompt that belong to the answer: to an executor they are output."""
+    def answer_start(self) -> int:
+        """Where the answer begins in ``token_ids``; the prompt may have brought its beginning."""
         return len(self.spec.prompt_token_ids) - self.spec.params.answer_tokens_in_prompt
 
 
@@ -61,7 +61,7 @@ class StateChange(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         live: The request's slot: read before its tokens are computed, written after them.
         start: Where ``live`` is copied from first; ``NO_SLOT``: zeros. ``None`` but at first.
-        checkpoints: Copies to make: after so many tokens of the share, into which slot.
+        checkpoints: Copies to make: after how many tokens of the share, into which slot.
     """
 
     live: int
@@ -104,7 +104,7 @@ class Reason(str, Enum):
     ``POLICY``: there was room, but the policy keeps it from the request: a boosted tenant goes
     first (policy ``fair``), or the step preempts, and then it admits no request.
     ``TPOT_TARGET``: the step's budget is spent, which is smaller for ``--tpot-target``.
-    ``LOADING`` and ``HELD_FOR_TRANSFER``: see ``RequestStatus``.
+    ``LOADING``: see ``RequestStatus``.
     """
 
     TOKEN_BUDGET = "token_budget"
@@ -116,7 +116,6 @@ class Reason(str, Enum):
     BATCH_RUNNING = "batch_running"
     SHARES_PROMPT = "shares_prompt"
     LOADING = "loading"
-    HELD_FOR_TRANSFER = "held_for_transfer"
     PREEMPTED = "preempted"
 
 
@@ -140,7 +139,7 @@ class DepthReason(str, Enum):
     """Why a request gets as many drafts as it does.
 
     ``FIXED``: always as many. ``ASKED``: the request allows no more.
-    ``PAYS``: so many give the most tokens a second. ``DOES_NOT_PAY``: none do, and so none are made
+    ``PAYS``: this many give the most tokens a second. ``DOES_NOT_PAY``: none do, and none are made
     for a while. ``CANNOT_PAY``: none would, were all accepted.
     ``TRIAL``: a few, to see how they fare; ``AWAITED``: this step verifies what a trial gave.
     ``NO_BUDGET``: what drafts may lose is spent.

@@ -27,13 +27,13 @@ class StructuredOutputsParams:
         choice: Texts, of which the answer is one.
         grammar: A grammar in Lark's notation, or in GBNF (the notation with ``::=``).
         json_object: Any JSON object.
-        structural_tag: Free text with parts in a given form, each behind its trigger: an object, or
+        structural_tag: Free text with parts in a given form, each after its trigger: an object, or
             its text.
         tool_calls: A request's tools and how they are to be called, as the server writes it
             (``constraints/tool_answers.py``).
         thought: Whether a thought in tags may come before the form, or is open where it begins; or
             thoughts and the answer are messages in channels.
-        disable_any_whitespace: JSON on one line: a space behind each comma and colon, no other.
+        disable_any_whitespace: JSON on one line: a space after each comma and colon, no other.
         disable_additional_properties: Objects that say nothing of further properties have none.
         whitespace_pattern: Where JSON may have white space, at most what this expression matches.
         scope: Compiled grammars are shared only between equal scopes; a server gives each key its

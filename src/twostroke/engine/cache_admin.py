@@ -14,10 +14,11 @@ from twostroke.engine.cache_orders import (
     TierReport,
 )
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.prefix_book import MEMORY, OpenSurvey, PrefixBook
 from twostroke.kv_cache.prefix_survey import PrefixSurvey
+from twostroke.kv_cache.tier_directory import TierDirectory
 from twostroke.observability.kv_events import KVEventLog
-from twostroke.scheduling.scheduler import Scheduler
 
 # Blocks copied at once: some 3 ms, in which no step runs.
 SURVEY_PIECE = 1000
@@ -40,19 +41,19 @@ class CacheAdmin:
     """Carries orders out between two steps. The engine's thread calls everything.
 
     Attributes:
-        events: What the cache stores and removes, if that is published; reading it is safe on any
-            thread.
+        events: What the cache stores and removes, if that is published.
     """
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        kv: KVCacheManager,
+        directory: TierDirectory,
         info: ExecutorInfo,
         clock: Callable[[], float],
         *,
         publishes: bool = False,
     ) -> None:
-        self._kv, self._directory = scheduler.kv, scheduler.tiers.directory
+        self._kv, self._directory = kv, directory
         self._info, self._clock = info, clock
         self._book = PrefixBook(
             self._kv.pool, self._directory, info.block_size, info.kv_groups.count

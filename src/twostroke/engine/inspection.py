@@ -23,8 +23,8 @@ from twostroke.scheduling.scheduler import Scheduler
 NUM_REMEMBERED = 512
 # Blocks of theirs whose contents are remembered, about 20 MB: long prompts push older ones out.
 MAX_KEYS = 2**17
-# Of the queue, which may be long, a snapshot looks at the first so many, and copies so many of each
-# tenant: it is made between two steps, which wait for it.
+# Of the queue, which may be long, a snapshot looks at the first requests, and copies some of each
+# tenant's: it is made between two steps, which wait for it.
 MAX_LOOKED_AT, MAX_WAITING = 8192, 256
 
 

@@ -87,10 +87,6 @@ class Intake:
             raise InvalidRequestError(
                 "this engine has no tokenizer; set detokenize=False", param="detokenize"
             )
-        if call.adapter_id:
-            raise InvalidRequestError(
-                f"there is no adapter {call.adapter_id!r}", param="adapter_id", hint="leave it out"
-            )
         checked = self._check(params)
         # Drawn even if the request is then refused: what others draw does not depend on the cache.
         seed = self._next_seed() if params.seed is None else params.seed % 2**64

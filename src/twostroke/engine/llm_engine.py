@@ -53,7 +53,7 @@ class LLMEngine:
         tokenizer: Makes text of tokens; without one, requests must set ``detokenize=False``.
         clock: Seconds, never falling; a virtual clock under simulation.
         served_model_name: The model's name in metrics; by default as in the configuration.
-        observers: More of them, behind text, metrics and recorder.
+        observers: More of them, after text, metrics and recorder.
         profiler: Divides the time of a step into components; see ``Engine``.
         grammars: Shared with an executor in this process; made of the tokenizer by default.
         take_calls: Gives a recording the calls over HTTP; see ``Recorder``.
@@ -92,7 +92,8 @@ class LLMEngine:
         self.metrics.observe_startup(info.load_seconds)
         self.metrics.describe_cache(info.num_blocks, info.block_size, config.cache, info.kv_groups)
         publishes = config.tiers.kv_events
-        self.cache = CacheAdmin(self.scheduler, info, clock, publishes=publishes)
+        directory = made.tiers.directory
+        self.cache = CacheAdmin(self.scheduler.kv, directory, info, clock, publishes=publishes)
         self.waiting_samples = WaitingSamples()
         self.ended_requests = EndedRequests(info.block_size, info.kv_groups.count)
         own = (self.waiting_samples, self.metrics, self.recorder, self.ended_requests)

@@ -29,11 +29,14 @@ from twostroke.engine.messages import (
     LoadReport,
     ManageCache,
     NoteRefusal,
+    RecordsAnswer,
     SnapshotAnswer,
     StepReport,
+    TakeRecords,
     TakeSnapshot,
     make_requests,
 )
+from twostroke.engine.records import NewRecords
 from twostroke.kv_cache.prefix_mirror import IndexLog
 
 logger = logging.getLogger(__name__)
@@ -60,6 +63,8 @@ class MessageLoop:
         self._inbox = inbox
         self._send = send
         self._surveys = CacheSurveys(engine.cache)
+        self._records = NewRecords(engine)
+        self._asked_records: list[int] = []  # one rendering answers all
         self._index_log = IndexLog()
         if engine.meter is not None:
             engine.scheduler.kv.watch(self._index_log)
@@ -73,7 +78,7 @@ class MessageLoop:
         try:
             while self._turn():
                 pass
-            self._send(self.report(self.engine.close()))
+            self._send(self.report(self.engine.close(), with_records=True))
         except MemoryError:
             self._error = ErrorMessage.of(EngineDeadError("the engine ran out of memory"))
             raise
@@ -85,14 +90,20 @@ class MessageLoop:
             self._send(EngineEnded(self._error or CLOSED))
 
     def report(
-        self, outputs: Sequence[RequestOutput] = (), busy_since: float | None = None
+        self,
+        outputs: Sequence[RequestOutput] = (),
+        busy_since: float | None = None,
+        *,
+        with_records: bool = False,
     ) -> StepReport:
         """The engine as it is now, and what has changed since the last report."""
         if self._error is None and self.engine.dead is not None:
             self._error = ErrorMessage.of(self.engine.dead)
         status = EngineStatus(self.engine.last_stats, self._error, busy_since)
         num_left = self.engine.waiting_samples.take()
-        return StepReport(status, list(outputs), num_left, self._load())
+        events, kv_events = self._records.events(), self._records.kv_events()
+        records = self._records.take() if with_records else None
+        return StepReport(status, list(outputs), num_left, self._load(), events, kv_events, records)
 
     def _turn(self) -> bool:
         """Take what came in, run one step, send what came out. ``False`` when it is time to end."""
@@ -100,14 +111,15 @@ class MessageLoop:
         try:
             go_on = self._take_inbox(outputs)
             if go_on and self.engine.has_work():
-                self._send(self.report(busy_since=self.engine.clock()))
+                due = self._records.are_due()
+                self._send(self.report(busy_since=self.engine.clock(), with_records=due))
                 outputs += self.engine.step()
         except MemoryError:
             raise
         except Exception as cause:  # a bug in the engine itself: end all requests rather than hang
             logger.exception("the engine failed")
             error = _failed(cause)
-            self._send(self.report(outputs + self.engine.die(error)))
+            self._send(self.report(outputs + self.engine.die(error), with_records=True))
             # The last outputs of some may have been lost with the step.
             self._send(EngineEnded(ErrorMessage.of(error)))
             return True
@@ -139,8 +151,11 @@ class MessageLoop:
                     self._manage(message.number, message.order)
                 case TakeSnapshot():
                     self._send(self._snapshot(message))
+                case TakeRecords():
+                    self._asked_records.append(message.number)
                 case Close():
                     return False
+        self._answer_records()
         return True
 
     def _add(self, message: AddRequest) -> list[RequestOutput]:
@@ -162,7 +177,9 @@ class MessageLoop:
             if isinstance(order, ShowCache):
                 self._surveys.ask(number, order)
             else:
-                self._send(CacheAnswer(number, self.engine.cache.carry_out(order)))
+                report = self.engine.cache.carry_out(order)
+                self._send(self.report())  # its KV events come first
+                self._send(CacheAnswer(number, report))
         except TwostrokeError as error:
             self._send(CacheAnswer(number, error=ErrorMessage.of(error)))
 
@@ -196,6 +213,17 @@ class MessageLoop:
             logger.exception("the engine's state cannot be copied")
             error = EngineError("the engine's state cannot be copied", hint="see the log")
             return SnapshotAnswer(message.number, error=ErrorMessage.of(error))
+
+    def _answer_records(self) -> None:
+        if not self._asked_records:
+            return
+        numbers, self._asked_records = self._asked_records, []
+        records, error = self._records.take(), None
+        if records is None:
+            failed = EngineError("the engine's metrics cannot be shown", hint="see the log")
+            error = ErrorMessage.of(failed)
+        for number in numbers:
+            self._send(RecordsAnswer(number, records, error))
 
     def _load(self) -> LoadReport | None:
         """What early refusal needs to know, if there is any."""

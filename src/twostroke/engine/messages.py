@@ -18,8 +18,10 @@ from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.kv_cache.prefix_mirror import IndexChanges
-from twostroke.observability.events import RefusedRequest, SchedulerStats
+from twostroke.observability.events import RefusedRequest, SchedulerStats, StepEvent
+from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
+from twostroke.observability.targets.watch import TargetReport
 from twostroke.sampling.random import derive_seed
 from twostroke.scheduling.admission.load_meter import Left
 from twostroke.scheduling.admission.prediction import EngineLoad
@@ -80,12 +82,25 @@ class TakeSnapshot(msgspec.Struct, frozen=True, tag=True):
     with_blocks: bool = False
 
 
+class TakeRecords(msgspec.Struct, frozen=True, tag=True):
+    """Say how metrics and targets stand. The answer carries the same ``number``."""
+
+    number: int
+
+
 class Close(msgspec.Struct, frozen=True, tag=True):
     """End what runs, and the engine."""
 
 
 EngineMessage = (
-    AddRequest | AbortRequest | ForgetRequest | NoteRefusal | ManageCache | TakeSnapshot | Close
+    AddRequest
+    | AbortRequest
+    | ForgetRequest
+    | NoteRefusal
+    | ManageCache
+    | TakeSnapshot
+    | TakeRecords
+    | Close
 )
 
 
@@ -119,18 +134,37 @@ class LoadReport(msgspec.Struct, frozen=True):
     cached: IndexChanges
 
 
+class EngineRecords(msgspec.Struct, frozen=True):
+    """What the engine has counted of itself, at one moment.
+
+    Attributes:
+        metrics: Prometheus exposition text of ``content_type``. The engine leaves gauges of the
+            load out: its client has the statistics of every report.
+        targets: Those for every key once for each key that has sent a request.
+    """
+
+    metrics: bytes
+    content_type: str
+    targets: list[TargetReport] = []
+
+
 class StepReport(msgspec.Struct, frozen=True, tag=True):
     """Sent before each step and after it, and after what has been done between two.
 
     Attributes:
         num_left: By tenant, samples that have left the queue since the engine started; tenants
             without a change are left out.
+        events: Of the steps since the last report, as ``kv_events`` if they are published.
+        records: Now and then, for those who ask while a step lasts or after the end.
     """
 
     status: EngineStatus
     outputs: list[RequestOutput] = []
     num_left: dict[str, int] = {}
     load: LoadReport | None = None
+    events: list[StepEvent] = []
+    kv_events: list[KVEventBatch] = []
+    records: EngineRecords | None = None
 
 
 class Forgotten(msgspec.Struct, frozen=True, tag=True):
@@ -155,13 +189,21 @@ class SnapshotAnswer(msgspec.Struct, frozen=True, tag=True):
     error: ErrorMessage | None = None
 
 
+class RecordsAnswer(msgspec.Struct, frozen=True, tag=True):
+    """To ``TakeRecords``: the records, or why there are none."""
+
+    number: int
+    value: EngineRecords | None = None
+    error: ErrorMessage | None = None
+
+
 class EngineEnded(msgspec.Struct, frozen=True, tag=True):
     """Nothing more comes of what was sent before."""
 
     error: ErrorMessage
 
 
-EngineReply = StepReport | Forgotten | CacheAnswer | SnapshotAnswer | EngineEnded
+EngineReply = StepReport | Forgotten | CacheAnswer | SnapshotAnswer | RecordsAnswer | EngineEnded
 
 
 def make_requests(message: AddRequest) -> list[Request]:

@@ -1,45 +1,61 @@
-"""What an engine has recorded of itself, to be read while it runs and after its end."""
+"""What an engine has recorded of itself and its client does not have yet, as values."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import logging
 
-from twostroke.core.errors import InvalidRequestError
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import EngineRecords
 from twostroke.observability.events import StepEvent
-from twostroke.observability.kv_events import KVEventBatch, KVEventLog
-from twostroke.observability.metrics import EngineMetrics
-from twostroke.observability.recorder import Recorder
-from twostroke.observability.targets.observer import TargetObserver
-from twostroke.observability.targets.watch import TargetsInForce
+from twostroke.observability.kv_events import KVEventBatch
+from twostroke.observability.metrics import CONTENT_TYPE
+
+logger = logging.getLogger(__name__)
+
+# How old records are at most that are shown while a step lasts, as long as steps ran before it:
+# to render them takes some 3 ms.
+RECORDS_SECONDS = 5.0
 
 
-class EngineRecords(NamedTuple):
-    """The observers that keep something; each has a lock of its own, so any thread may read.
+class NewRecords:
+    """Takes them from the observers that keep them. The engine's thread calls everything."""
 
-    Reading sends no message: a step may hang, or the engine be dead, when people look at what it
-    did. This is all that a front end has of an engine in its process; one in another would push
-    copies of the same values.
-    """
+    def __init__(self, engine: LLMEngine) -> None:
+        self._engine = engine
+        self._last_step = self._last_batch = -1
+        self._rendered_at = engine.clock()
 
-    recorder: Recorder
-    metrics: EngineMetrics
-    kv_log: KVEventLog | None
-    target_observer: TargetObserver | None
+    def events(self) -> list[StepEvent]:
+        """Those since the last call."""
+        if events := self._engine.recorder.events(self._last_step):
+            self._last_step = events[-1].step
+        return events
 
-    def events(self, since: int) -> list[StepEvent]:
-        return self.recorder.events(since)
+    def kv_events(self) -> list[KVEventBatch]:
+        """Those since the last call; none where they are not published."""
+        if (log := self._engine.cache.events) is None:
+            return []
+        if batches := log.kept.since(self._last_batch):
+            self._last_batch = batches[-1].seq
+        return batches
 
-    def kv_events(self, since: int) -> list[KVEventBatch]:
-        if self.kv_log is None:
-            raise InvalidRequestError(
-                "this server publishes no KV events", hint="start it with --kv-events"
-            )
-        return self.kv_log.since(since)
+    def are_due(self) -> bool:
+        """Whether metrics and targets were taken long ago."""
+        return self._engine.clock() - self._rendered_at >= RECORDS_SECONDS
 
-    def render_metrics(self) -> tuple[bytes, str]:
-        return self.metrics.render()
+    def take(self) -> EngineRecords | None:
+        """Metrics and targets as they stand; none, and a line in the log, if they cannot be shown.
 
-    def targets(self) -> TargetsInForce:
-        if self.target_observer is None:
-            return TargetsInForce([], [])
-        return self.target_observer.in_force()
+        That does not end the engine.
+        """
+        self._rendered_at = self._engine.clock()
+        targets = self._engine.targets
+        try:
+            counts = self._engine.metrics.render_counts()
+            reports = [] if targets is None else targets.report()
+        except MemoryError:
+            raise
+        except Exception:
+            logger.exception("the engine's metrics cannot be shown")
+            return None
+        return EngineRecords(counts, CONTENT_TYPE, reports)

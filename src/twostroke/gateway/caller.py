@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.clients.base import EngineClient, OutputStream
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.messages import EngineRecords
 from twostroke.http.request_id import ARRIVED_KEY
 from twostroke.observability.targets.exposition import render_tenant_targets
 from twostroke.observability.targets.watch import TargetReport
@@ -68,19 +69,17 @@ class Caller:
     arrived: float | None = None
     background: Background | None = None
 
-    def metrics(self, client: EngineClient) -> tuple[bytes, str]:
-        """The exposition that it may see, and its content type: its own series, or everything."""
-        engine, content_type = client.render_metrics()
+    def metrics(self, records: EngineRecords) -> bytes:
+        """The exposition that it may see: its own series, or everything."""
         own = b""
         if self.usage is not None:
             own = self.usage.render(None if self.admin else self.tenant)
-            own += render_tenant_targets(self.targets(client))
-        return (engine if self.admin else b"") + own, content_type
+            own += render_tenant_targets(self.targets(records))
+        return (records.metrics if self.admin else b"") + own
 
-    def targets(self, client: EngineClient) -> list[TargetReport]:
+    def targets(self, records: EngineRecords) -> list[TargetReport]:
         """The targets that it may see: its own, or all."""
-        reports = client.targets().reports
-        return [report for report in reports if self.admin or report.key == self.tenant]
+        return [r for r in records.targets if self.admin or r.key == self.tenant]
 
     def load(self, total: int) -> int:
         """The unfinished requests that it may know of: its own, or ``total``."""

@@ -1,7 +1,6 @@
-"""A live engine as a source of steps. It reads the recorder's ring, so that no page costs nothing.
+"""A live engine as a source of steps: those that it has told its client of.
 
-Every server has a recorder; reading its ring takes a lock for some microseconds. Nothing of this
-runs while no page is open.
+Every client keeps them, page or no page; nothing of this runs while no page is open.
 """
 
 from __future__ import annotations

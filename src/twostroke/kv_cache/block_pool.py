@@ -69,8 +69,9 @@ class BlockPool:
 
     def hold(self, block: int) -> None:
         """Add a holder. A free block is revived with its content."""
-        if not self._num_holders[block] and self._evictable.pop(block, block) is not None:
-            del self._kept[block]
+        if not self._num_holders[block]:
+            queue = self._evictable if block in self._evictable else self._kept
+            del queue[block]
         self._num_holders[block] += 1
 
     def release(self, block: int) -> None:
@@ -81,7 +82,8 @@ class BlockPool:
             if content is None:
                 self._empty.append(block)
             else:
-                (self._kept if content in self.pinned else self._evictable)[block] = None
+                queue = self._kept if content in self.pinned else self._evictable
+                queue[block] = None
 
     def find(self, content: BlockKey) -> int | None:
         """The block with this content, held or free."""
@@ -105,14 +107,16 @@ class BlockPool:
         """Evict this content after all others, until ``unpin`` or ``clear``."""
         self.pinned[content] = max(until, self.pinned.get(content, until))
         block = self._block_of.get(content)
-        if block is not None and self._evictable.pop(block, block) is None:
+        if block is not None and block in self._evictable:
+            del self._evictable[block]
             self._kept[block] = None
 
     def unpin(self, content: BlockKey) -> None:
         """Treat this content like all others again."""
         self.pinned.pop(content, None)
         block = self._block_of.get(content)
-        if block is not None and self._kept.pop(block, block) is None:
+        if block is not None and block in self._kept:
+            del self._kept[block]
             self._evictable[block] = None
 
     def clear(self) -> int:

@@ -64,9 +64,6 @@ class KVConnector(Protocol):
     @property
     def info(self) -> TierInfo: ...
 
-    def look_up(self, keys: Sequence[BlockKey]) -> int:
-        """How many of the first ``keys`` it holds just now, without a gap."""
-
     def save(self, key: BlockKey, block: memoryview) -> bool:
         """Take a block in. ``False``: there is no room for it now.
 

@@ -11,7 +11,7 @@ from twostroke.kv_cache.tier_directory import TierDirectory
 
 MEMORY = "memory"
 IN_MEMORY = (MEMORY,)
-# With tiers, so many contents are looked at with each removal, in turn: what is lost is forgotten.
+# With tiers, each removal looks at this many contents, in turn: what is lost is forgotten.
 LOOKS_PER_REMOVAL = 4
 
 

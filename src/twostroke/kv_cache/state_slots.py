@@ -49,7 +49,7 @@ class States(Protocol):
         ...
 
     def has_room(self, request: Request, num_cached: int) -> bool:
-        """Whether there is a slot for a request that starts after a prefix of so many tokens."""
+        """Whether there is a slot for a request that starts after ``num_cached`` tokens."""
         ...
 
     def admit(self, request: Request, num_cached: int) -> None:
@@ -57,7 +57,7 @@ class States(Protocol):
         ...
 
     def plan(self, request: Request, num_tokens: int) -> StateChange | None:
-        """What the next step, of so many known tokens, does with slots; ``None``: nothing new."""
+        """What a step of ``num_tokens`` known tokens does with slots; ``None``: nothing new."""
         ...
 
     def commit(self, request: Request) -> None:
@@ -241,7 +241,7 @@ class StateSlots:
         return length
 
     def _find(self, request: Request, num_tokens: int) -> int:
-        """The slot of the checkpoint after so many tokens of a request; ``NO_SLOT``: none."""
+        """The slot of a request's checkpoint after ``num_tokens``; ``NO_SLOT``: none."""
         if not num_tokens:
             return NO_SLOT
         key = request.block_hashes[(num_tokens // self._size - 1) * self._num_groups]

@@ -86,13 +86,6 @@ class DiskTier:
     def info(self) -> TierInfo:
         return self._info
 
-    def look_up(self, keys: Sequence[BlockKey]) -> int:
-        with self._changed:
-            for count, key in enumerate(keys):
-                if not (key in self._unwritten or self._place(key) in self._files):
-                    return count
-        return len(keys)
-
     def save(self, key: BlockKey, block: memoryview) -> bool:
         assert isinstance(key, bytes)
         with self._changed:

@@ -32,12 +32,6 @@ class MemoryTier:
     def info(self) -> TierInfo:
         return self._info
 
-    def look_up(self, keys: Sequence[BlockKey]) -> int:
-        for count, key in enumerate(keys):
-            if key not in self._slots:
-                return count
-        return len(keys)
-
     def save(self, key: BlockKey, block: memoryview) -> bool:
         if key in self._slots:
             self._slots.move_to_end(key)

@@ -23,11 +23,11 @@ from twostroke.layers.rotary import RotaryTable
 from twostroke.observability.profile import ATTENTION, GEMM, LAYERS, Profiler
 
 # Where a step has at least half as many tokens for two turns of every thread, each thread takes
-# about so many at a time from one layer's attention to the next's: few enough that they stay in its
+# about this many at a time from one layer's attention to the next's: few enough to stay in its
 # cache, enough to be worth the weights.
 PART_TOKENS = 128
-# Otherwise all threads share each product, and so many tokens go through an MLP at once. Enough for
-# its products to run at full speed; gates and ups of 2,048 would need 22 MiB of a 350 M model's
+# Otherwise all threads share each product, and this many tokens go through an MLP at once: enough
+# for its products to run at full speed; gates and ups of 2,048 would need 22 MiB of a 350 M model's
 # memory.
 MLP_TOKENS = 512
 

@@ -177,7 +177,7 @@ class PlainLayout:
 
 @dataclass(frozen=True)
 class ScaledLayout:
-    """Integers of 8 or 4 bits, and behind a block's integers their scales in bfloat16.
+    """Integers of 8 or 4 bits, and after a block's integers their scales in bfloat16.
 
     A block is ``[block_size, kv_heads, row]`` bytes of integers and then
     ``[kv_heads, groups, block_size]`` scales: rows stay aligned, and the scales of consecutive

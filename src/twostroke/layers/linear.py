@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import warnings
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.kernels.library import FORMATS, Library, LinearCall
+from twostroke.kernels.library import FORMATS, GROUP, Library, LinearCall
 from twostroke.layers.packing import PackedWeight, can_pack, pack, rows_of
 
 
@@ -64,6 +66,17 @@ def make_linear(
         if library is not None and can_pack(weight, format):
             return PackedLinear(pack(weight, format), bias, library)
     return TorchLinear(weight, bias)
+
+
+def warn_of_exact(linears: Sequence[Linear], quantization: str) -> None:
+    """Say how many layers ``--quantization`` leaves as they are, if it does any."""
+    exact = sum(linear.is_exact for linear in linears)
+    if exact:
+        warnings.warn(
+            f"{exact} of {len(linears)} linear layers keep their precision: --quantization"
+            f" {quantization} needs inputs that are a multiple of {GROUP}",
+            stacklevel=3,
+        )
 
 
 class TorchLinear:

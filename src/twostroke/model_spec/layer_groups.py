@@ -78,7 +78,7 @@ def groups_beside(model: ModelSpec, speculation: str | None) -> LayerGroups:
 
 
 def _best_size(counts: list[int]) -> int:
-    """Layers of a group, for kinds of so many layers."""
+    """Layers of a group, from how many layers each kind has."""
 
     def num_groups(size: int) -> int:
         return sum(-(-count // size) for count in counts)

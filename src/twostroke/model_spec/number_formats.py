@@ -32,7 +32,7 @@ class NumberFormat:
         return self.element_bits + self.scale_bits / self.group
 
     def bits_of(self, elements: int) -> int:
-        """Bits of so many elements in a row; a last group that is not full has a whole scale."""
+        """Bits of ``elements`` in a row; a last group that is not full has a whole scale."""
         return elements * self.element_bits + -(-elements // self.group) * self.scale_bits
 
 

@@ -23,7 +23,7 @@ class ModelSpec:
     Attributes:
         layers: Runs of equal layers, in order; see ``each_layer``.
         tied: Whether embedding and head share their weights.
-        other_parameters: Of the norm behind the last layer.
+        other_parameters: Of the norm after the last layer.
         stated_length: Context in tokens, as the file says it; see ``context_length``.
         default_length: Context of a model whose file says nothing.
         rope: The rotation of queries and keys, as the file states it; ``None`` where no layer has
@@ -66,6 +66,11 @@ class ModelSpec:
         for layer in self.layers:
             for _ in range(layer.count):
                 yield layer
+
+    @property
+    def is_unscaled(self) -> bool:
+        """Whether embeddings and logits are what the tables and the head say."""
+        return self.embedding_scale == self.logit_scale == 1.0 and self.logit_soft_cap is None
 
     @property
     def head_dim(self) -> int:

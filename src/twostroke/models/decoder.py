@@ -6,18 +6,16 @@ Inference only: plain tensors, no ``nn.Module``, no autograd.
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.kernels.library import GROUP, load_library
+from twostroke.kernels.library import load_library
 from twostroke.layers.attention.base import Attention
 from twostroke.layers.compiled_drafting import CompiledDrafting
 from twostroke.layers.compiled_pass import CompiledPass, compile_layers
-from twostroke.layers.linear import Linear, make_linear
+from twostroke.layers.linear import Linear, make_linear, warn_of_exact
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import NO_LAYER_STATES, LayerStates, StateShape
 from twostroke.layers.rotary import RotaryTable
@@ -56,7 +54,8 @@ class Decoder:
         self._profiler = profiler
         embedding = parameters.pop("embed")  # [vocab, hidden]
         self.device, self.dtype = embedding.device, embedding.dtype
-        self.kernels = kernels = load_library() if _has_kernels(embedding) else None
+        on_cpu = self.device.type == "cpu" and self.dtype == torch.bfloat16
+        self.kernels = kernels = load_library() if on_cpu else None
         head = embedding if spec.tied else parameters.pop("head")
         self._head = make_linear(head, None, quantization, kernels)
         # Tied and not rounded, one copy serves both.
@@ -66,16 +65,8 @@ class Decoder:
         self._scale = torch.tensor(spec.embedding_scale, dtype=self.dtype, device=self.device)
         self._layers: list[list[Branch]] = []
         for index, layer in enumerate(spec.each_layer()):
-            parts = BranchParts(
-                index,
-                family.make_norm,
-                spec.norm_eps,
-                layer.residual_scale,
-                parameters,
-                quantization,
-                kernels,
-                profiler,
-            )
+            norms = family.make_norm, spec.norm_eps, layer.residual_scale
+            parts = BranchParts(index, *norms, parameters, quantization, kernels, profiler)
             self._layers.append([kind.build(layer, parts) for kind in family.branches_of(layer)])
         # After it, only the rows that are wanted matter.
         self._last_mixing = [b for layer in self._layers for b in layer if b.mixes_tokens][-1]
@@ -86,7 +77,7 @@ class Decoder:
             if rope is not None
         }
         if quantization is not None:
-            _warn_if_exact([self._head, *self._linears()], quantization)
+            warn_of_exact([self._head, *self._linears()], quantization)
         self.compiled_pass = self._compile()
 
     def first_layers(self, count: int) -> Decoder:
@@ -105,7 +96,7 @@ class Decoder:
         head = self._head.kernel_call
         if self.compiled_pass is None or self.kernels is None or head is None:
             return None
-        if not (self._is_unscaled and isinstance(self._norm, RMSNorm)):
+        if not (self.spec.is_unscaled and isinstance(self._norm, RMSNorm)):
             return None
         return CompiledDrafting(self.compiled_pass, self._norm, head, self._embedding, self.kernels)
 
@@ -115,12 +106,6 @@ class Decoder:
         compiled = [[branch.compiled() for branch in layer] for layer in self._layers]
         (rotary,) = self._rotary.values()
         return compile_layers(compiled, rotary, self.kernels, self._profiler)
-
-    @property
-    def _is_unscaled(self) -> bool:
-        """Whether embeddings and logits are what the tables and the head say."""
-        spec = self.spec
-        return spec.embedding_scale == spec.logit_scale == 1.0 and spec.logit_soft_cap is None
 
     @property
     def state_shapes(self) -> list[tuple[StateShape, ...]]:
@@ -186,17 +171,3 @@ class Decoder:
 
     def _linears(self) -> list[Linear]:
         return [linear for layer in self._layers for branch in layer for linear in branch.linears]
-
-
-def _has_kernels(weight: Tensor) -> bool:
-    return weight.device.type == "cpu" and weight.dtype == torch.bfloat16
-
-
-def _warn_if_exact(linears: Sequence[Linear], quantization: str) -> None:
-    exact = sum(linear.is_exact for linear in linears)
-    if exact:
-        warnings.warn(
-            f"{exact} of {len(linears)} linear layers keep their precision: --quantization"
-            f" {quantization} needs inputs that are a multiple of {GROUP}",
-            stacklevel=3,
-        )

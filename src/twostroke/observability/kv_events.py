@@ -63,14 +63,45 @@ class KVEventBatch(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_rank: int = 0
 
 
+class KVEventRing:
+    """The latest batches, as many as hold ``MAX_EVENTS``. One thread adds, any number read."""
+
+    def __init__(self) -> None:
+        self._batches: deque[KVEventBatch] = deque()
+        self._num_kept = 0  # events in them
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def add(self, batch: KVEventBatch) -> None:
+        with self._lock:
+            self._batches.append(batch)
+            self._next = batch.seq + 1
+            self._num_kept += len(batch.events)
+            while self._num_kept > MAX_EVENTS and len(self._batches) > 1:
+                self._num_kept -= len(self._batches.popleft().events)
+
+    def since(self, seq: int) -> list[KVEventBatch]:
+        """The batches after number ``seq``, as far as they are kept; -1: all.
+
+        A number that no batch has yet is of a server before this one: then all are new, too.
+        """
+        with self._lock:
+            seq = seq if seq < self._next else -1
+            num_new = min(self._next - 1 - seq, len(self._batches))
+            return list(self._batches)[-num_new:] if num_new > 0 else []
+
+
 class KVEventLog:
     """Follows a KV cache (``kv_cache.watcher.CacheWatcher``) and keeps the last batches.
 
-    It is an observer of the engine, too: a step makes one batch. ``since`` may run on any thread.
+    It is an observer of the engine, too: a step makes one batch.
 
     Args:
         medium: Where the cache itself lies: ``GPU`` or ``CPU``.
         num_groups: Groups of layers; the events are those of the first group's blocks.
+
+    Attributes:
+        kept: The latest batches.
     """
 
     def __init__(
@@ -79,20 +110,8 @@ class KVEventLog:
         self._num_groups = num_groups
         self._block_size, self._medium, self._clock = block_size, medium, clock
         self._pending: list[KVEvent] = []
-        self._batches: deque[KVEventBatch] = deque()
-        self._num_kept = 0  # events in them
-        self._next = 0
-        self._lock = threading.Lock()
-
-    def since(self, seq: int) -> list[KVEventBatch]:
-        """The batches behind number ``seq``, as far as they are kept; -1: all.
-
-        A number that no batch has yet is of a server before this one: then all are new, too.
-        """
-        with self._lock:
-            seq = seq if seq < self._next else -1
-            num_new = min(self._next - 1 - seq, len(self._batches))
-            return list(self._batches)[-num_new:] if num_new > 0 else []
+        self._num_batches = 0
+        self.kept = KVEventRing()
 
     # ---- the cache -------------------------------------------------------------------------------
 
@@ -109,7 +128,6 @@ class KVEventLog:
                 token_ids=request.token_ids[place * size : (place + len(keys)) * size],
                 block_size=size,
                 medium=self._medium,
-                lora_name=request.spec.adapter_id or None,
             )
         )
 
@@ -141,13 +159,10 @@ class KVEventLog:
     def flush(self) -> None:
         """Make a batch of what has happened since the last one."""
         if self._pending:
-            batch = KVEventBatch(seq=self._next, ts=self._clock(), events=self._pending)
-            with self._lock:
-                self._batches.append(batch)
-                self._next += 1
-                self._num_kept += len(batch.events)
-                while self._num_kept > MAX_EVENTS and len(self._batches) > 1:
-                    self._num_kept -= len(self._batches.popleft().events)
+            self.kept.add(
+                KVEventBatch(seq=self._num_batches, ts=self._clock(), events=self._pending)
+            )
+            self._num_batches += 1
             self._pending = []
 
 

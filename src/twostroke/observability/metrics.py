@@ -18,6 +18,7 @@ from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import Reason
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.histogram import BulkHistogram
+from twostroke.observability.load_gauges import LoadGauges
 from twostroke.observability.observer import ObservedStep
 from twostroke.observability.speculation_metrics import SpeculationMetrics
 from twostroke.observability.targets.exposition import TargetSeries
@@ -68,16 +69,22 @@ ENGINE = "0"  # vLLM's number of the data-parallel rank: here there is one
 class EngineMetrics:
     """All metrics of one engine, in a registry of its own: two engines in a process do not meet.
 
-    An observer of the engine; ``render`` may run on any thread.
+    An observer of the engine, whose thread calls everything.
 
     Attributes:
+        labels: Names and values of those that all metrics have.
+        registry: All of them: gauges of the load, then ``counts``.
         stats: The scheduler's state after the latest step, arrival or abort.
     """
 
     def __init__(
         self, model_name: str, read_stats: Callable[[], SchedulerStats] = SchedulerStats
     ) -> None:
+        self.labels = dict(zip(LABELS, (model_name, ENGINE)))
+        self.counts = CollectorRegistry()
         self.registry = CollectorRegistry()
+        self.registry.register(LoadGauges(self.labels, lambda: self.stats))
+        self.registry.register(self.counts)
         self.stats = read_stats()
         self._read_stats = read_stats
         self._model_name = model_name
@@ -85,14 +92,13 @@ class EngineMetrics:
         self._samples: dict[str, list[Request]] = {}  # by the client's id, until the last has ended
         self._make_step_metrics()
         self._make_request_metrics()
-        labels = dict(zip(LABELS, (model_name, ENGINE)))
-        self._speculation = SpeculationMetrics(labels, self.registry)
-        self._tiers = TierMetrics(labels, self.registry)
+        self._speculation = SpeculationMetrics(self.labels, self.counts)
+        self._tiers = TierMetrics(self.labels, self.counts)
         self._startup = Gauge(
             "twostroke:startup_seconds",
             "Seconds of start-up, by phase; process and ready count from the start of the process.",
             [*LABELS, "phase"],
-            registry=self.registry,
+            registry=self.counts,
         )
 
     def observe_startup(self, seconds: Mapping[str, float]) -> None:
@@ -122,17 +128,17 @@ class EngineMetrics:
             "sliding_window": groups.windows[0] if groups.count == 1 else None,
         }
         info = Gauge(
-            "vllm:cache_config_info", "The KV cache.", [*LABELS, *facts], registry=self.registry
+            "vllm:cache_config_info", "The KV cache.", [*LABELS, *facts], registry=self.counts
         )
         info.labels(self._model_name, ENGINE, *map(str, facts.values())).set(1)
 
     def show_targets(self, targets: TargetObserver) -> None:
         """Show those for all requests; those of keys are for these keys alone."""
-        self.registry.register(
+        self.counts.register(
             TargetSeries(
                 "twostroke:target",
                 lambda: [report for report in targets.report() if not report.key],
-                {"model_name": self._model_name, "engine": ENGINE},
+                self.labels,
             )
         )
 
@@ -178,17 +184,9 @@ class EngineMetrics:
     # ---- counting --------------------------------------------------------------------------------
 
     def observe_stats(self, stats: SchedulerStats) -> None:
-        """Set the gauges."""
+        """From now on gauges show this."""
         self.stats = stats
         self._tiers.stats = stats.tiers
-        self._running.set(stats.num_running)
-        self._waiting.set(stats.num_waiting)
-        self._waiting_for_room.set(stats.num_waiting - stats.num_deferred)
-        self._waiting_deferred.set(stats.num_deferred)
-        self._kv_usage.set(1 - stats.free_blocks / max(1, stats.total_blocks))
-        self._kv_waste.set(
-            1 - stats.used_slots / max(1, stats.allocated_slots) if stats.allocated_slots else 0.0
-        )
 
     def observe_tokens(self, samples: Iterable[tuple[Request, int]], now: float) -> int:
         """Count the output tokens of each sample that became known together at ``now``.
@@ -254,27 +252,11 @@ class EngineMetrics:
         """The exposition text and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE
 
+    def render_counts(self) -> bytes:
+        """The same without the gauges of the load, for a client that knows the statistics."""
+        return generate_latest(self.counts)
+
     def _make_step_metrics(self) -> None:
-        self._running = self._gauge(
-            "vllm:num_requests_running", "Requests in model execution batches."
-        )
-        self._waiting = self._gauge(
-            "vllm:num_requests_waiting", "Requests waiting to be processed."
-        )
-        by_reason = Gauge(
-            "vllm:num_requests_waiting_by_reason",
-            "Requests waiting, for room (capacity) or for a transfer (deferred).",
-            [*LABELS, "reason"],
-            registry=self.registry,
-        )
-        self._waiting_for_room = by_reason.labels(self._model_name, ENGINE, "capacity")
-        self._waiting_deferred = by_reason.labels(self._model_name, ENGINE, "deferred")
-        self._kv_usage = self._gauge(
-            "vllm:kv_cache_usage_perc", "KV cache usage; 1 means 100 percent."
-        )
-        self._kv_waste = self._gauge(
-            "twostroke:kv_cache_waste_ratio", "Share of allocated KV slots without a token."
-        )
         self._prefix_queries = self._counter(
             "vllm:prefix_cache_queries", "Tokens looked up in the prefix cache."
         )
@@ -345,22 +327,18 @@ class EngineMetrics:
             "vllm:request_success",
             "Finished requests, by reason.",
             [*LABELS, "finished_reason"],
-            registry=self.registry,
+            registry=self.counts,
         )
         self._success = {
             reason: success.labels(self._model_name, ENGINE, reason.value)
             for reason in FinishReason
         }
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, LABELS, registry=self.registry).labels(self._model_name, ENGINE)
-
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, LABELS, registry=self.registry).labels(self._model_name, ENGINE)
+        return Counter(name, text, LABELS, registry=self.counts).labels(self._model_name, ENGINE)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> BulkHistogram:
-        labels = {"model_name": self._model_name, "engine": ENGINE}
-        return BulkHistogram(name, text, labels, buckets, self.registry)
+        return BulkHistogram(name, text, self.labels, buckets, self.counts)
 
 
 def _new_tokens(step: ObservedStep) -> Iterator[tuple[Request, int]]:

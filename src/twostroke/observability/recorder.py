@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -23,6 +23,29 @@ logger = logging.getLogger(__name__)
 
 _LINE_START = b'{"step":'
 CALL_START = b'{"call":'  # the line of a call over HTTP, between those of steps
+
+
+class StepRing:
+    """The latest ``capacity`` events. One thread adds, any number read."""
+
+    def __init__(self, capacity: int) -> None:
+        self._events: deque[StepEvent] = deque(maxlen=capacity)
+        self._lock = threading.Lock()
+
+    def add(self, events: Iterable[StepEvent]) -> None:
+        with self._lock:
+            self._events.extend(events)
+
+    def since(self, step: int) -> list[StepEvent]:
+        """Those of later steps, in order, as far as they are kept."""
+        latest: list[StepEvent] = []
+        with self._lock:
+            for event in reversed(self._events):
+                if event.step <= step:
+                    break
+                latest.append(event)
+        latest.reverse()
+        return latest
 
 
 class Recorder:
@@ -48,8 +71,7 @@ class Recorder:
         take_calls: Callable[[], Sequence[CallStations]] | None = None,
     ) -> None:
         self._take_calls = take_calls
-        self._events: deque[StepEvent] = deque(maxlen=capacity)
-        self._lock = threading.Lock()
+        self._ring = StepRing(capacity)
         self._path = None if path is None else Path(path)
         self._file = None if self._path is None else _open(self._path)
 
@@ -63,8 +85,7 @@ class Recorder:
         """The next step's event names them."""
 
     def add(self, event: StepEvent) -> None:
-        with self._lock:
-            self._events.append(event)
+        self._ring.add((event,))
         if self._file is not None:
             try:
                 self._write_calls(self._file)
@@ -75,14 +96,7 @@ class Recorder:
 
     def events(self, since: int = -1) -> list[StepEvent]:
         """Events with ``step > since``, in order; those that have left the ring are gone."""
-        latest: list[StepEvent] = []
-        with self._lock:
-            for event in reversed(self._events):
-                if event.step <= since:
-                    break
-                latest.append(event)
-        latest.reverse()
-        return latest
+        return self._ring.since(since)
 
     def close(self) -> None:
         """Flush and close the file; events stay readable. Harmless when called again."""

@@ -47,7 +47,7 @@ def cache_layouts(
         elif (owner := attention.shares) is not None:
             shared = attentions[owner]
             assert owner < index and shared and layouts[owner].tensors, "it shares an earlier cache"
-            assert shared.window == attention.window, "blocks are given back behind one window"
+            assert shared.window == attention.window, "blocks are given back after one window"
             layouts.append(CacheLayout((), owner))
         else:
             tensors = [make_layout(name, model_dtype, block_size, *row) for row in _rows(attention)]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from twostroke.core.step import ScheduledRequest, StepPlan
 from twostroke.layers.attention.base import AttentionMetadata
-from twostroke.runtime.request_states import RequestStates
+from twostroke.runtime.live_requests import LiveRequests
 from twostroke.sampling.request_state import RequestState
 
 
@@ -30,7 +30,7 @@ class Batch:
     """
 
     shares: list[ScheduledRequest]
-    states: list[RequestState]
+    requests: list[RequestState]
     token_ids: Tensor
     positions: Tensor
     query_start: list[int]
@@ -104,11 +104,11 @@ class InputBatch:
             if row is not None:
                 self._free_rows.append(row)
 
-    def build(self, plan: StepPlan, states: RequestStates) -> Batch:
+    def build(self, plan: StepPlan, requests: LiveRequests) -> Batch:
         """The tensors of ``plan``, whose ``scheduled`` is not empty. Valid until the next call.
 
         Args:
-            states: Up to date with the plan.
+            requests: Up to date with the plan.
         """
         shares = list(plan.scheduled.values())
         rows = np.array([self._update_row(share) for share in shares])
@@ -117,14 +117,14 @@ class InputBatch:
         query_start = np.concatenate(([0], np.cumsum(counts)))
         token_ids: list[int] = []
         for share in shares:
-            token_ids += states.input_tokens(share)
+            token_ids += requests.input_tokens(share)
         shifts = np.repeat(starts - query_start[:-1], counts)  # [tokens]
         positions = np.arange(query_start[-1]) + shifts  # [tokens]
         table = self._table[rows]  # [requests, blocks]
         metadata = self._metadata(table, query_start, starts, counts, positions)
         return Batch(
             shares,
-            [states[share.request_id] for share in shares],
+            [requests[share.request_id] for share in shares],
             self._to_device(np.array(token_ids, dtype=np.int64)),
             self._to_device(positions),
             query_start.tolist(),

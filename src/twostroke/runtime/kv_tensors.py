@@ -24,7 +24,7 @@ class KVTensors:
     Args:
         layouts: Of each layer; some has tensors of its own.
         groups: The indices of the layers that share a block; by default all that have tensors.
-        states: Of recurrent layers, which have no keys and values.
+        recurrent: The states of recurrent layers, which have no keys and values.
 
     Attributes:
         keys: Per layer ``[blocks, *layout.block_shape]``; ``values`` the same. Of a latent layer
@@ -44,9 +44,9 @@ class KVTensors:
         num_blocks: int,
         device: torch.device,
         groups: Sequence[Sequence[int]] = (),
-        states: StateTensors = NO_STATE_TENSORS,
+        recurrent: StateTensors = NO_STATE_TENSORS,
     ) -> None:
-        self.states = states
+        self.recurrent = recurrent
         self.num_blocks = num_blocks
         self.layouts = layouts
         own = [layer for layer, layout in enumerate(layouts) if layout.tensors]

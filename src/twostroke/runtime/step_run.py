@@ -48,10 +48,10 @@ class StepRun:
     Attributes:
         result: Stages and hooks add to it; it is the caller's afterwards.
         batch: The rows of the pass; empty until it is built, and if nothing is scheduled.
-        needs_all_rows: Whether the pass gives the states of every row. Hooks set it in ``before``.
-        hidden: ``[rows, hidden]``, the normed last states: of all rows, or of those that are drawn
-            from; ``None`` if no pass ran.
-        drawn_from: ``[rows, hidden]``, the states that tokens were drawn from.
+        needs_all_rows: Whether the pass gives ``hidden`` of every row. Hooks set it in ``before``.
+        hidden: ``[rows, hidden]``, the last layer's, normed: of all rows, or of those that are
+            drawn from; ``None`` if no pass ran.
+        drawn_from: ``[rows, hidden]``, those that tokens were drawn from.
         mask_source: Of answers that have a form. The hook of constraints sets it in ``before``.
         masks: What it gave for the draws.
         raw_logits: float32 [1, vocab] by request id, where a distribution is asked for; of the

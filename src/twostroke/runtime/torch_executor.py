@@ -22,7 +22,7 @@ from twostroke.runtime.drawing_step import draw_tokens
 from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.input_batch import InputBatch
 from twostroke.runtime.kv_tensors import KVTensors
-from twostroke.runtime.request_states import RequestStates
+from twostroke.runtime.live_requests import LiveRequests
 from twostroke.runtime.step_run import StepRun
 from twostroke.runtime.verification import rows_to_draw_from
 from twostroke.sampling.sampler import Sampler
@@ -53,7 +53,7 @@ class TorchExecutor:
             model.device,
             info.kv_groups.windows,
         )
-        self.requests = RequestStates()
+        self.requests = LiveRequests()
         self.hooks = list(hooks)
         self._info = info
         self._profiler = profiler
@@ -120,7 +120,7 @@ class TorchExecutor:
                 errors.append(error)
         self.requests.update(step.plan)
         self.inputs.release(step.plan.released)
-        self.kv.states.update(step.plan)
+        self.kv.recurrent.update(step.plan)
         if errors:
             raise errors[0]
 
@@ -134,9 +134,9 @@ class TorchExecutor:
             hook.before(step)
         drawn = _on_device(rows_to_draw_from(batch), self.model.device)
         rows = None if step.needs_all_rows else drawn
-        states = self.kv.states.of_step(batch.shares, batch.query_start)
+        recurrent = self.kv.recurrent.of_step(batch.shares, batch.query_start)
         step.hidden = hidden = self.model.forward(
-            batch.token_ids, batch.positions, attention, rows, states
+            batch.token_ids, batch.positions, attention, rows, recurrent
         )  # [rows, hidden]
         if drawn is not None:
             _fail_non_finite(step)
@@ -173,10 +173,10 @@ def _fail_non_finite(step: StepRun) -> None:
     """
     batch, kv = step.batch, step.kv
     slots = batch.attention.slots
-    if kv.all_finite(slots) and not kv.states.exist:
+    if kv.all_finite(slots) and not kv.recurrent.exist:
         return
     for index, share in enumerate(batch.shares):  # drafts may be rejected: their logits decide
-        has_state = not kv.states.exist or kv.states.all_finite(share.request_id)
+        has_state = not kv.recurrent.exist or kv.recurrent.all_finite(share.request_id)
         if not (has_state and kv.all_finite(slots[batch.known_rows(index)])):
             step.fail(index)
 

@@ -32,7 +32,7 @@ class Draw:
 
     Attributes:
         index: Of the share.
-        token_ids: One more than were accepted, or, if the row behind them failed, as many; then the
+        token_ids: One more than were accepted, or, if the row after them failed, as many; then the
             next step draws from that row again, without drafts before it.
         non_finite: Whether its first row has NaN or +inf among its logits. Then nothing is drawn.
         error: Why nothing could be drawn from its first row.
@@ -100,7 +100,7 @@ def draw_and_verify(
 def _states(batch: Batch, indices: Sequence[int]) -> Iterator[RequestState]:
     """The request of each row as of that row: with the drafts before it."""
     for index in indices:
-        state, drafts = batch.states[index], batch.shares[index].draft_token_ids
+        state, drafts = batch.requests[index], batch.shares[index].draft_token_ids
         yield state
         for count in range(1, len(drafts) + 1):
             yield state.after(drafts[:count])
@@ -144,7 +144,7 @@ def _sample(
 
 def _accept_anyway(accept: Acceptance, batch: Batch, index: int, drawn: list[int]) -> list[int]:
     """``drawn`` as if the model had drawn as many drafts as are to be accepted."""
-    drafts, state = batch.shares[index].draft_token_ids, batch.states[index]
+    drafts, state = batch.shares[index].draft_token_ids, batch.requests[index]
     count = accept(state.spec.seed, state.num_tokens, len(drafts))
     return [*drafts[:count], *drawn[count:]]
 

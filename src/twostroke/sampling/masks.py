@@ -45,7 +45,7 @@ def apply_masks(
             masked.add(row, banned)
         masked.add(row, list(_bad_word_ends(request)))
         must_end = row in token_masks and token_masks[row].only_end
-        if request.num_output_tokens < request.params.min_tokens and not must_end:
+        if request.num_answer_tokens < request.params.min_tokens and not must_end:
             masked.add(row, request.stop_token_ids)
     if masked:
         logits[masked.index(logits.device)] = -torch.inf
@@ -80,7 +80,7 @@ def nothing_left(request: RequestState) -> TwostrokeError:
     """
     params = request.params
     active = [name for name in _MASKING if getattr(params, name) not in (None, ())]
-    if request.num_output_tokens < params.min_tokens:
+    if request.num_answer_tokens < params.min_tokens:
         active.append("min_tokens")
     if not active:
         return NonFiniteLogitsError(
@@ -120,7 +120,7 @@ def _bad_word_ends(request: RequestState) -> Iterator[int]:
         num_before = len(word) - 1
         # Most words are out after one comparison: there may be hundreds, of hundreds of tokens
         # each.
-        if 0 < num_before <= request.num_output_tokens and word[-2] == last:
+        if 0 < num_before <= request.num_answer_tokens and word[-2] == last:
             if tuple(request.token_ids[-num_before:]) == word[:-1]:
                 yield word[-1]
         elif num_before == 0:

@@ -53,7 +53,7 @@ def _apply_presence_and_frequency(logits: Tensor, requests: Sequence[RequestStat
     for row, request in enumerate(requests):
         params = request.params
         if params.presence_penalty != 0 or params.frequency_penalty != 0:
-            counts = Counter(request.output_token_ids)
+            counts = Counter(request.answer_token_ids)
             counted.add(row, counts.keys(), counts.values())
             presence.add(row, counts.keys(), params.presence_penalty)
             frequency.add(row, counts.keys(), params.frequency_penalty)

@@ -15,7 +15,7 @@ class RequestState:
 
     Attributes:
         token_ids: All tokens that the scheduler has sent: prompt, then output.
-        num_prompt_tokens: See ``NewRequest``.
+        answer_start: See ``NewRequest``.
         edits_logits: Whether it masks, biases or penalises tokens. Most requests do not, and the
             sampler skips all of that for a batch of those.
         stop_token_ids: May not be drawn before ``params.min_tokens``.
@@ -23,7 +23,7 @@ class RequestState:
 
     spec: ResolvedRequest
     token_ids: list[int]
-    num_prompt_tokens: int
+    answer_start: int
     params: SamplingParams
     stop_token_ids: frozenset[int]
     edits_logits: bool
@@ -34,7 +34,7 @@ class RequestState:
         return cls(
             spec=spec,
             token_ids=new.token_ids,
-            num_prompt_tokens=new.num_prompt_tokens,
+            answer_start=new.answer_start,
             params=spec.params,
             stop_token_ids=spec.stop_token_ids,
             edits_logits=spec.params.edits_logits or bool(spec.bad_words_token_ids),
@@ -53,7 +53,7 @@ class RequestState:
         params = self.params
         if params.distribution is None:
             return False
-        return self.num_output_tokens == params.answer_tokens_in_prompt
+        return self.num_answer_tokens == params.answer_tokens_in_prompt
 
     @property
     def request_id(self) -> str:
@@ -64,9 +64,9 @@ class RequestState:
         return len(self.token_ids)
 
     @property
-    def num_output_tokens(self) -> int:
-        return len(self.token_ids) - self.num_prompt_tokens
+    def num_answer_tokens(self) -> int:
+        return len(self.token_ids) - self.answer_start
 
     @property
-    def output_token_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt_tokens :]
+    def answer_token_ids(self) -> list[int]:
+        return self.token_ids[self.answer_start :]

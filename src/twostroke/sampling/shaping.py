@@ -54,7 +54,7 @@ _EDITS = (
 
 
 class _Shape(NamedTuple):
-    """Weights behind one filter, int64 [1, vocab], in units of 2**-40 of the likeliest token's."""
+    """Weights after one filter, int64 [1, vocab], in units of 2**-40 of the likeliest token's."""
 
     name: str
     weights: Tensor
@@ -111,7 +111,7 @@ def _edits(request: RequestState, mask: TokenMask | None) -> Iterator[tuple[str,
         if name == "bad_words":
             if spec.bad_words_token_ids:
                 yield name, replace(bare, spec=spec)
-        elif name == "min_tokens" and request.num_output_tokens >= value:
+        elif name == "min_tokens" and request.num_answer_tokens >= value:
             continue
         elif value != getattr(_NEUTRAL, name):
             yield name, replace(bare, params=replace(_NEUTRAL, **{name: value}))
@@ -121,7 +121,7 @@ def _truncations(edited: Tensor, params: SamplingParams) -> Iterator[_Shape]:
     """Temperature, top-k, top-p and min-p, as far as they are in force.
 
     Args:
-        edited: float32 [1, vocab], behind all filters before.
+        edited: float32 [1, vocab], after all filters before it.
     """
     vocab = edited.shape[1]
     scaled = scale(edited, edited.max(dim=-1).values, [params])
@@ -170,12 +170,12 @@ def _weights(logits: Tensor) -> Tensor:
 
 
 def _to_list(logits: Tensor, final: Tensor, token_id: int, num_top: int) -> Tensor:
-    """The tokens to list, int64 [tokens]: the likeliest before and behind all filters, the drawn
+    """The tokens to list, int64 [tokens]: the likeliest before and after all filters, the drawn
     one."""
     width = min(num_top, logits.shape[1])
     before = ranked(logits, width)[0].tolist()
-    behind = ranked(final.to(torch.float32), width)[0]
-    ids = list(dict.fromkeys([*before, *behind[final[0, behind] > 0].tolist(), token_id]))
+    after = ranked(final.to(torch.float32), width)[0]
+    ids = list(dict.fromkeys([*before, *after[final[0, after] > 0].tolist(), token_id]))
     return torch.tensor(ids, dtype=torch.int64, device=logits.device)
 
 
@@ -216,6 +216,6 @@ def _tokens(logits: Tensor, shapes: Sequence[_Shape], listed: Tensor) -> list[Sh
 
 
 def _removed_by(shapes: Sequence[_Shape], weights: Sequence[int]) -> str | None:
-    """The filter behind which a token has no weight any more, if it has none at the end."""
+    """The filter after which a token has no weight any more, if it has none at the end."""
     last = max((place for place, weight in enumerate(weights) if weight), default=-1)
     return None if last == len(weights) - 1 else shapes[last + 1].name

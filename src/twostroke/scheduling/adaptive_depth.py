@@ -209,7 +209,7 @@ class AdaptiveDepth:
         return self._budget.reserve(self._estimator.of_trying(wanted), on_loan=on_loan)
 
     def _pause(self, state: _RequestDepth, every: int, reason: DepthReason) -> None:
-        """Until the next multiple of so many steps.
+        """Until the next multiple of ``every``.
 
         So requests try in the same steps, which drafting delays once.
         """
@@ -218,7 +218,7 @@ class AdaptiveDepth:
         state.reason = reason
 
     def _longest_pause(self) -> int:
-        """So many steps between two tries cost little enough: a power of two."""
+        """Steps between two tries, so that these cost little enough: a power of two."""
         rows, times = self._estimator.num_drawing, self._estimator.times
         extra = times.of_pass(2 * rows) + times.of_drafting(1) - times.of_pass(rows)
         steps = extra / (SHARE * times.of_pass(rows))

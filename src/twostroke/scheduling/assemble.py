@@ -22,10 +22,15 @@ from twostroke.timing.step_times import StepTimes
 
 @dataclass(frozen=True, slots=True)
 class MadeScheduler:
-    """A scheduler, and what it knows of its steps' times (nothing, unless something asks)."""
+    """A scheduler and those of its parts that others read.
+
+    Attributes:
+        times: What is known of its steps' times: nothing, unless something asks.
+    """
 
     scheduler: Scheduler
     times: StepTimes
+    tiers: TieredBlocks
 
 
 def assemble_scheduler(
@@ -51,4 +56,4 @@ def assemble_scheduler(
         depth=choose_depth(speculation),
         budget=choose_budget(config, times),
     )
-    return MadeScheduler(scheduler, times)
+    return MadeScheduler(scheduler, times, tiered)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from twostroke.core.speculation_config import Speculation
 from twostroke.scheduling.adaptive_depth import AdaptiveDepth
-from twostroke.scheduling.speculation import DraftDepth, FixedDepth
+from twostroke.scheduling.parts import DraftDepth, NoDrafts
+from twostroke.scheduling.speculation import FixedDepth
 
 
 def choose_depth(speculation: Speculation | None) -> DraftDepth:
     """None without speculation; else fixed, or chosen at each step, as configured."""
     if speculation is None:
-        return FixedDepth()
+        return NoDrafts()
     most, needs_slots = speculation.num_speculative_tokens, speculation.writes_kv
     if speculation.adaptive:
         return AdaptiveDepth(

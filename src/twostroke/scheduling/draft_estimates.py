@@ -1,6 +1,6 @@
 """What drafts are expected to give and to cost: estimates from steps, without any decision.
 
-A pass of so many rows takes ``t(rows)``, drafting takes ``d(k)``; a draft's position is accepted at
+A pass of some rows takes ``t(rows)``, drafting takes ``d(k)``; a draft's position is accepted at
 a rate, of one request and of all. So ``k`` drafts give ``E(a, k) / (t(rows) + d(k))`` tokens a
 second (docs/decisions/0012-step-times-are-measured.md).
 """
@@ -15,7 +15,7 @@ from twostroke.timing.draft_times import DraftTimes
 
 # Acceptance that is expected of a position before anything is known: high, so that it is tried.
 FIRST_GUESS = 0.8
-# What is expected of a request, from all of them, counts as so many of its own drafts.
+# What is expected of a request, from all of them, counts as this many of its own drafts.
 PRIOR_DRAFTS = 6.0
 # What remains of a request's, and of all requests', earlier drafts after each new one.
 KEPT_OF_REQUEST, KEPT_OF_ALL = 0.9, 0.98
@@ -34,7 +34,7 @@ class Acceptance:
     accepted: list[float] = field(default_factory=list)
 
     def add(self, num_drafts: int, num_accepted: int) -> None:
-        """Positions behind the first rejected one were not tried."""
+        """Positions after the first rejected one were not tried."""
         while len(self.tried) < num_drafts:
             self.tried.append(0.0)
             self.accepted.append(0.0)
@@ -72,9 +72,9 @@ class Outlook:
     Attributes:
         step: Since which it holds; ``rows``: requests that draw in a step.
         prior: Acceptance that is expected of each position.
-        plain: Seconds of a pass without drafts; ``seconds``: of drafting so many tokens for each
-            request and of the pass that checks them, from one on. Passes more than twice as large
-            as any before are left out.
+        plain: Seconds of a pass without drafts; ``seconds``: of drafting 1, 2, ... tokens for each
+            request and of the pass that checks them. Passes more than twice as large as any before
+            are left out.
     """
 
     step: int

@@ -54,7 +54,7 @@ def take_result(
         output.distribution = result.distributions.get(request_id)
         if stop:
             output.finish_reason, output.stop_reason = stop.reason, stop.token_id
-            # Accepted drafts behind the token that ends it are cut off.
+            # Accepted drafts after the token that ends it are cut off.
             request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens)
     if vector := result.vectors.get(request_id):
         output = make_output(request, [], FinishReason.STOP)
@@ -69,3 +69,13 @@ def take_result(
 def keep_drafts(request: Request, drafts: list[int]) -> None:
     """Drafts for a request's next step: as many as can be followed by one more token."""
     request.draft_token_ids = drafts[: request.max_total_tokens - request.num_tokens - 1]
+
+
+def room_for_drafts(request: Request, num_tokens: int) -> int:
+    """How many drafts of an answer of limited length can be of use after ``num_tokens`` more.
+
+    The step may draw one more token than it computes, and the last token is never a draft: a pass
+    that verifies drafts gives one token more than it accepts.
+    """
+    known = request.num_computed_tokens + num_tokens + 1
+    return max(0, request.max_total_tokens - known - 1)

@@ -1,4 +1,4 @@
-"""The requests that run: who gets blocks, and who has to give theirs back."""
+"""The requests that run: which get blocks, and which have to give theirs back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from twostroke.core.request import Request, RequestStatus
 from twostroke.core.step import Decision, Reason, StepPlan
 from twostroke.kv_cache.block_table import TableChange
 from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.scheduling.parts import Preemption
 from twostroke.scheduling.policies.base import SchedulingPolicy
-from twostroke.scheduling.preemption import Preemption
 
 
 class Slots(NamedTuple):
@@ -26,7 +26,7 @@ class RunningBatch:
     Attributes:
         requests: By id. Read only.
         num_preemptions: Since the start.
-        preempts: Whether the step that is being planned has preempted a request.
+        last_preempting: The latest step that preempted a request.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RunningBatch:
     ) -> None:
         self.requests: dict[str, Request] = {}
         self.num_preemptions = 0
-        self.preempts = False
+        self.last_preempting: int | None = None
         self._kv = kv
         self._policy = policy
         self._preemption = preemption
@@ -93,7 +93,7 @@ class RunningBatch:
         victim.draft_token_ids = []
         victim.num_preemptions += 1
         self.num_preemptions += 1
-        self.preempts = True
+        self.last_preempting = plan.step
         self._policy.push(victim)
         plan.released.append(victim.request_id)
         cause = None if by is victim else by.request_id  # the largest rank yields to all others

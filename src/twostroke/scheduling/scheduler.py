@@ -16,16 +16,13 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason, Request, RequestStatus
 from twostroke.core.step import Decision, NewRequest, Reason, ScheduledRequest, StepPlan, StepResult
-from twostroke.kv_cache.block_table import Prefix
+from twostroke.kv_cache.block_table import NO_PREFIX, Prefix
 from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.scheduling import parts
 from twostroke.scheduling.policies.base import SchedulingPolicy
-from twostroke.scheduling.preemption import Preemption, Recompute
-from twostroke.scheduling.progress import keep_drafts, share_size, take_result
+from twostroke.scheduling.progress import keep_drafts, room_for_drafts, share_size, take_result
 from twostroke.scheduling.running_batch import RunningBatch
-from twostroke.scheduling.speculation import DraftDepth, FixedDepth, room_for_drafts
-from twostroke.scheduling.step_budget import FixedBudget, StepBudget
-from twostroke.scheduling.tiered_blocks import TieredBlocks
-from twostroke.scheduling.waiting import WaitingRequests
+from twostroke.scheduling.waiting import Entry, WaitingRequests
 
 
 class Scheduler:
@@ -39,6 +36,10 @@ class Scheduler:
         preemption: How a running request is made to wait; by default its blocks are dropped.
         depth: How many tokens are guessed ahead; by default none.
         budget: Most tokens of each step; by default always the configured ones.
+
+    Attributes:
+        num_steps: Planned so far; the number of the next one.
+        released: Ids of requests that have lost their blocks since the last plan.
     """
 
     def __init__(
@@ -47,26 +48,26 @@ class Scheduler:
         kv: KVCacheManager,
         policy: SchedulingPolicy,
         *,
-        tiers: TieredBlocks | None = None,
-        preemption: Preemption | None = None,
-        depth: DraftDepth | None = None,
-        budget: StepBudget | None = None,
+        tiers: parts.Tiers | None = None,
+        preemption: parts.Preemption | None = None,
+        depth: parts.DraftDepth | None = None,
+        budget: parts.StepBudget | None = None,
     ) -> None:
         self.config = config
         self.kv = kv
         self.policy = policy
-        self.tiers = tiers or TieredBlocks(kv)
-        self.depth = depth or FixedDepth()
+        self.tiers = tiers or parts.WithoutTiers()
+        self.depth = depth or parts.NoDrafts()
         most = config.max_num_batched_tokens
-        self.budget = budget or FixedBudget(most)
+        self.budget = budget or parts.FixedBudget(most)
+        self.num_steps = 0
+        self.released: list[str] = []
         self.requests: dict[str, Request] = {}
-        self.batch = RunningBatch(kv, policy, preemption or Recompute())
+        self.batch = RunningBatch(kv, policy, preemption or parts.Recompute())
         self.running = self.batch.requests
         self.waiting = WaitingRequests(policy, self.requests)
         self._chunk = min(config.max_prefill_chunk or most, most)
-        self._released: list[str] = []
         self._num_arrived = 0
-        self._step = 0
 
     # ---- arrivals and departures -----------------------------------------------------------------
 
@@ -90,7 +91,7 @@ class Scheduler:
         if request is None:
             return None
         if self.batch.remove(request_id):
-            self._released.append(request_id)
+            self.released.append(request_id)
             self.policy.finished(request)
         else:
             self.waiting.remove(request)
@@ -109,9 +110,11 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """Plan the next step at time ``now`` (seconds on the caller's clock)."""
-        plan = StepPlan(self._step, now, released=self._released, token_budget=self.budget.tokens)
-        self._step += 1
-        self._released, self.batch.preempts = [], False
+        plan = StepPlan(
+            self.num_steps, now, released=self.released, token_budget=self.budget.tokens
+        )
+        self.num_steps += 1
+        self.released = []
         self._admit_waiting(plan, boosted=True)
         self._continue_running(plan)
         self._admit_waiting(plan, boosted=False)
@@ -151,11 +154,6 @@ class Scheduler:
         for request_id in no_longer_loading:
             self.waiting.resume(request_id)
         return outputs
-
-    def skip(self, steps: int) -> None:
-        """Count steps that a caller has taken by itself."""
-        self._step += steps
-        self._released = []
 
     # ---- running requests ------------------------------------------------------------------------
 
@@ -229,56 +227,63 @@ class Scheduler:
     def _admit_waiting(self, plan: StepPlan, *, boosted: bool) -> None:
         """Admit waiting requests in the policy's order, until there is no room for the next.
 
-        Args:
-            boosted: Only those that the policy puts before running requests, which may have to
-                yield to them.
+        ``boosted``: only those that the policy puts before running ones, which may have to yield.
         """
-        boost, promised = self.policy.boost, -1
-        while (request := self.policy.peek()) is not None:
-            if boosted and not boost.deserves(request):
-                return
-            if promised < 0:
+        request = self._next_waiting(boosted)
+        promised = self.batch.num_promised() if request is not None else 0
+        while request is not None:
+            entry = self.find_entry(request, promised, plan, boosted)
+            displaces = boosted and self._make_room(request, entry, plan)
+            if displaces:
                 promised = self.batch.num_promised()
-            prefix, yielded = self._find_room(request, promised, plan, boosted), False
-            while isinstance(prefix, Reason):
-                full = prefix in (Reason.MAX_NUM_SEQS, Reason.NO_FREE_BLOCK)
-                victim = boost.pick_displaced(request) if boosted and full else None
-                if victim is None:
-                    if not boosted:
-                        behind = len(self.policy) - 1
-                        plan.decisions.append(Decision(request.request_id, prefix, behind=behind))
-                    return
-                self.batch.preempt(victim, plan, by=request)
-                promised, yielded = self.batch.num_promised(), True
-                prefix = self._find_room(request, promised, plan, boosted)
-            if not yielded and self.tiers.begin_load(request, prefix, plan):
-                self.waiting.set_aside(request, RequestStatus.LOADING)
-                continue
-            self._admit(self.policy.pop(), prefix, plan)
-            promised += self.kv.num_blocks_missing(request)
+                entry = self.find_entry(request, promised, plan, boosted=True)
+            if entry.obstacle is not None:
+                if not boosted:
+                    plan.decisions.append(self.waiting.held_by(entry.obstacle))
+                return
+            if not displaces and self.tiers.begin_load(request, entry.prefix, plan):
+                self.waiting.set_aside(request)
+            else:
+                self._admit(self.policy.pop(), entry.prefix, plan)
+                promised += self.kv.num_blocks_missing(request)
+            request = self._next_waiting(boosted)
         if not boosted and len(self.policy):
-            plan.decisions.append(Decision("", Reason.BATCH_RUNNING, behind=len(self.policy)))
+            plan.decisions.append(self.waiting.held_by(Reason.BATCH_RUNNING))
 
-    def _find_room(
-        self, request: Request, promised: int, plan: StepPlan, boosted: bool
-    ) -> Prefix | Reason:
-        """The cached prefix with which a waiting request enters this step, or what keeps it out.
+    def _next_waiting(self, boosted: bool) -> Request | None:
+        request = self.policy.peek()
+        if request is None or (boosted and not self.policy.boost.deserves(request)):
+            return None
+        return request
+
+    def _make_room(self, request: Request, entry: Entry, plan: StepPlan) -> bool:
+        """Preempt until a boosted request may enter, or no other has to yield; whether any did."""
+        before, full = self.batch.num_preemptions, (Reason.MAX_NUM_SEQS, Reason.NO_FREE_BLOCK)
+        pick = self.policy.boost.pick_displaced
+        while entry.obstacle in full and (victim := pick(request)) is not None:
+            self.batch.preempt(victim, plan, by=request)
+            entry = self.find_entry(request, self.batch.num_promised(), plan, boosted=True)
+        return self.batch.num_preemptions > before
+
+    def find_entry(self, request: Request, promised: int, plan: StepPlan, boosted: bool) -> Entry:
+        """How a waiting request would enter the step that ``plan`` is for. Changes nothing.
 
         Its whole prompt must fit beside the ``promised`` blocks that running requests still need:
         admitting it for its first chunk alone would preempt a request a few steps later. For the
         same reason only boosted requests enter a step that preempts.
         """
         if not self._tokens_left(request, plan):
-            return self._why_no_tokens(0, plan)
+            return Entry(NO_PREFIX, self._why_no_tokens(0, plan))
         if len(self.running) >= self.config.max_num_seqs:
-            return Reason.MAX_NUM_SEQS
+            return Entry(NO_PREFIX, Reason.MAX_NUM_SEQS)
         # Every request needs a new block at least. Asked before the lookup, which costs more.
         if promised >= self.kv.pool.num_free:
-            return Reason.NO_FREE_BLOCK
-        if self.batch.preempts and not boosted:
-            return Reason.POLICY
+            return Entry(NO_PREFIX, Reason.NO_FREE_BLOCK)
+        if self.batch.last_preempting == plan.step and not boosted:
+            return Entry(NO_PREFIX, Reason.POLICY)
         prefix = self.kv.find_prefix(request)
-        return prefix if self.kv.has_room(request, prefix, promised) else Reason.NO_FREE_BLOCK
+        has_room = self.kv.has_room(request, prefix, promised)
+        return Entry(prefix, None if has_room else Reason.NO_FREE_BLOCK)
 
     def _admit(self, request: Request, prefix: Prefix, plan: StepPlan) -> None:
         """Let a waiting request run from this step on. There is room for all its known tokens."""

@@ -1,35 +1,11 @@
-"""How many tokens are guessed ahead for each request: the depth of speculation."""
+"""A depth of speculation that never changes, and which choices were told already."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
 
 from twostroke.core.request import Request
 from twostroke.core.step import DepthChange, DepthReason, StepPlan, StepResult
-
-
-class DraftDepth(Protocol):
-    """Says after each step how many drafts a request may get. Pure, like the scheduler.
-
-    Attributes:
-        needs_slots: Whether drafting writes keys and values: then the block table needs room for
-            the drafts already while they are made.
-    """
-
-    needs_slots: bool
-
-    def choose(self, request: Request, changes: list[DepthChange] | None = None) -> int:
-        """Most drafts for a request that draws in the step that is being planned; 0 is none.
-
-        Args:
-            changes: Gets the choice and its reason, where it is not what it was in the step before.
-        """
-        ...
-
-    def observe(self, plan: StepPlan, result: StepResult) -> None:
-        """Learn from a step: what was accepted, and how long it took. Nothing is kept of both."""
-        ...
 
 
 class ToldDepths:
@@ -73,13 +49,3 @@ class FixedDepth:
     def observe(self, plan: StepPlan, result: StepResult) -> None:
         """Nothing changes it."""
         self._told.forget(plan.released)
-
-
-def room_for_drafts(request: Request, num_tokens: int) -> int:
-    """How many drafts of an answer of limited length can be of use after ``num_tokens`` more.
-
-    The step may draw one more token than it computes, and the last token is never a draft: a pass
-    that verifies drafts gives one token more than it accepts.
-    """
-    known = request.num_computed_tokens + num_tokens + 1
-    return max(0, request.max_total_tokens - known - 1)

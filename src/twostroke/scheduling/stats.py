@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twostroke.observability.events import SchedulerStats, TierStats
+from twostroke.observability.events import SchedulerStats
 from twostroke.scheduling.scheduler import Scheduler
 
 
@@ -22,20 +22,5 @@ def read_stats(scheduler: Scheduler) -> SchedulerStats:
         prefix_queries=kv.prefix_queries,
         prefix_hits=kv.prefix_hits,
         num_preemptions=scheduler.batch.num_preemptions,
-        tiers=_read_tiers(scheduler) if scheduler.tiers.directory.tiers else None,
-    )
-
-
-def _read_tiers(scheduler: Scheduler) -> TierStats:
-    directory, counts = scheduler.tiers.directory, scheduler.tiers.counts
-    return TierStats(
-        blocks={name: directory.num_blocks(name) for name in directory.tiers},
-        block_bytes=max(tier.block_bytes for tier in directory.tiers.values()),
-        block_size=scheduler.kv.block_size,
-        saved_blocks=dict(counts.saved),
-        loaded_blocks=dict(counts.loaded),
-        seconds_saved=counts.seconds_saved,
-        swapped_out=counts.swapped_out,
-        swapped_in=counts.swapped_in,
-        failed_loads=counts.failed_loads,
+        tiers=scheduler.tiers.stats(),
     )

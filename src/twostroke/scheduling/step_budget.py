@@ -1,51 +1,29 @@
-"""The seam of token budgets: how many tokens the next step may carry."""
+"""The token budget that a configuration names."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import Request
 from twostroke.core.step import StepPlan, StepResult
+from twostroke.scheduling.parts import FixedBudget, StepBudget
 from twostroke.scheduling.tuned_budget import TunedBudget
 from twostroke.timing.step_times import StepTimes
 
 
-class StepBudget(Protocol):
-    """Chooses each step's budget; pure. ``observe`` is called once after each step.
+class MeasuredBudget(FixedBudget):
+    """The same for each step, whose time is measured because something else asks for it."""
 
-    Attributes:
-        tokens: Most tokens of the next step, from 1 to ``max_num_batched_tokens``.
-    """
-
-    @property
-    def tokens(self) -> int: ...
-
-    def observe(
-        self, plan: StepPlan, result: StepResult, running: Collection[Request], now: float
-    ) -> None:
-        """Take in a step that ended at ``now``; ``running`` are those that run after it."""
-        ...
-
-
-class FixedBudget:
-    """The same for each step.
-
-    Args:
-        times: Follows the steps, where something else asks how long they take.
-    """
-
-    def __init__(self, tokens: int, times: StepTimes | None = None) -> None:
-        self.tokens = tokens
+    def __init__(self, tokens: int, times: StepTimes) -> None:
+        super().__init__(tokens)
         self._times = times
 
     def observe(
         self, plan: StepPlan, result: StepResult, running: Collection[Request], now: float
     ) -> None:
-        if self._times is not None:
-            failed = result.failure is not None
-            self._times.observe(plan, now, busy=bool(running), failed=failed)
+        failed = result.failure is not None
+        self._times.observe(plan, now, busy=bool(running), failed=failed)
 
 
 def choose_budget(config: SchedulerConfig, times: StepTimes) -> StepBudget:
@@ -53,4 +31,4 @@ def choose_budget(config: SchedulerConfig, times: StepTimes) -> StepBudget:
     most = config.max_num_batched_tokens
     if config.tpot_target is not None:
         return TunedBudget(most, config.tpot_target, times)
-    return FixedBudget(most, times if config.measures_steps else None)
+    return MeasuredBudget(most, times) if config.measures_steps else FixedBudget(most)

@@ -13,6 +13,7 @@ from twostroke.kv_cache.block_table import Prefix
 from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.tier_directory import TierDirectory
+from twostroke.observability.events import TierStats
 from twostroke.timing.transfer_times import TransferTimes
 
 # A request whose loads keep failing, or whose blocks are lost again before its turn, computes.
@@ -80,6 +81,21 @@ class TieredBlocks:
     def has_work(self) -> bool:
         """Whether a plan is needed although no request may be left: blocks are on their way."""
         return bool(len(self._kv.loads) or self._drops or any(self._saves.values()))
+
+    def stats(self) -> TierStats | None:
+        if not (tiers := self.directory.tiers):
+            return None
+        return TierStats(
+            blocks={name: self.directory.num_blocks(name) for name in tiers},
+            block_bytes=max(tier.block_bytes for tier in tiers.values()),
+            block_size=self._kv.block_size,
+            saved_blocks=dict(self.counts.saved),
+            loaded_blocks=dict(self.counts.loaded),
+            seconds_saved=self.counts.seconds_saved,
+            swapped_out=self.counts.swapped_out,
+            swapped_in=self.counts.swapped_in,
+            failed_loads=self.counts.failed_loads,
+        )
 
     # ---- what the prefix cache gets and loses (CacheWatcher) -------------------------------------
 

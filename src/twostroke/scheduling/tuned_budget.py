@@ -21,9 +21,9 @@ AIM = 0.95
 LEAST_CHUNK = 32
 # Before any step with a prompt was measured.
 FIRST_CHUNK = 256
-# A chunk may be so many times the largest of the latest ones: what far larger ones take is a guess.
-# What remains of the largest after each step with prompts.
+# A chunk may be this many times the largest of late: what far larger ones take is a guess.
 GROWTH = 2.0
+# What remains of the largest after each step with prompts.
 KEPT_CHUNK = 0.9
 
 
@@ -64,7 +64,7 @@ class TunedBudget:
         self.tokens = self.choose(rows, start)
 
     def choose(self, rows: int, start: int) -> int:
-        """The budget of a step in which so many rows decode.
+        """The budget of a step in which ``rows`` rows decode.
 
         Args:
             start: Where the prompt that goes on continues; 0 for a new one.

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from twostroke.core.request import Request, RequestStatus
 from twostroke.core.step import Decision, Reason
+from twostroke.kv_cache.block_table import Prefix
 from twostroke.scheduling.policies.base import SchedulingPolicy
+
+
+class Entry(NamedTuple):
+    """How a request enters a step: with a cached prefix, unless there is an obstacle."""
+
+    prefix: Prefix
+    obstacle: Reason | None = None
 
 
 class WaitingRequests:
@@ -47,15 +56,14 @@ class WaitingRequests:
         for request in self._samples.pop(leader.request_id, ()):
             self._queue.push(request)
 
-    def set_aside(self, request: Request, status: RequestStatus) -> None:
-        """Let it wait outside the queue: ``LOADING``, or ``HELD`` for a transfer.
+    def set_aside(self, request: Request) -> None:
+        """Let it wait outside the queue while its prefix is loaded.
 
         It holds no blocks meanwhile, and ``resume`` queues it again.
         """
         assert request.status is RequestStatus.WAITING
-        assert status in (RequestStatus.LOADING, RequestStatus.HELD)
         self.remove(request)
-        request.status = status
+        request.status = RequestStatus.LOADING
         self._aside[request.request_id] = request
 
     @property
@@ -68,18 +76,17 @@ class WaitingRequests:
             request.status = RequestStatus.WAITING
             self.add(request)
 
+    def held_by(self, obstacle: Reason) -> Decision:
+        """Why the first of the queue waits, and with it the rest: an obstacle, or the policy."""
+        first = self._queue.peek()
+        if first is None:
+            return Decision("", Reason.BATCH_RUNNING, behind=len(self._queue))
+        return Decision(first.request_id, obstacle, behind=len(self._queue) - 1)
+
     def decisions(self) -> list[Decision]:
         """Why the requests outside the queue wait."""
         shares = [
             Decision(samples[0].request_id, Reason.SHARES_PROMPT, leader_id, len(samples) - 1)
             for leader_id, samples in self._samples.items()
         ]
-        return shares + [
-            Decision(
-                request.request_id,
-                Reason.LOADING
-                if request.status is RequestStatus.LOADING
-                else Reason.HELD_FOR_TRANSFER,
-            )
-            for request in self._aside.values()
-        ]
+        return shares + [Decision(request_id, Reason.LOADING) for request_id in self._aside]

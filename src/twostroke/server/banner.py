@@ -47,7 +47,7 @@ def ready_banner(
             *ranker_summary(model),
             *policy_summary(model.client.scheduler_config.policy),
             *speculation_summary(model.client.speculation),
-            *targets_summary(model.client.targets().watched),
+            *targets_summary(model.client.watched_targets),
             *traces_summary(traces_endpoint, slow_ttft),
             f"  {'API':<10} {url}/v1 (OpenAI), documented at {url}/docs"
             if not url.startswith("unix:")

@@ -34,7 +34,7 @@ class FinishedPass:
     """A pass that has been drawn, as a proposer sees it. Read only.
 
     Attributes:
-        states: Of the plan's shares, in their order.
+        requests: Of the plan's shares, in their order.
         block_table: ``[requests, blocks]``, likewise; entries beyond a request's own blocks are
             arbitrary. Where the depth asks for slots (``DraftDepth.needs_slots``), it has room for
             the drawn tokens and for ``max_new_drafts`` more.
@@ -46,7 +46,7 @@ class FinishedPass:
     """
 
     plan: StepPlan
-    states: Sequence[RequestState]
+    requests: Sequence[RequestState]
     block_table: NDArray[np.int32]
     token_ids: Mapping[str, list[int]]
     hidden: Any = None  # importing torch here would bring it to the simulator
@@ -55,8 +55,10 @@ class FinishedPass:
     def continuations(self) -> list[Continuation]:
         """The requests that may get drafts: they have drawn, and the plan allows some."""
         return [
-            Continuation(state, tokens, share.max_new_drafts, index)
-            for index, (share, state) in enumerate(zip(self.plan.scheduled.values(), self.states))
+            Continuation(request, tokens, share.max_new_drafts, index)
+            for index, (share, request) in enumerate(
+                zip(self.plan.scheduled.values(), self.requests)
+            )
             if share.max_new_drafts
             and share.request_id not in self.forced
             and (tokens := self.token_ids.get(share.request_id))

@@ -8,7 +8,7 @@ from twostroke.timing.trial_budget import SHARE
 # Steps until the time of drafts is doubted that cannot pay by it; after each measurement that
 # confirms it twice as many, up to where measuring costs its share of the time.
 DOUBTED_AFTER = 32
-# Drafting is charged so many times what it mostly takes: what took longer was held up by chance.
+# Drafting is charged this many times what it mostly takes: what took longer was held up by chance.
 MOST_CHARGED = 2.0
 
 
@@ -46,7 +46,7 @@ class DraftTimes:
         return self._passes.at(rows) or 1.0
 
     def of_drafting(self, depth: int) -> float:
-        """Seconds of drafting so many tokens for each request."""
+        """Seconds of drafting ``depth`` tokens for each request."""
         return self._drafting.at(depth, proportional=not self._at_once)
 
     def charge(self, depth: int, seconds: float) -> float:
@@ -56,7 +56,7 @@ class DraftTimes:
         return min(seconds, MOST_CHARGED * self.of_drafting(depth))
 
     def of_trying(self, rows: int, depth: int) -> float:
-        """Seconds that a step with so many drafts of one request takes longer than one without."""
+        """How many seconds ``depth`` drafts of one request add to a step."""
         return self.of_pass(rows + depth) - self.of_pass(rows) + self.of_drafting(depth)
 
     def is_doubtful(self, rows: int, step: int) -> bool:

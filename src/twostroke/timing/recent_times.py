@@ -8,11 +8,11 @@ from math import ceil
 
 from twostroke.timing.mean_times import rounded_size
 
-# So many readings of a size are kept. The first of them are slow where they set something up, and
-# any may be held up by chance: a size is known from so many on.
+# Readings kept of each size, and how many make it known: the first are slow where they set
+# something up, and any may be held up by chance.
 KEPT_READINGS, KNOWN_FROM = 9, 3
-# A reading weighs half as much when so many steps have passed: others take its place the sooner.
-# Readings of so many steps weigh alike.
+# A reading weighs half as much after ``HALF_LIFE`` steps, so that others take its place the sooner.
+# Readings of ``SAME_AGE`` steps weigh alike.
 HALF_LIFE, SAME_AGE = 128, 32
 # Half-lives that readings age by when they are doubted: nine of them weigh less than a new one.
 DOUBTED = 4
@@ -25,7 +25,7 @@ class RecentTimes:
     """A low quantile of the latest readings of each size, interpolated between sizes.
 
     Args:
-        counts_from: So many readings of a size say something of it, once any size has as many.
+        counts_from: This many readings of one size say something of it, once any size has as many.
     """
 
     def __init__(self, counts_from: int = 1) -> None:

@@ -53,11 +53,11 @@ class FittedStepTimes(NamedTuple):
 
 
 def fit_step_times(steps: Sequence[tuple[StepShape, float]]) -> FittedStepTimes:
-    """The coefficients with the least error on steps that took so many seconds.
+    """The coefficients with the least error on steps and their seconds.
 
     Steps that decode, that prefill and that do both have the same weight together, since there are
-    far more of the first. Of many steps, each so many is taken. What other programs add to some of
-    them is not in it (``simulator/replay/machine_speed.py``).
+    far more of the first. Of many steps, only every n-th is taken. What other programs add to some
+    of them is not in it (``simulator/replay/machine_speed.py``).
 
     Raises:
         ConfigError: Too few steps.

@@ -1,10 +1,10 @@
 """How long a step takes, by what it computes, learned from the steps that were taken.
 
-``seconds = decode(rows) + step + token * tokens + pair * pairs``: what a step of so many decoding
-rows takes alone; and what prompts add to it, for being there, for each token, and for each pair of
-one with a token that it attends to. These three prices are those of least squares over the latest
-steps with prompts; relative errors count. A factor for all of it follows changes of speed faster
-than the prices, which tell apart what needs many steps to be told apart.
+``seconds = decode(rows) + step + token * tokens + pair * pairs``: what a step takes whose rows only
+decode; and what prompts add to it, for being there, for each token, and for each pair of one with a
+token that it attends to. These three prices are those of least squares over the latest steps with
+prompts; relative errors count. A factor for all of it follows changes of speed faster than the
+prices, which tell apart what needs many steps to be told apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from twostroke.timing.mean_times import MeanTimes
 
 # What remains of the weight of earlier steps with prompts after each new one.
 KEPT = 0.95
-# What prompts add may be so many times what was expected of them: more is chance.
+# What prompts add may be this many times what was expected of them: more is chance.
 MAX_RATIO = 2.0
 # Steps with prompts before an expectation is good enough for that.
 LEAST_STEPS = 5
@@ -110,7 +110,7 @@ class StepTimes:
         return self._fit.times(self._factor)
 
     def of_decode(self, rows: int) -> float:
-        """Seconds of a step in which so many rows decode; 0 before any did."""
+        """Seconds of a step in which ``rows`` rows decode; 0 before any did."""
         return self._decode.at(rows) if rows else 0.0
 
     def observe(self, plan: StepPlan, now: float, *, busy: bool, failed: bool = False) -> None:

@@ -39,19 +39,19 @@ class TransferTimes:
         self._token_seconds = _mean(self._token_seconds, seconds / plan.num_tokens)
 
     def computing(self, num_tokens: int) -> float | None:
-        """Seconds of computing so many tokens; ``None`` before the first measurement."""
+        """Seconds of computing ``num_tokens``; ``None`` before the first measurement."""
         return self._token_seconds * num_tokens or None
 
     def loading(self, num_blocks: Mapping[str, int]) -> float:
-        """Seconds of loading so many blocks of each tier."""
+        """Seconds of loading the blocks of each tier."""
         return sum(self._load_seconds.get(tier, 0.0) * n for tier, n in num_blocks.items())
 
     def saving(self, num_blocks: int) -> float:
-        """Seconds by which a step is longer that saves so many blocks."""
+        """Seconds by which a step is longer that saves ``num_blocks``."""
         return self._save_seconds * num_blocks
 
     def load_pays(self, num_blocks: Mapping[str, int], num_tokens: int) -> bool:
-        """Whether loading so many blocks is faster than computing the tokens that they spare."""
+        """Whether loading the blocks is faster than computing the tokens that they spare."""
         computing = self.computing(num_tokens)
         if computing is None or self.loading(num_blocks) < computing:
             return True

@@ -135,6 +135,11 @@ class ToolFamily:
     messages: Callable[[Rules, str | None], str] | None = None
     recognised_last: bool = False
 
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether thoughts are part of the form: messages, as calls and the answer itself are."""
+        return self.messages is not None
+
     def reader(self, tools: ToolSchemas) -> Reader:
         """Reads the answers to a request with these tools."""
         return lambda source: self.read(source, tools)

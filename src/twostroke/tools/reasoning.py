@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twostroke.text.answer_parsing.reasoning import CLOSING, OPENING
+from twostroke.tools.base import ToolFamily
 from twostroke.tools.harmony import HARMONY
-from twostroke.tools.registry import family_of_template
+from twostroke.tools.registry import FAMILIES, family_of_template
 
 # Thoughts between the tags <think> and </think>.
 TAGS = "think_tags"
@@ -28,8 +29,21 @@ REASONING_OF_NAME: Mapping[str, str] = {
 }
 
 
+def family_with_thoughts(family: ToolFamily | None, reasoning: str | None) -> ToolFamily | None:
+    """The family whose messages are a model's thoughts as well; ``None``: it has no such form.
+
+    Args:
+        family: That of the model's calls.
+        reasoning: The form of its thoughts, by a name of ``REASONING_OF_NAME``'s values.
+    """
+    if family is not None and family.has_thoughts:
+        return family
+    return next((own for own in FAMILIES if own.has_thoughts and own.name == reasoning), None)
+
+
 def reasoning_of_template(template: str) -> str | None:
     """The form of models with this chat template; ``None`` if they answer without a thought."""
-    if family_of_template(template) is HARMONY:
-        return HARMONY.name
+    family = family_of_template(template)
+    if family is not None and family.has_thoughts:
+        return family.name
     return TAGS if OPENING in template or CLOSING in template else None

@@ -22,7 +22,8 @@ GREEDY = SamplingParams(max_tokens=24, temperature=0, detokenize=False, ignore_e
 
 
 def loaded_blocks(engine: LLMEngine) -> int:
-    return engine.scheduler.tiers.counts.loaded["disk"]
+    stats = engine.scheduler.tiers.stats()
+    return 0 if stats is None else stats.loaded_blocks.get("disk", 0)
 
 
 @pytest.fixture(scope="module")

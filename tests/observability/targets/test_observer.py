@@ -114,7 +114,7 @@ def send(observer: TargetObserver, *tenants: str) -> None:
 
 def test_each_key_has_its_own_windows() -> None:
     observer = make_observer("ttft=3", "ttft=1,key=alice", "ttft=9,key=*")
-    assert observer.in_force().watched == ["ttft=p95:3", "ttft=p95:1,key=alice", "ttft=p95:9,key=*"]
+    assert observer.watched == ["ttft=p95:3", "ttft=p95:1,key=alice", "ttft=p95:9,key=*"]
     send(observer, "alice", "bob", "bob", "")
     reports = {text: counts(report) for text, report in by_text(observer).items()}
     assert reports == {
@@ -128,7 +128,7 @@ def test_each_key_has_its_own_windows() -> None:
 
 def test_targets_of_other_models_are_not_watched() -> None:
     observer = make_observer("ttft=1,model=pilot", "tpot=1,model=other")
-    assert observer.in_force().watched == ["ttft=p95:1,model=pilot"]
+    assert observer.watched == ["ttft=p95:1,model=pilot"]
 
 
 def test_metrics_name_no_key() -> None:

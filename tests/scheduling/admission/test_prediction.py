@@ -140,7 +140,10 @@ def test_refusals_are_monotone_in_the_queue(load: EngineLoad, queue: int, tokens
     before = judge.judge(arrival, 0.0, nothing_cached)
     judge.enter(Arrival("more", "", 100), 0.0)
     after = judge.judge(arrival, 0.0, nothing_cached)
-    assert before is None or (after and after.predicted_ttft >= before.predicted_ttft)
+    assert before is None or after
+    # The cache is asked only where that may decide; otherwise the tenant's mean share counts.
+    if before and after and not load.uncached:
+        assert after.predicted_ttft >= before.predicted_ttft
 
 
 def fill(judge: PredictedAdmission, count: int) -> None:

@@ -15,6 +15,7 @@ from tests.server.running import running_server
 from tests.server.scripted import Script, ScriptedEngine
 from twostroke.core.errors import (
     EngineDeadError,
+    InvalidRequestError,
     LimitStorageError,
     ModelLoadingError,
     QueueFullError,
@@ -59,6 +60,13 @@ async def test_refusals_of_the_engine(error: TwostrokeError, status: int, kind: 
     check_shape(response, status, kind)
     seconds = int(response.headers["retry-after"])
     assert seconds == getattr(error, "retry_after", seconds) > 0
+
+
+async def test_the_engine_refuses_a_field_by_the_name_of_this_api() -> None:
+    error = InvalidRequestError("too many strings", param="stop")
+    response = await post(ScriptedEngine(Script(refuse=error)), "messages", BODY)
+    message = check_shape(response, 400, "invalid_request_error")
+    assert message == "stop_sequences: too many strings"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.machine_speed import slowness
 from tests.server.batches.batch_calls import line
-from twostroke.batch.lines import Call, parse_line
+from twostroke.batch.lines import GoodLine, parse_line
 from twostroke.server.batches.message_objects import MessagesOutput
 from twostroke.server.batches.openai_objects import OpenAIOutput
 from twostroke.server.batches.record import BatchRecord, Times
@@ -63,7 +63,7 @@ def test_what_can_be_said_of_each_line_is_counted() -> None:
         checks.check(LineSplitter(2**20).feed(line(name)))
         assert checks.total == 1 and not checked.mistakes
         call = parse_line(line(name).strip(), 10**6)
-        assert isinstance(call, Call)
+        assert isinstance(call, GoodLine)
         for outcome in ("failed", "cancelled", "expired"):
             checked.outcome = outcome
             for form in (OpenAIOutput(), MessagesOutput()):

@@ -52,7 +52,7 @@ async def test_what_would_be_late_is_refused_at_once() -> None:
     engine = slow_engine()
     try:
         responses = await flood(engine, 60)
-        metrics = engine.render_metrics()[0].decode()
+        metrics = (await engine.records()).metrics.decode()
         events = engine.events()
         later = await flood(engine, 1)
     finally:

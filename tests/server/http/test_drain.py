@@ -59,11 +59,8 @@ def client_for(engine: AsyncEngine) -> httpx.AsyncClient:
     )
 
 
-def tokens(engine: AsyncEngine) -> float:
-    lines = engine.render_metrics()[0].decode().splitlines()
-    return next(
-        float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total")
-    )
+def tokens(engine: AsyncEngine) -> int:
+    return sum(share.num_new_tokens for event in engine.events() for share in event.scheduled)
 
 
 async def drain_when(engine: AsyncEngine, condition: Callable[[], bool]) -> None:

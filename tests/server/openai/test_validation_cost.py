@@ -104,3 +104,15 @@ async def test_as_many_messages_and_parts_as_are_allowed() -> None:
             "error"
         ]
         assert error["code"] == "context_length_exceeded"
+
+
+def test_what_is_read_on_a_thread() -> None:
+    """Calls and thoughts are looked through like texts, so a chat is large by them, too."""
+    long = "x" * 30_000
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": long}}
+    for fields in ({"content": long}, {"reasoning": long}, {"tool_calls": [call]}):
+        message = {"role": "assistant", "content": "x", **fields}
+        assert ChatCompletionRequest.model_validate({"messages": [message]}).is_large
+    many = [{"role": "user", "content": [PART] * 300}]
+    assert ChatCompletionRequest.model_validate({"messages": many}).is_large
+    assert not ChatCompletionRequest.model_validate(CHAT).is_large

@@ -11,11 +11,10 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.engine.messages import EngineStatus
+from twostroke.engine.messages import EngineRecords, EngineStatus
 from twostroke.observability.events import StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
-from twostroke.observability.targets.watch import TargetsInForce
 
 
 class ChargedTokens(NamedTuple):
@@ -84,6 +83,11 @@ class EngineClient(Protocol):
         """What the engine last said of itself: before a step, after it, or after an abort."""
         ...
 
+    @property
+    def watched_targets(self) -> list[str]:
+        """As they can be given to ``--target``."""
+        ...
+
     def submit(self, request: GenerationRequest) -> OutputStream:
         """Queue a request; call on the event loop's thread.
 
@@ -108,7 +112,7 @@ class EngineClient(Protocol):
         """Recorded step events with ``step > since``."""
 
     def kv_events(self, since: int = -1) -> list[KVEventBatch]:
-        """What the KV cache has stored and removed, in the batches behind number ``since``.
+        """What the KV cache has stored and removed, in the batches after number ``since``.
 
         Raises:
             InvalidRequestError: That is not published (``--kv-events``).
@@ -123,6 +127,17 @@ class EngineClient(Protocol):
         """
         ...
 
+    async def records(self) -> EngineRecords:
+        """Metrics and targets between two steps; call on the event loop's thread.
+
+        While a step lasts longer than a second, and after the engine's end, they are those that it
+        sent last.
+
+        Raises:
+            EngineError: They cannot be shown.
+        """
+        ...
+
     async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
         """What runs and waits between two steps, and with blocks what the KV cache holds.
 
@@ -133,12 +148,6 @@ class EngineClient(Protocol):
 
     def unhealthy_reason(self) -> str | None:
         """``None`` while the engine makes progress; else one sentence that says what is wrong."""
-
-    def render_metrics(self) -> tuple[bytes, str]:
-        """Prometheus exposition text and its content type."""
-
-    def targets(self) -> TargetsInForce:
-        """What is watched, and how it stands."""
 
     async def drain(self, timeout: float) -> None:
         """Take no new work, and end what runs.

@@ -17,6 +17,7 @@ from twostroke.core.request import FinishReason
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.answers import Answers
+from twostroke.engine.clients.kept_records import KeptRecords
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.queue_limit import QueueLimit
 from twostroke.engine.clients.stream import AsyncStream
@@ -30,21 +31,22 @@ from twostroke.engine.messages import (
     Close,
     EngineEnded,
     EngineMessage,
+    EngineRecords,
     EngineReply,
     EngineStatus,
     ForgetRequest,
     Forgotten,
     ManageCache,
     NoteRefusal,
+    RecordsAnswer,
     SnapshotAnswer,
     StepReport,
+    TakeRecords,
     TakeSnapshot,
 )
-from twostroke.engine.records import EngineRecords
 from twostroke.observability.events import RefusedRequest, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
-from twostroke.observability.targets.watch import TargetsInForce
 from twostroke.text.tokenizer import Tokenizer
 
 STALL_SECONDS = 60.0
@@ -68,6 +70,7 @@ class AsyncEngine:
         info: The loaded model.
         scheduler_config: The scheduler's settings.
         speculation: How tokens are guessed ahead, if they are.
+        watched_targets: As they can be given to ``--target``.
     """
 
     def __init__(
@@ -82,8 +85,11 @@ class AsyncEngine:
         self.speculation: Speculation | None = engine.config.speculation.resolve()
         self._tokenizer, self._grammars = engine.tokenizer, engine.grammars
         self._intake, self._clock = engine.intake, engine.clock
-        self._records = EngineRecords(
-            engine.recorder, engine.metrics, engine.cache.events, engine.targets
+        self.watched_targets = [] if engine.targets is None else engine.targets.watched
+        self._records = KeptRecords(
+            engine.config.observability.step_events,
+            engine.metrics.labels,
+            publishes_kv=engine.cache.events is not None,
         )
         self._queue_limit = QueueLimit(max_queued_requests)
         self._target_limit = TargetLimit(
@@ -98,7 +104,7 @@ class AsyncEngine:
         self._draining = self._closed = False
         self._messages = MessageLoop(engine, self._inbox, self._receive)
         self._status = EngineStatus()
-        self._receive(self._messages.report())
+        self._receive(self._messages.report(with_records=True))
         self._thread = threading.Thread(
             target=self._messages.run, name="twostroke-engine", daemon=True
         )
@@ -156,11 +162,11 @@ class AsyncEngine:
     def kv_events(self, since: int = -1) -> list[KVEventBatch]:
         return self._records.kv_events(since)
 
-    def render_metrics(self) -> tuple[bytes, str]:
-        return self._records.render_metrics()
-
-    def targets(self) -> TargetsInForce:
-        return self._records.targets()
+    async def records(self) -> EngineRecords:
+        if not self._thread.is_alive():
+            return self._records.latest()
+        self._use_loop(asyncio.get_running_loop())
+        return await self._records.ask(lambda n: self._inbox.put(TakeRecords(n)))
 
     async def manage_cache(self, order: CacheOrder) -> CacheReport:
         self._use_loop(asyncio.get_running_loop())
@@ -224,6 +230,7 @@ class AsyncEngine:
         """Keep a report, and pass on to the event loop's thread what concerns its streams."""
         if isinstance(reply, StepReport):
             self._status = reply.status
+            self._records.take(reply)
             self._queue_limit.num_left.update(reply.num_left)
             if reply.load is not None:
                 self._target_limit.take(reply.load)
@@ -243,6 +250,8 @@ class AsyncEngine:
                 self._reports.put(reply.number, reply.value, reply.error)
             case SnapshotAnswer():
                 self._snapshots.put(reply.number, reply.value, reply.error)
+            case RecordsAnswer():
+                self._records.answers.put(reply.number, reply.value, reply.error)
             case EngineEnded():
                 self._fail_all(reply.error)
 
@@ -258,3 +267,4 @@ class AsyncEngine:
             stream.fail(error)
         self._reports.fail_all(error)
         self._snapshots.fail_all(error)
+        self._records.answers.fail_all(error)

@@ -58,11 +58,9 @@ class ReferenceAttention:
         window = self._windows[layer]
         if window is not None:
             hidden = hidden | (distance >= window)
-        scores = q @ k.transpose(1, 2)  # [heads, queries, keys]
-        if spec is not None and spec.scale is not None:
-            scores = scores * spec.scale
-        else:
-            scores = scores / (spec.key_dim if spec is not None else query.shape[-1]) ** 0.5
+        head_dim = spec.key_dim if spec is not None else query.shape[-1]
+        scale = head_dim**-0.5 if spec is None or spec.scale is None else spec.scale
+        scores = q @ k.transpose(1, 2) * scale  # [heads, queries, keys]
         if spec is not None and spec.soft_cap is not None:
             scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
         scores = scores.masked_fill(hidden, float("-inf"))

@@ -25,13 +25,13 @@ _MAX_MODULES = 16
 _MAX_SIZES = 64
 _MAX_PROMPTS = 256
 _MAX_PROMPT_CHARS = 10_000
-_MAX_DENSE = 65_536  # elements of a state, before or behind a Dense module
+_MAX_DENSE = 65_536  # elements of a state, before or after a Dense module
 HINT = "download the checkpoint again, or remove modules.json to embed with the default pooling"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseModule:
-    """A linear layer behind the pooling.
+    """A linear layer after the pooling.
 
     Attributes:
         place: Its folder within the checkpoint's.

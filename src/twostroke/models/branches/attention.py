@@ -13,7 +13,7 @@ from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
-from twostroke.models.branches.heads import head_norm, row_order
+from twostroke.models.branches.heads import head_norm, rotate, row_order
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
 
@@ -107,13 +107,13 @@ class AttentionBranch:
     def compiled(self) -> CompiledBranch | None:
         qkv, output, spec = self._qkv.kernel_call, self._add.linear.kernel_call, self._spec
         is_alike = spec.shares is None and spec.key_dim == spec.value_dim == spec.rotated
-        is_plain = self._add.is_plain and isinstance(self._norm, RMSNorm)
-        if qkv is None or output is None or spec.gated or spec.sinks or not (is_alike and is_plain):
+        is_plain = self._add.is_plain and not (spec.gated or spec.sinks)
+        norm, qk_norm = self._norm, self._qk_norm
+        if qkv is None or output is None or not (is_alike and is_plain):
             return None
-        if self._qk_norm is not None and not isinstance(self._qk_norm, RMSNorm):
+        if not (isinstance(norm, RMSNorm) and isinstance(qk_norm, RMSNorm | None)):
             return None
-        assert isinstance(self._norm, RMSNorm)  # as ``is_plain`` says
-        return CompiledBranch("attention", self._norm, qkv, output, spec.key_dim, self._qk_norm)
+        return CompiledBranch("attention", norm, qkv, output, spec.key_dim, qk_norm)
 
     def _attend(self, x: Tensor, step: PassInputs) -> Tensor:
         tokens, spec = x.shape[0], self._spec
@@ -123,7 +123,7 @@ class AttentionBranch:
         qk = qkv[:, : heads * spec.key_dim].view(tokens, heads, spec.key_dim)
         if self._qk_norm is not None:
             qk = self._qk_norm(qk)
-        qk = self._rotate(qk, step)
+        qk = rotate(qk, spec, step.rotations)
         query, key, value = qk[:, : spec.heads], None, None
         if self._kv_heads:
             key = qk[:, spec.heads :]
@@ -135,15 +135,6 @@ class AttentionBranch:
         if spec.gated:
             attended = attended * torch.sigmoid(qkv[:, -attended.shape[1] :])
         return attended
-
-    def _rotate(self, qk: Tensor, step: PassInputs) -> Tensor:
-        rope, width = self._spec.rope, self._spec.rotated
-        if rope is None:
-            return qk
-        rotation = step.rotations[rope, width]
-        if width == qk.shape[-1]:
-            return rotation.apply(qk)
-        return torch.cat((rotation.apply(qk[..., :width].contiguous()), qk[..., width:]), -1)
 
 
 def _spec_of(layer: LayerSpec) -> AttentionSpec:

@@ -21,6 +21,8 @@ from twostroke.models.branches.addition import Addition
 from twostroke.models.parameters import Parameter, ParameterSource
 from twostroke.observability.profile import Profiler
 
+Rotations = Mapping[tuple[RopeSpec, int], Rotation]
+
 
 @dataclass(frozen=True, slots=True)
 class PassInputs:
@@ -32,7 +34,7 @@ class PassInputs:
         states: Of recurrent layers.
     """
 
-    rotations: Mapping[tuple[RopeSpec, int], Rotation]
+    rotations: Rotations
     attention: Attention
     states: LayerStates
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from twostroke.model_spec.layer_specs import AttentionSpec
-from twostroke.models.branches.base import BranchParts
+from twostroke.models.branches.base import BranchParts, Rotations
 
 # Normalizes queries and keys, ``[tokens, heads + kv_heads, key_dim]``.
 HeadNorm = Callable[[Tensor], Tensor]
@@ -54,3 +54,13 @@ def row_order(spec: AttentionSpec) -> Tensor | None:
     values = torch.arange(first_value, first_value + kv_heads * spec.value_dim)
     gates = (torch.arange(spec.heads) * stride)[:, None] + torch.arange(dim, stride)
     return torch.cat((queries.flatten(), keys.flatten(), values, gates.flatten()))
+
+
+def rotate(qk: Tensor, spec: AttentionSpec, rotations: Rotations) -> Tensor:
+    """Queries and keys with their positions, if the layer rotates: maybe ``qk`` itself, changed."""
+    if spec.rope is None:
+        return qk
+    width, rotation = spec.rotated, rotations[spec.rope, spec.rotated]
+    if width == qk.shape[-1]:
+        return rotation.apply(qk)
+    return torch.cat((rotation.apply(qk[..., :width].contiguous()), qk[..., width:]), -1)

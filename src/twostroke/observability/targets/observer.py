@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from twostroke.core.errors import PredictedLateError
@@ -11,14 +10,14 @@ from twostroke.core.request import FinishReason, Request
 from twostroke.core.targets import EVERY_KEY, STATES, Target, TargetMetric
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.observer import ObservedStep
-from twostroke.observability.targets.watch import TargetReport, TargetsInForce, TargetWatch
+from twostroke.observability.targets.watch import TargetReport, TargetWatch
 
 COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
 REFUSED = PredictedLateError.__name__
 
 
 class TargetObserver:
-    """Counts requests and states towards targets; ``report`` may be called on any thread.
+    """Counts requests and states towards targets.
 
     A first token counts towards ``ttft`` when it comes, all else when a request ends. One that
     leaves without a first token counts as a miss if it had waited longer than the limit. Answers
@@ -41,7 +40,6 @@ class TargetObserver:
     ) -> None:
         self._clock = clock
         self._read_stats = read_stats
-        self._lock = threading.Lock()
         self._targets = [target for target in targets if target.model in ("", model_name)]
         self._for_every_key = [target for target in self._targets if target.key == EVERY_KEY]
         self._watches: dict[str, list[TargetWatch]] = {}  # by key
@@ -63,33 +61,30 @@ class TargetObserver:
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         now = self._clock()
-        with self._lock:
-            for request, output in zip(requests, outputs):
-                self._started.discard(request.request_id)
-                if output.error is not None and output.error.kind == REFUSED:
-                    continue
-                if request.first_token_time is None:
-                    self._observe("ttft", request, now - request.received_time, now, if_missed=True)
-                if output.error is not None:
-                    self._observe("errors", request, 1.0, now)
+        for request, output in zip(requests, outputs):
+            self._started.discard(request.request_id)
+            if output.error is not None and output.error.kind == REFUSED:
+                continue
+            if request.first_token_time is None:
+                self._observe("ttft", request, now - request.received_time, now, if_missed=True)
+            if output.error is not None:
+                self._observe("errors", request, 1.0, now)
         if self._states:
             self._hold_stats(self._read_stats(), now)
 
     def close(self) -> None:
         """The reports stay readable."""
 
-    def in_force(self) -> TargetsInForce:
-        """What is watched, and how it stands."""
-        return TargetsInForce([target.text for target in self._targets], self.report())
+    @property
+    def watched(self) -> list[str]:
+        """The targets as they can be given to ``--target``."""
+        return [target.text for target in self._targets]
 
     def report(self) -> list[TargetReport]:
         """Each target at this moment; those for every key once for each key that has sent one."""
-        with self._lock:
-            now = max(self._clock(), self._latest)
-            self._latest = now
-            return [
-                watch.report(now) for key in sorted(self._watches) for watch in self._watches[key]
-            ]
+        now = max(self._clock(), self._latest)
+        self._latest = now
+        return [watch.report(now) for key in sorted(self._watches) for watch in self._watches[key]]
 
     def _count(
         self, requests: Sequence[Request], began: float, first: float, last: float | None = None
@@ -106,13 +101,12 @@ class TargetObserver:
         ended = [request for request in requests if request.finish_reason is not None]
         if not started and not ended:
             return
-        with self._lock:
-            for request in started:
-                self._started.add(request.request_id)
-                self._observe("ttft", request, first - request.received_time, first)
-            for request in ended:
-                self._started.discard(request.request_id)
-                self._finish(request, last)
+        for request in started:
+            self._started.add(request.request_id)
+            self._observe("ttft", request, first - request.received_time, first)
+        for request in ended:
+            self._started.discard(request.request_id)
+            self._finish(request, last)
 
     def _finish(self, request: Request, now: float) -> None:
         if request.finish_reason in COMPLETE:
@@ -160,7 +154,6 @@ class TargetObserver:
 
     def _hold(self, used: float, num_waiting: int, now: float) -> None:
         """From now on this share of the blocks is used, and so many requests wait."""
-        with self._lock:
-            self._latest = max(now, self._latest)
-            for watch in self._states:
-                watch.hold(used if watch.target.metric == "kv" else num_waiting, now)
+        self._latest = max(now, self._latest)
+        for watch in self._states:
+            watch.hold(used if watch.target.metric == "kv" else num_waiting, now)

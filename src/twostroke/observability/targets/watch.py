@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from heapq import heappush, heapreplace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -72,16 +72,6 @@ class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
     total_misses: float
     windows: list[WindowReport]
     worst: list[MissedRequest] = []
-
-
-class TargetsInForce(NamedTuple):
-    """Targets of an engine: as they can be given to ``--target``, and how they stand now.
-
-    Those for every key have a report for each key that has sent a request.
-    """
-
-    watched: list[str]
-    reports: list[TargetReport]
 
 
 class TargetWatch:

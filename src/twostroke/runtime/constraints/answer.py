@@ -48,7 +48,7 @@ class ConstrainedAnswer:
         outcome: The masks that have come, or why there are none.
         is_over: Nothing can be forbidden any more.
         seconds: What masks took of late: decays from the slowest.
-        forced: The tokens behind the last draw that leave no choice.
+        forced: The tokens after the last draw that leave no choice.
     """
 
     def __init__(
@@ -170,14 +170,14 @@ class ConstrainedAnswer:
             return self._masks_along(request, drafts)
 
     def _masks_along(self, request: RequestState, drafts: Sequence[int]) -> Sequence[TokenMask]:
-        constraint = self._caught_up(request.output_token_ids)
+        constraint = self._caught_up(request.answer_token_ids)
         if isinstance(constraint, ThoughtBudget) and constraint.is_over:
             self.is_over = True
             return ()
         allowed, num_drafts = [constraint.allowed()], 0
         for draft in drafts:
             if not _is_allowed(draft, allowed[-1]):
-                break  # it cannot be drawn, so the rows behind it are not looked at
+                break  # it cannot be drawn, so the rows after it are not looked at
             constraint.advance([draft])
             num_drafts += 1
             allowed.append(constraint.allowed())

@@ -23,13 +23,13 @@ from twostroke.runtime.step_run import StepMasks
 from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.token_masks import TokenMask
 
-# What a step may wait for masks behind its pass, and spend on tokens without a choice: this many
+# What a step may wait for masks after its pass, and spend on tokens without a choice: this many
 # seconds, or this share of the pass.
 LEAST_WAIT = 0.005
 WAIT_SHARE = 0.5
 # So many times as long as a slow mask takes, its tenant gets no other one while others run.
 REST = 3.0
-TURN = 0.001  # seconds of usual masks, behind which another tenant may have its turn
+TURN = 0.001  # seconds of usual masks, after which another tenant may have its turn
 
 
 class _Asked(NamedTuple):
@@ -135,7 +135,7 @@ class ConstraintStates:
         """Compute the masks of the rows that draw, on a thread; what it is at from an earlier step
         goes on."""
         asked = [
-            _Asked(batch.states[index], batch.shares[index].draft_token_ids, answer)
+            _Asked(batch.requests[index], batch.shares[index].draft_token_ids, answer)
             for index in (batch.sampling if self._answers else ())
             if (answer := self._answers.get(batch.shares[index].request_id)) is not None
             and not answer.is_over
@@ -165,7 +165,7 @@ class ConstraintStates:
         return PendingMasks(asked, jobs, alone=alone)
 
     def add_forced(self, batch: Batch, result: StepResult, seconds: float) -> set[str]:
-        """Add to what was drawn the tokens behind it that leave no choice.
+        """Add to what was drawn the tokens after it that leave no choice.
 
         They are part of the answer at once, and the next pass computes them together, without
         logits. Where these are needed (for log-probabilities, or because other masks might leave
@@ -180,7 +180,7 @@ class ConstraintStates:
         until = time.perf_counter() + max(LEAST_WAIT, WAIT_SHARE * seconds)
         asked: dict[str, list[_Drawn]] = {}
         for index in batch.sampling if self._answers else ():
-            request = batch.states[index]
+            request = batch.requests[index]
             answer = self._answers.get(request.request_id)
             tokens = result.token_ids.get(request.request_id)
             if answer is None or not tokens or request.params.speculation == 0 or answer.is_slow:

@@ -23,7 +23,9 @@ class ProposedDrafts(PassHook):
         if self.proposer is None or not batch.shares:
             return
         table, drawn = batch.attention.block_table, step.result.token_ids
-        finished = FinishedPass(step.plan, batch.states, table, drawn, step.drawn_from, step.forced)
+        finished = FinishedPass(
+            step.plan, batch.requests, table, drawn, step.drawn_from, step.forced
+        )
         step.result.draft_token_ids |= self.proposer.propose(finished)
         step.clock.mark("draft")
 

@@ -28,16 +28,17 @@ class Vectors(PassHook):
         self.pooler.release(step.plan.released)
 
     def before(self, step: StepRun) -> None:
-        if any(state.spec.vector is not None for state in step.batch.states):
+        if any(request.spec.vector is not None for request in step.batch.requests):
             step.needs_all_rows = True
 
     def after(self, step: StepRun) -> None:
-        for index, (share, request) in enumerate(zip(step.batch.shares, step.batch.states)):
+        for index, (share, request) in enumerate(zip(step.batch.shares, step.batch.requests)):
             if request.spec.vector is None or step.has_failed(share.request_id):
                 continue
             assert step.hidden is not None  # a share has rows, so a pass ran
             rows = step.hidden[step.batch.rows(index)]
-            state = self.pooler.add(share, request.spec.vector, request.num_prompt_tokens, rows)
+            num_prompt_tokens = len(request.spec.prompt_token_ids)
+            state = self.pooler.add(share, request.spec.vector, num_prompt_tokens, rows)
             if state is None:
                 continue
             if (vector := self._vector(step, state, request.spec.vector)) is None:

@@ -1,1 +1,1 @@
-"""Embeddings and scores: encoders, pooling, and what a checkpoint puts behind it."""
+"""Embeddings and scores: encoders, pooling, and what a checkpoint puts after it."""

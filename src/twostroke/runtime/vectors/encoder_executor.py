@@ -21,9 +21,9 @@ from twostroke.model_spec.vectors.score_head import ONLY_SCORES
 from twostroke.models.encoder import Encoder, make_batch
 from twostroke.observability.profile import NO_PROFILE, REST, Profiler
 from twostroke.runtime.device import memory_error, release_cached_memory, resolve_device
+from twostroke.runtime.live_requests import LiveRequests
 from twostroke.runtime.loading import model_fingerprint
 from twostroke.runtime.phase_clock import PhaseClock
-from twostroke.runtime.request_states import RequestStates
 from twostroke.runtime.vectors.dense_modules import DenseModules
 from twostroke.runtime.vectors.encoder_weights import load_encoder
 from twostroke.runtime.vectors.pooling import finish_embedding, pool_whole
@@ -43,7 +43,7 @@ class EncoderExecutor:
         dense: DenseModules | None = None,
     ) -> None:
         self._dense = dense or DenseModules()
-        self.requests = RequestStates()
+        self.requests = LiveRequests()
         self._model: Encoder | None = model
         self._info = info
         self._profiler = profiler

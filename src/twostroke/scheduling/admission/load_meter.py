@@ -17,16 +17,16 @@ from twostroke.timing.step_times import PromptWork, StepTimes
 COMPLETE = (FinishReason.STOP, FinishReason.LENGTH)
 # What keeps a request waiting although the step has tokens left for it.
 FULL = (Reason.MAX_NUM_SEQS, Reason.NO_FREE_BLOCK)
-# Entries are counted over so many times the places: answers of equal length end together, and over
+# Entries are counted over this many times the places: equally long answers end together, and over
 # fewer entries the rate would depend on when one looks.
 COUNTED_ENTRIES = 6
-# What lengths of answers say counts as so many entries, as a share of the places.
+# What lengths of answers say counts as this many entries, as a share of the places.
 EXPECTED_ENTRIES = 0.25
 # Share of a new answer in their mean length.
 LENGTH_WEIGHT = 0.05
 # Share of a new step in the mean step.
 STEP_WEIGHT = 0.05
-# Entries take no longer than so many times what they would if each answer became as long as it may.
+# Entries take at most this many times what they would if each answer became as long as it may.
 MOST = 2.0
 # Share of a new request in the mean share of a tenant's prompts that the cache did not hold.
 SHARE_WEIGHT = 0.1

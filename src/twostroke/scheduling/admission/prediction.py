@@ -10,7 +10,7 @@ from typing import NamedTuple
 from twostroke.scheduling.admission.waiting_calls import Ahead
 from twostroke.timing.step_times import Prices, PromptWork
 
-# Entries come at random: so many standard deviations of their number are allowed for, which keeps
+# Entries come at random: this many standard deviations of their number are allowed for, which keeps
 # some 14 of 15 requests within what was predicted.
 MARGIN = 1.5
 NONE_RUNNING: Mapping[str, int] = MappingProxyType({})

@@ -16,7 +16,7 @@ PATIENCE = 10.0
 # A request with less of its target left, as a share, than this is late: what is predicted is no
 # better than that.
 MARGIN = 0.1
-# Of so many requests that enter, one is late already, if any is.
+# Of this many requests that enter, one is late already, if any is.
 LATE_SHARE = 16
 SPARE = 64  # entries of requests that have left, before they are looked for
 

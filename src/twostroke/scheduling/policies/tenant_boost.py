@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from twostroke.core.request import Request
 from twostroke.core.step import StepPlan
 
-# While a boosted prompt is computed, heavy tenants get one token for so many of the prompt's.
+# While a boosted prompt is computed, heavy tenants get one token for this many of the prompt's.
 BOOST_RATIO = 4
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from twostroke.batch.lines import BatchOutput, Call
+from twostroke.batch.lines import BatchOutput, GoodLine
 from twostroke.server.anthropic_shape import anthropic_error, anthropic_request_id
 from twostroke.server.batches.record import BatchRecord
 
@@ -125,7 +125,7 @@ class MessagesOutput:
             result = _errored(message, request_id)
         return msgspec.json.encode(MessageBatchResult(output.custom_id or "", result))
 
-    def unanswered(self, line: Call, record: BatchRecord) -> bytes:
+    def unanswered(self, line: GoodLine, record: BatchRecord) -> bytes:
         match record.outcome:
             case "cancelled":
                 result = Result(type="canceled")

@@ -11,7 +11,7 @@ from msgspec import Struct
 from pydantic import Field, field_validator
 
 from twostroke.batch.expected import URLS
-from twostroke.batch.lines import BatchError, BatchOutput, Call
+from twostroke.batch.lines import BatchError, BatchOutput, GoodLine
 from twostroke.server.batches.record import KEPT, BatchRecord, Mistake, Status
 from twostroke.server.files.answers import BATCH_OUTPUT
 from twostroke.server.files.upload import SHORTEST
@@ -142,7 +142,7 @@ class OpenAIOutput:
     def answered(self, output: BatchOutput) -> bytes:
         return msgspec.json.encode(output)
 
-    def unanswered(self, line: Call, record: BatchRecord) -> bytes:
+    def unanswered(self, line: GoodLine, record: BatchRecord) -> bytes:
         code = f"batch_{record.outcome}"
         message = "the batch ended before this request was answered"
         error = BatchError(code, message, line.number)

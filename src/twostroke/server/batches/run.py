@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from starlette.types import ASGIApp
 
-from twostroke.batch.lines import BatchOutput, Call, parse_line
+from twostroke.batch.lines import BatchOutput, GoodLine, parse_line
 from twostroke.server.batches.gate import Gate
 from twostroke.server.batches.record import BatchRecord, Status
 from twostroke.server.batches.stored_lines import MARGIN, check_stored, stored_lines
@@ -39,7 +39,7 @@ class OutputForm(Protocol):
     def answered(self, output: BatchOutput) -> bytes:
         """The line of a request that was sent."""
 
-    def unanswered(self, line: Call, record: BatchRecord) -> bytes:
+    def unanswered(self, line: GoodLine, record: BatchRecord) -> bytes:
         """The line of a request that was not, since the batch has ended before."""
 
 
@@ -117,7 +117,7 @@ class BatchRun:
         async with background_client(self._work.app, gate, tenant) as http:
             sender = LineSender(http, patience=float("inf"), max_refusals=MAX_REFUSALS)
 
-            async def answer(line: Call) -> None:
+            async def answer(line: GoodLine) -> None:
                 await self._write(line.number, await sender.answer(line))
 
             try:
@@ -177,7 +177,7 @@ class BatchRun:
         record.completed, record.failed = len(good), len(bad)
         return good | bad
 
-    async def _lines(self, done: Container[int]) -> AsyncIterator[Call]:
+    async def _lines(self, done: Container[int]) -> AsyncIterator[GoodLine]:
         """The lines that have been checked, but for those that are done."""
         work = self._work
         async for number, text in stored_lines(work.store, self.record.input_file, work.max_line):
@@ -187,7 +187,7 @@ class BatchRun:
                 line = await asyncio.to_thread(parse_line, text, number)
             else:
                 line = parse_line(text, number)
-            if isinstance(line, Call):
+            if isinstance(line, GoodLine):
                 yield line
 
     async def _write(self, number: int, output: BatchOutput) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from twostroke.batch.lines import BYTE_ORDER_MARK, BadLine, Call, parse_line
+from twostroke.batch.lines import BYTE_ORDER_MARK, BadLine, GoodLine, parse_line
 from twostroke.server.batches.record import MAX_MISTAKES, BatchRecord
 from twostroke.server.files.store import FileStore
 
@@ -122,7 +122,7 @@ class LineChecks:
         if not self.total:
             self._record.note("empty_file", "the file holds no requests")
 
-    def _check_line(self, line: Call | BadLine) -> None:
+    def _check_line(self, line: GoodLine | BadLine) -> None:
         number = line.number
         if isinstance(line, BadLine):
             self._record.note("invalid_line", line.message, number)

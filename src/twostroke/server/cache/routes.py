@@ -20,12 +20,13 @@ from twostroke.gateway.feeds import Feeds
 from twostroke.http.request_id import name_request
 from twostroke.server.cache.answers import CacheObject, ClearedCache, PinnedPrefix
 from twostroke.server.cache.request import PinRequest
+from twostroke.server.calls.prompt import encode_messages
 from twostroke.server.generation.encoding import check_tokens
 from twostroke.server.http.api_document import ERROR_RESPONSES, Responses, answer_responses
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
-from twostroke.server.openai.chat_prompt import encode_messages
+from twostroke.server.openai.chat_messages import bounded_messages, turn_options
 from twostroke.server.state.served_model import ServedModel
 from twostroke.server.state.server_state import ServerState
 
@@ -136,13 +137,8 @@ async def _tokens_of(model: ServedModel, body: PinRequest) -> list[int]:
     if body.tokens is not None:
         check_tokens(model, body.tokens, "tokens")
         return body.tokens
-    return await encode_messages(
-        model,
-        body.messages or [],
-        add_generation_prompt=False,
-        continue_final_message=None,
-        must_fit=True,
-    )
+    messages = await asyncio.to_thread(bounded_messages, model, body.messages or [])
+    return await encode_messages(model, messages, turn_options(False, None), must_fit=True)
 
 
 async def _compute(

@@ -15,7 +15,7 @@ from twostroke.text.answer_parsing.answer_parts import AnswerParts
 from twostroke.text.answer_parsing.reasoning import CLOSING, OPENING, plain_content, thought_then
 from twostroke.text.answer_parsing.source import Reader
 from twostroke.tools.base import ToolSchemas
-from twostroke.tools.harmony import HARMONY
+from twostroke.tools.reasoning import family_with_thoughts
 
 # Tokens at the prompt's end among which the tag that opens a thought would be.
 _NUM_LAST_TOKENS = 8
@@ -51,19 +51,19 @@ class AnswerReading:
                 param="tools",
                 hint="leave tools out, or start the server with --tool-call-parser",
             )
-        # In harmony, thoughts and calls are messages like the answer itself.
-        harmony = family is HARMONY or model.reasoning_parser == HARMONY.name
+        # Where thoughts and calls are messages like the answer itself.
+        messages = family_with_thoughts(family, model.reasoning_parser)
         read: Reader = plain_content
         self.thought: Thought = ""
         self._markers = set[str]()
         if tools is not None and family is not None:
             read = family.reader(tools)
             self._markers.update(family.special_texts)
-        if harmony:
-            read = HARMONY.reader(tools or {})
-            self._markers.update(HARMONY.special_texts)
+        if messages is not None:
+            read = messages.reader(tools or {})
+            self._markers.update(messages.special_texts)
             self.thought = "channels"
-        thinks = model.reasoning_parser is not None and not harmony
+        thinks = model.reasoning_parser is not None and messages is None
         if thinks:
             end = model.tokenizer.decode(
                 list(prompt[-_NUM_LAST_TOKENS:]), skip_special_tokens=False
@@ -73,7 +73,7 @@ class AnswerReading:
                 self.thought = "opened" if opened else "optional"
             read = partial(thought_then, then=read, opened=opened)
             self._markers.update((OPENING, CLOSING))
-        self.parses = harmony or thinks or tools is not None
+        self.parses = messages is not None or thinks or tools is not None
         self._read = read if self.parses else None
         self._max_calls = max_calls
         self._special_texts = model.tokenizer.special_texts

@@ -69,8 +69,9 @@ def health_router(state: ServerState) -> APIRouter:
     @router.get("/metrics", response_class=Response, responses=exposition | refusals)
     async def metrics(request: Request) -> Response:
         """Prometheus exposition, with vLLM's names; where there are keys, what this one may see."""
-        text, content_type = caller_of(request.scope).metrics(state.model().client)
-        return Response(text, headers={"content-type": content_type})
+        records = await state.model().client.records()
+        text = caller_of(request.scope).metrics(records)
+        return Response(text, headers={"content-type": records.content_type})
 
     loaded = answer_responses(Load, "Requests that run or wait.") | refusals
 
@@ -84,8 +85,8 @@ def health_router(state: ServerState) -> APIRouter:
     @router.get("/v1/targets", response_class=Response, responses=watched | unloaded)
     async def targets(request: Request) -> Response:
         """What good is, how it stands, and which requests missed most."""
-        reports = caller_of(request.scope).targets(state.model().client)
-        return json_response(TargetList(reports))
+        records = await state.model().client.records()
+        return json_response(TargetList(caller_of(request.scope).targets(records)))
 
     @router.get("/version", response_class=Response, responses=versioned)
     async def version() -> Response:

@@ -8,20 +8,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.gateway.caller import caller_of
 from twostroke.http.request_id import name_request
-from twostroke.server.generation.encoding import check_tokens
+from twostroke.server.calls.prepare import fit_answer, prepare
 from twostroke.server.generation.generation import Generation
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
-from twostroke.server.ollama.as_chat import (
-    NAMES,
-    ollama_as_chat,
-    sampling_fields,
-    validated,
-)
 from twostroke.server.ollama.documented import OLLAMA_ERRORS, line_responses
 from twostroke.server.ollama.generation_answer import (
     LINES,
@@ -40,10 +33,10 @@ from twostroke.server.ollama.generation_fields import (
 )
 from twostroke.server.ollama.message_fields import OllamaMessageFields
 from twostroke.server.ollama.names import known_name
+from twostroke.server.ollama.ollama_call import NAMES, ollama_call, sampling_fields, validated
 from twostroke.server.ollama.pieces import PieceReader
 from twostroke.server.ollama.route import OllamaRoute
 from twostroke.server.openai.answer_form import compile_answer_form
-from twostroke.server.openai.chat_call import chat_call
 from twostroke.server.openai.text_completions.prompt import encode_prompts
 from twostroke.server.openai.text_completions.request import CompletionRequest
 from twostroke.server.state.served_model import ServedModel
@@ -126,34 +119,30 @@ async def _respond(
     request: Request,
     make_line: LineMaker,
 ) -> Response:
-    """The answer to a conversation, by way of the chat request that asks for the same."""
+    """The answer to a conversation."""
     request_id, caller = name_request(request.scope, "ollama"), caller_of(request.scope)
-    context = body.context if isinstance(body, OllamaGenerateRequest) else None
-    chat, ignored = await ollama_as_chat(model, body, messages)
-    limit = chat.max_tokens
-    if body.truncate and limit is not None and limit > model.client.info.longest_request // 2:
-        chat.max_tokens = None  # turns make room for an answer of common length, not for this one
-    with NAMES.applied(), chat.field_names.applied():
-        check_tokens(model, context or [], "context")
-        call = await chat_call(model, chat, request_id, caller)
-        (asked,) = call.requests
-        asked = replace(asked, prompt_token_ids=[*(context or ()), *asked.prompt_token_ids])
+    context = (body.context if isinstance(body, OllamaGenerateRequest) else None) or []
+    call, names, limit = await ollama_call(model, body, messages, context)
+    with NAMES.applied(), names.applied():
+        prepared = await prepare(model, call, request_id, caller)
+        prompt = [*context, *prepared.prompt.token_ids]
+        asked = replace(prepared.request, prompt_token_ids=prompt)
         generation = Generation(
             model,
             caller,
             request_id,
-            [_within_context(model, asked, limit)],
+            [fit_answer(model, asked, limit)],
             streamed=body.streamed,
-            ignored=ignored + call.ignored,
+            ignored=call.ignored,
         )
-    reader = PieceReader(call.reading.make_parts(), show_thoughts=body.think is not False)
+    reader = PieceReader(prepared.reading.make_parts(), show_thoughts=body.think is not False)
     answer = OllamaResponseFormat(
         make_line,
         name,
         reader,
         model.tokenizer,
         num_top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        prompt=asked.prompt_token_ids if make_line is generate_line else None,
+        prompt=prompt if make_line is generate_line else None,
     )
     return await generation.respond(answer, request, LINES)
 
@@ -183,7 +172,7 @@ async def _respond_raw(
             model,
             caller,
             request_id,
-            [_within_context(model, asked, params.max_tokens)],
+            [fit_answer(model, asked, params.max_tokens)],
             streamed=body.streamed,
             ignored=ignored,
         )
@@ -195,16 +184,3 @@ async def _respond_raw(
         num_top_logprobs=completion.logprobs,
     )
     return await generation.respond(answer, request, LINES)
-
-
-def _within_context(
-    model: ServedModel, asked: GenerationRequest, limit: int | None
-) -> GenerationRequest:
-    """A request whose ``num_predict`` fits beside its prompt: the answer may fill the context.
-
-    A prompt that leaves no room stays as it is, and is refused with the numbers.
-    """
-    room = model.client.info.longest_request - len(asked.prompt_token_ids)
-    if limit is None or room < 1:
-        return asked
-    return replace(asked, params=replace(asked.params, max_tokens=min(limit, room)))

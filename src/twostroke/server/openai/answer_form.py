@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict
@@ -12,6 +11,7 @@ from typing_extensions import TypedDict
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.structured_outputs import PARAM, StructuredOutputsParams
+from twostroke.server.calls.form import compile_form
 from twostroke.server.foreign_fields import Counterpart
 from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.openai.field_limits import OpenAIFields
@@ -84,26 +84,9 @@ def form_names(asked: AskedForms) -> FieldNames:
 async def compile_answer_form(
     model: ServedModel, asked: AskedForms, params: SamplingParams, tenant: str
 ) -> SamplingParams:
-    """The parameters, once the form of the answer has been compiled beside the event loop.
-
-    Args:
-        tenant: On whose behalf.
-
-    Raises:
-        InvalidRequestError: The form cannot be enforced; the message names the keyword and where it
-            stands.
-        QueueFullError: Too many compilations wait.
-    """
+    """``compile_form``, with the names of the field that asks for it."""
     with form_names(asked).applied():
         return await compile_form(model, params, tenant)
-
-
-async def compile_form(model: ServedModel, params: SamplingParams, tenant: str) -> SamplingParams:
-    """As above, with the engine's names of fields."""
-    if params.structured_outputs is None:
-        return params
-    compiled = await model.compile_threads.compile(params.structured_outputs, tenant)
-    return replace(params, structured_outputs=compiled)
 
 
 def of_response_format(fields: ResponseFormatFields) -> dict[str, Any]:

@@ -9,17 +9,16 @@ from starlette.responses import Response
 
 from twostroke.gateway.caller import caller_of
 from twostroke.http.request_id import name_request
+from twostroke.server.calls.prepare import prepare
 from twostroke.server.generation.encoding import beside_loop
 from twostroke.server.generation.generation import Generation
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.openai.chat_answer import ChatChunk, ChatCompletion, ChatResponseFormat
 from twostroke.server.openai.chat_call import chat_call
-from twostroke.server.openai.chat_messages import num_chars
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.openai.former_calls import without_cut_calls
 from twostroke.server.state.server_state import ServerState
-from twostroke.text.tokenizer import LONG_TEXT
 
 
 def chat_router(state: ServerState) -> APIRouter:
@@ -43,23 +42,23 @@ def chat_router(state: ServerState) -> APIRouter:
         model = state.model_for_new_work()
         model.check_name(body.model)
         request_id, caller = name_request(request.scope, "chatcmpl"), caller_of(request.scope)
-        messages = body.messages
-        find = partial(without_cut_calls, messages)
-        whole = await beside_loop(find, slow=num_chars(messages) > LONG_TEXT)
+        find_whole = partial(without_cut_calls, body.messages)
+        whole = await beside_loop(find_whole, slow=body.is_large)
         if whole.left_out:
             body = body.model_copy(update={"messages": whole.messages})
         with body.field_names.applied():
-            call = await chat_call(model, body, request_id, caller)
+            call = await chat_call(model, body)
+            prepared = await prepare(model, call, request_id, caller)
+            answer = ChatResponseFormat(request_id, model, body, prepared)
             generation = Generation(
                 model,
                 caller,
                 request_id,
-                call.requests,
+                [prepared.request],
                 streamed=bool(body.stream),
-                ignored=body.dropped_fields() + whole.left_out + call.ignored,
+                ignored=[*body.dropped_fields(), *whole.left_out, *call.ignored],
                 prompt_only=body.prompt_only,
             )
-        answer = ChatResponseFormat(request_id, model, body, call.prompt, call.reading)
         return await generation.respond(answer, request)
 
     return router

@@ -12,10 +12,10 @@ from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.engine.answer import CollectedAnswer
+from twostroke.server.calls.prepare import PreparedCall
 from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.generation.response_format import CallTokens
 from twostroke.server.http.sse import event
-from twostroke.server.openai.chat_prompt import ChatPrompt
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.openai.drafts import Drafts, drafts_of
 from twostroke.server.openai.logprobs import (
@@ -89,8 +89,7 @@ class ChatResponseFormat:
         request_id: str,
         model: ServedModel,
         body: ChatCompletionRequest,
-        prompt: ChatPrompt,
-        reading: AnswerReading,
+        call: PreparedCall,
     ) -> None:
         self._id = request_id
         self._created = int(time.time())
@@ -101,15 +100,15 @@ class ChatResponseFormat:
         self._name_of_token = token_as_id if body.return_tokens_as_token_ids else token_text
         self._token_ids = bool(body.return_token_ids)
         self._drafts = bool(body.return_drafts)
-        self._prompt = prompt.token_ids
-        self._parts = ChatParts(reading, body)
-        self._context = UNSET if prompt.report is None else context_usage(prompt.report)
+        self._prompt, report = call.prompt
+        self._parts = ChatParts(call.reading, body)
+        self._context = UNSET if report is None else context_usage(report)
         self._include_usage = body.include_usage or model.ends_with_usage
         self._continuous_usage = body.continuous_usage
         self._no_usage: ChunkUsage = None if self._include_usage else UNSET
         # What became of documents is reported even where usage was not asked for.
         reported = self._include_usage or body.refuses_usage
-        self._reports_at_end = prompt.report is not None and not reported
+        self._reports_at_end = report is not None and not reported
 
     def chunk(
         self, choice: int, output: RequestOutput, tokens: CallTokens, *, first: bool, last: bool

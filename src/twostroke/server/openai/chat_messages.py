@@ -9,11 +9,12 @@ from annotated_types import MaxLen, MinLen
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from twostroke.observability.tracing import names
+from twostroke.server.generation.encoding import check_length
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
 from twostroke.server.http.validation_errors import explained
 from twostroke.server.openai.field_limits import MAX_MESSAGE_PARTS, MAX_MESSAGES, OpenAIFields
 from twostroke.server.openai.tools.custom_tools import CalledCustomFields
+from twostroke.server.state.served_model import ServedModel
 from twostroke.text.template_roles import ROLE_PATTERN
 
 # OpenAI's, which is also what keeps a template's role markers out of names.
@@ -173,25 +174,13 @@ def num_chars(messages: Sequence[ChatMessage]) -> int:
     return sum(message.num_chars() for message in messages)
 
 
-def message_parts(messages: Sequence[ChatMessage]) -> dict[str, str | int]:
-    """Characters of the system prompt, the history and the last message, for the call's trace.
+def bounded_messages(model: ServedModel, messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """``template_messages``; too long ones are refused before the work.
 
-    Counting their tokens would encode each text twice.
+    What templates do not show counts, too, such as the thoughts of a user.
     """
-    users = [i for i, message in enumerate(messages) if message.role == "user"]
-    last = users[-1] if users else len(messages) - 1
-    counts = {"system": 0, "history": 0, "message": 0}
-    for i, message in enumerate(messages):
-        is_system = message.role in ("system", "developer") and i < last
-        part = "system" if is_system else "history" if i < last else "message"
-        counts[part] += message.num_chars()
-    named = {names.CONTEXT_PARTS[part]: count for part, count in counts.items()}
-    return {names.CONTEXT_UNIT: "characters", **named}
-
-
-def num_parts(messages: Sequence[ChatMessage]) -> int:
-    """Texts of all contents together, and one more for each message."""
-    return sum(len(message.texts()) + 1 for message in messages)
+    check_length(model, num_chars(messages), "messages")
+    return template_messages(messages)
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

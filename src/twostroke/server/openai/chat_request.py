@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MaxLen
@@ -13,7 +14,7 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.server.generation.encoding import MAX_CONTEXT_CHARS
 from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
-from twostroke.server.openai.chat_messages import ContentPart, Messages
+from twostroke.server.openai.chat_messages import ContentPart, Messages, num_chars
 from twostroke.server.openai.field_limits import MAX_DOCUMENTS, MAX_MESSAGE_PARTS, OpenAIFields
 from twostroke.server.openai.generation_fields import GenerationFields
 from twostroke.server.openai.tools.request_tools import (
@@ -22,13 +23,11 @@ from twostroke.server.openai.tools.request_tools import (
     ToolFields,
     Tools,
     check_tools,
-    template_tools,
-    tool_schemas,
 )
 from twostroke.text.context_material import ContextOptions, DocumentOrder
 from twostroke.text.context_report import Strategy
 from twostroke.text.json_values import is_large
-from twostroke.tools.base import ToolSchemas
+from twostroke.text.tokenizer import LONG_TEXT
 
 
 class DocumentFields(OpenAIFields):
@@ -176,35 +175,32 @@ class ChatCompletionRequest(GenerationFields):
     def may_call(self) -> bool:
         return bool(self.tools) and self.tool_choice != "none"
 
-    @property
-    def callable_tools(self) -> ToolSchemas | None:
-        """Tools that the answer may call, by name; ``None`` without any."""
-        return tool_schemas(self.offered_tools) if self.may_call else None
+    def offered_tools(self) -> dict[int, ToolFields]:
+        """Tools that the prompt names, by place; as in vLLM, none where none may be called."""
+        choice = self.tool_choice
+        allowed = choice.allowed_tools if isinstance(choice, ToolChoiceFields) else None
+        names = allowed and {tool.name for tool in allowed.tools}
+        tools = enumerate(self.tools or ()) if self.may_call else ()
+        return {i: tool for i, tool in tools if names is None or tool.function.name in names}
 
     @property
-    def offered_tools(self) -> Sequence[ToolFields]:
-        """Tools that the answer may call, as far as the choice allows some alone."""
-        tools, choice = self.tools or (), self.tool_choice
-        if not isinstance(choice, ToolChoiceFields) or choice.allowed_tools is None:
-            return tools
-        return [tool for tool in tools if tool.function.name in choice.names]
+    def is_assembled(self) -> bool:
+        """Whether its prompt is put together so that it fits."""
+        return bool(self.documents) or self.context is not None
 
     @property
     def custom_names(self) -> frozenset[str]:
         """Names of the custom tools."""
         return frozenset(tool.function.name for tool in self.tools or () if tool.custom is not None)
 
-    @property
-    def prompt_tools(self) -> list[dict[str, Any]] | None:
-        """Tools as the chat template takes them; as in vLLM, none where none may be called."""
-        return template_tools(self.offered_tools) if self.may_call else None
-
-    @property
+    @cached_property
     def is_large(self) -> bool:
-        """Whether tools and variables take long to look through."""
+        """Whether it takes long to look through."""
         functions = [tool.function for tool in self.tools or ()]
         texts = [(function.description, function.parameters) for function in functions]
-        return is_large([texts, self.chat_template_kwargs])
+        said = [message.texts() for message in self.messages]
+        is_long = num_chars(self.messages) > LONG_TEXT  # calls and thoughts, too
+        return is_long or bool(self.documents) or is_large([texts, said, self.chat_template_kwargs])
 
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of a chat; without ``max_tokens`` the answer may fill the context."""

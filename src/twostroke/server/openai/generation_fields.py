@@ -266,17 +266,9 @@ class GenerationFields(RequestFields):
         return SamplingParams(**(values | overrides))
 
     def engine_requests(
-        self,
-        request_id: str,
-        prompts: Sequence[list[int]],
-        params: SamplingParams,
-        prediction: list[int] | None = None,
+        self, request_id: str, prompts: Sequence[list[int]], params: SamplingParams
     ) -> list[GenerationRequest]:
-        """What the engine is asked: one request for each prompt (token ids).
-
-        Args:
-            prediction: What the client expects as the answer, as token ids.
-        """
+        """What the engine is asked: one request for each prompt (token ids)."""
         labels = self.labels()
         return [
             GenerationRequest(
@@ -289,7 +281,6 @@ class GenerationFields(RequestFields):
                 labels=labels,
                 follows=i > 0,
                 num_following_samples=(len(prompts) - 1) * params.n if i == 0 else 0,
-                prediction_token_ids=prediction or [],
             )
             for i, prompt in enumerate(prompts)
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.operator.chat_template_config import OWN_VARIABLES
@@ -16,17 +16,12 @@ FIELD = "chat_template_kwargs"
 THINKING_VARIABLES = ("enable_thinking", "thinking")
 
 
-class TemplateVariables(NamedTuple):
-    """A request's variables that the template reads, and the paths of the others."""
-
-    values: dict[str, Any]
-    ignored: list[str]
-
-
 def template_variables(
     template: ChatTemplate, kwargs: Mapping[str, Any] | None, reasoning_effort: str | None = None
-) -> TemplateVariables:
+) -> tuple[dict[str, Any], list[str]]:
     """The variables of ``chat_template_kwargs``, and ``reasoning_effort`` beside them.
+
+    Those that the template reads, and the paths of the others.
 
     Raises:
         InvalidRequestError: One is the server's own, or holds what is not Unicode.
@@ -45,4 +40,4 @@ def template_variables(
             continue
         check_unicode(path, json_pieces(value))
         values[name] = value
-    return TemplateVariables(values, ignored)
+    return values, ignored

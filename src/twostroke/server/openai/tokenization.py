@@ -15,13 +15,18 @@ from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.gateway.caller import Caller, caller_of
+from twostroke.server.calls.prompt import encode_messages
 from twostroke.server.generation.encoding import beside_loop, check_tokens, encode_text
 from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import json_response
-from twostroke.server.openai.chat_messages import ChatMessage, Messages
-from twostroke.server.openai.chat_prompt import encode_messages
+from twostroke.server.openai.chat_messages import (
+    ChatMessage,
+    Messages,
+    bounded_messages,
+    turn_options,
+)
 from twostroke.server.openai.field_limits import PromptTokens, RequestFields
 from twostroke.server.openai.former_calls import without_cut_calls
 from twostroke.server.openai.template_variables import template_variables
@@ -167,13 +172,13 @@ def tokenization_router(state: ServerState) -> APIRouter:
 async def _answer_tokens(model: ServedModel, body: TokenizeRequest, caller: Caller) -> Response:
     kwargs = body.chat_template_kwargs
     given_variables = partial(template_variables, model.chat_encoder.template, kwargs)
-    variables = await beside_loop(given_variables, slow=is_large(kwargs))
+    variables, unread = await beside_loop(given_variables, slow=is_large(kwargs))
     whole = without_cut_calls(body.messages or ())
-    tools = template_tools(body.tools) if body.tools else None
-    tokens = await _encode(model, body, whole.messages, {**variables.values, "tools": tools})
+    tools = template_tools(body.tools or ()) or None
+    tokens = await _encode(model, body, whole.messages, {**variables, "tools": tools})
     # How many they are is known only now, so the next request feels it.
     caller.charge(len(tokens))
-    headers = ignored_header(body.dropped_fields() + whole.left_out + variables.ignored)
+    headers = ignored_header(body.dropped_fields() + whole.left_out + unread)
     # On a thread: there may be a million of them.
     return await asyncio.to_thread(
         _tokenized, model, tokens, headers, with_strings=bool(body.return_token_strs)
@@ -203,13 +208,12 @@ async def _encode(
     if body.prompt is not None:
         specials = body.add_special_tokens is not False
         return await encode_text(model, body.prompt, add_special_tokens=specials)
+    turn = turn_options(body.add_generation_prompt, body.continue_final_message)
     return await encode_messages(
         model,
-        messages,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=body.continue_final_message,
+        await asyncio.to_thread(bounded_messages, model, messages),
+        {**turn, **variables},
         add_special_tokens=bool(body.add_special_tokens),
-        variables=variables,
     )
 
 

@@ -27,11 +27,6 @@ from twostroke.server.http.json_response import json_response
 from twostroke.server.http.sse import run_while_connected
 from twostroke.server.openai.field_limits import RequestFields
 from twostroke.server.openai.generation_fields import Label
-from twostroke.server.responses.as_chat import (
-    NAMES,
-    chat_beside_loop,
-    response_call,
-)
 from twostroke.server.responses.items import (
     COMPACTED,
     MAX_ID_LENGTH,
@@ -44,6 +39,7 @@ from twostroke.server.responses.objects import OutputMessage, ResponseObject, Re
 from twostroke.server.responses.open_items import new_id
 from twostroke.server.responses.output_writer import COMPLETED
 from twostroke.server.responses.request import ResponsesRequest
+from twostroke.server.responses.response_call import NAMES, prepare_response, read_response
 from twostroke.server.responses.routes import first_state
 from twostroke.server.responses.run import ResponseRun
 from twostroke.server.responses.workroom import Brought, Workroom
@@ -136,11 +132,11 @@ def compaction_router(state: ServerState, workroom: Workroom) -> APIRouter:
         body.check_combinations()
         caller = caller_of(request.scope)
         brought = await workroom.brought(caller.tenant, body)
-        chat = await chat_beside_loop(model, body, brought)
+        asked = await read_response(model, body, brought)
         request_id = name_request(request.scope, "resp")
-        asked = await response_call(model, body, chat, request_id, caller)
-        tokens = sum(len(each.prompt_token_ids) for each in asked.chat.requests)
-        return json_response(InputTokens(input_tokens=tokens), ignored_header(asked.chat.ignored))
+        prepared = await prepare_response(model, asked, request_id, caller)
+        tokens = InputTokens(input_tokens=len(prepared.prompt.token_ids))
+        return json_response(tokens, ignored_header(asked.call.ignored))
 
     return router
 
@@ -166,23 +162,23 @@ async def _summary(
     ask.max_output_tokens = max(1, min(MAX_SUMMARY, model.client.info.max_model_len // SHARE))
     question = MessageItem(role="user", content=ASKED)
     asking = brought._replace(own=[*brought.own, question])
-    chat = await chat_beside_loop(model, ask, asking)
-    asked = await response_call(model, ask, chat, request_id, caller)
+    asked = await read_response(model, ask, asking)
+    prepared = await prepare_response(model, asked, request_id, caller)
     run = ResponseRun(
-        first_state(ask, new_id("resp"), model.name, asked.chat.params),
-        asked.chat.reading.make_parts(),
+        first_state(ask, new_id("resp"), model.name, prepared.request.params),
+        prepared.reading.make_parts(),
         model.tokenizer,
         called={},
         keeps_events=False,
         on_end=lambda run: None,
     )
     with NAMES.applied():
-        generation = Generation(model, caller, request_id, asked.chat.requests, streamed=False)
+        generation = Generation(model, caller, request_id, [prepared.request], streamed=False)
     run.begin(generation)
 
     async def ended() -> tuple[ResponseObject, Sequence[str]]:
         await run.ended
-        return run.response, chat.conversation.left_out
+        return run.response, asked.left_out
 
     return await run_while_connected(ended(), request.receive, run.abandon)
 

@@ -20,17 +20,13 @@ from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
 from twostroke.server.http.body_json import StrictRoute
 from twostroke.server.http.json_response import encode_json, json_response
 from twostroke.server.http.sse import EventStream, run_while_connected
-from twostroke.server.responses.as_chat import (
-    NAMES,
-    chat_beside_loop,
-    response_call,
-)
 from twostroke.server.responses.document import event_stream
 from twostroke.server.responses.items import encode_items
 from twostroke.server.responses.objects import ConversationReference, ResponseObject
 from twostroke.server.responses.open_items import IN_PROGRESS
 from twostroke.server.responses.request import ResponsesRequest
 from twostroke.server.responses.request_tools import HostedTool
+from twostroke.server.responses.response_call import NAMES, prepare_response, read_response
 from twostroke.server.responses.run import ResponseRun
 from twostroke.server.responses.workroom import Brought, Workroom
 from twostroke.server.state.server_state import ServerState
@@ -58,15 +54,15 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         request_id = name_request(request.scope, "resp")
         brought = await workroom.brought(caller.tenant, body)
         large = held_body(request.scope).num_received > SMALL_BODY
-        chat = await chat_beside_loop(model, body, brought, large=large)
         given = await beside_loop(
             partial(_stored_input, workroom, body, brought), slow=large or brought.has_many
         )
-        asked = await response_call(model, body, chat, request_id, caller)
+        asked = await read_response(model, body, brought, large=large)
+        prepared = await prepare_response(model, asked, request_id, caller)
         response_id = f"resp_{request_id.rpartition('-')[2]}"
         run = ResponseRun(
-            first_state(body, response_id, model.name, asked.chat.params),
-            asked.chat.reading.make_parts(),
+            first_state(body, response_id, model.name, prepared.request.params),
+            prepared.reading.make_parts(),
             model.tokenizer,
             called=asked.called,
             keeps_events=bool(body.background and body.stream),
@@ -78,9 +74,9 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
                 model,
                 caller,
                 request_id,
-                asked.chat.requests,
+                [prepared.request],
                 streamed=False,
-                ignored=asked.chat.ignored,
+                ignored=asked.call.ignored,
             )
         stream = _stream(run, generation) if body.stream else None
         workroom.begin(run, generation, caller.tenant, given)

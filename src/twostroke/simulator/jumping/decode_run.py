@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twostroke.core.request import Request
-from twostroke.core.step import Decision, Reason
+from twostroke.core.step import Decision, Reason, StepPlan
 from twostroke.scheduling.scheduler import Scheduler
 
 # Longest run taken in one go: bounds what is computed in vain when an arrival cuts a run short.
@@ -95,30 +95,25 @@ def _steps_with_blocks(scheduler: Scheduler, running: Sequence[Request], steps: 
 
 
 def _why_the_first_waits(scheduler: Scheduler, num_running: int) -> Decision | None:
-    """What the scheduler would decide about the first waiting request in each step of a run.
+    """What the scheduler decides about the first waiting request in each step of a run.
 
     ``None``: it might enter. Without windows, a run frees no block, and it ends no request, so what
     keeps a request out of its first step keeps it out of all, unless its prefix grows.
     """
-    policy, config, kv = scheduler.policy, scheduler.config, scheduler.kv
-    num_waiting = len(policy)
-    request = policy.peek()
-    if request is None:  # the rest of a static batch
-        return Decision("", Reason.BATCH_RUNNING, behind=num_waiting) if num_waiting else None
-    behind = num_waiting - 1
-    if num_running >= config.max_num_batched_tokens:
-        return Decision(request.request_id, Reason.TOKEN_BUDGET, behind=behind)
-    if num_running >= config.max_num_seqs:
-        return Decision(request.request_id, Reason.MAX_NUM_SEQS, behind=behind)
-    if kv.groups.has_windows:  # then a run does free blocks
+    request = scheduler.policy.peek()
+    if request is None:
+        return scheduler.waiting.held_by(Reason.BATCH_RUNNING)
+    plan = StepPlan(scheduler.num_steps, 0.0)
+    plan.num_tokens, plan.token_budget = num_running, scheduler.budget.tokens
+    # Blocks that are promised to others take long to count, and mostly need not be known.
+    obstacle = scheduler.find_entry(request, 0, plan, boosted=False).obstacle
+    if obstacle is None:
+        promised = scheduler.batch.num_promised()
+        obstacle = scheduler.find_entry(request, promised, plan, boosted=False).obstacle
+    frees_blocks = scheduler.kv.groups.has_windows
+    if obstacle is None or (obstacle is Reason.NO_FREE_BLOCK and frees_blocks):
         return None
-    # Each running request needs one block at most in the first step.
-    if kv.blocks_for(request.num_tokens) + num_running <= kv.pool.num_free:
-        return None
-    promised = sum(map(kv.num_blocks_missing, scheduler.running.values()))
-    if promised < kv.pool.num_free and kv.has_room(request, kv.find_prefix(request), promised):
-        return None
-    return Decision(request.request_id, Reason.NO_FREE_BLOCK, behind=behind)
+    return scheduler.waiting.held_by(obstacle)
 
 
 def _steps_before_a_prefix_grows(

@@ -32,7 +32,8 @@ def jump(scheduler: Scheduler, steps: int, token: int, now: float) -> Jump:
         request.token_ids += tokens
         request.num_sent_tokens += steps
         scheduler.policy.charge(request, output_tokens=steps)
-    scheduler.skip(steps)
+    scheduler.num_steps += steps
+    scheduler.released = []
     blocks = _grow_tables(scheduler, requests, steps)
     for request in requests:
         if request.num_tokens >= request.max_total_tokens:

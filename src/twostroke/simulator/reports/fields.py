@@ -30,7 +30,6 @@ WAITS = {
     "preempted": "KV blocks, preempted",
     "shares_prompt": "a prompt it shares",
     "loading": "a prefix to load",
-    "held_for_transfer": "a transfer",
 }
 
 

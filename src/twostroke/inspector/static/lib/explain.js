@@ -16,7 +16,6 @@ const REASONS = {
   batch_running: () => "the running batch has to end first (static batching)",
   shares_prompt: (by) => `it shares the prompt that ${by ?? "another sample"} is computing`,
   loading: () => "its blocks are being loaded from another tier",
-  held_for_transfer: () => "its blocks are being transferred",
   preempted: (by) => `its blocks were given to ${by ?? "others"}`,
 };
 
@@ -29,7 +28,6 @@ const WORDS = {
   batch_running: "batch runs",
   shares_prompt: "shares a prompt",
   loading: "loading",
-  held_for_transfer: "transfer",
   preempted: "preempted",
 };
 

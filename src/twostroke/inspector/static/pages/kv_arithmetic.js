@@ -1,36 +1,22 @@
 // What keys and values cost: this model and others, and what other attention would take.
 // `twostroke kv` counts with the same terms; see model_spec/kv_terms.py.
 
+import { askOnce } from "../lib/ask_once.js";
 import { html, signal, view } from "../lib/html.js";
 import { bytes, count, foreign, short } from "../lib/format.js";
 import { Slider, lengths } from "../lib/slider.js";
-import { api, description } from "../lib/source.js";
+import { description } from "../lib/source.js";
 
 const MOST_TOKENS = 131072;
 const MOST_REQUESTS = 256;
 const FORMATS = { fp32: "float32", bf16: "bfloat16", fp8: "fp8", int8: "int8", int4: "int4" };
 
-/** `ShownTerms` of `/v1/inspect/kv-models`; null until it has come. */
-const known = signal(null);
-const failure = signal("");
+/** `ShownTerms`. */
+const { answer: known, failure, ask } = askOnce("/kv-models");
 const name = signal(null);
 const format = signal(null);
 const tokens = signal(2048);
 const requests = signal(16);
-let askedFor = null;
-
-async function ask() {
-  const source = description.value?.engine_id;
-  if (!source || askedFor === source) return;
-  askedFor = source;
-  try {
-    known.value = await (await api("/kv-models")).json();
-    failure.value = "";
-  } catch (error) {
-    askedFor = null;
-    failure.value = error.message;
-  }
-}
 
 /** Bytes of a conversation: windows that are full grow no more. */
 export function conversation(terms, length, kept, states) {

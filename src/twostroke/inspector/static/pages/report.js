@@ -1,25 +1,10 @@
 // The report of the simulation that is open: the page that `--output-html` writes as a file.
 
-import { html, signal, view } from "../lib/html.js";
-import { description, json } from "../lib/source.js";
+import { askOnce } from "../lib/ask_once.js";
+import { html, view } from "../lib/html.js";
 import { Report, opened } from "./report/report.js";
 
-const report = signal(null);
-const failure = signal("");
-let askedFor = null;
-
-async function ask() {
-  const source = description.value?.engine_id;
-  if (!source || askedFor === source) return;
-  askedFor = source;
-  try {
-    report.value = opened(await json("/report"));
-    failure.value = "";
-  } catch (error) {
-    askedFor = null;
-    failure.value = error.message;
-  }
-}
+const { answer: report, failure, ask } = askOnce("/report", opened);
 
 export const ReportPage = view(() => {
   ask();

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from twostroke.core.errors import InvalidRequestError, RequestFailedError, TwostrokeError
 from twostroke.core.generation_request import GenerationRequest
@@ -13,6 +14,7 @@ from twostroke.engine.answer import CollectedAnswer
 from twostroke.engine.clients.base import OutputStream
 from twostroke.gateway.caller import Caller
 from twostroke.observability.tracing.trace import NOT_TRACED
+from twostroke.server.calls.call import Rank
 from twostroke.server.generation.generation import PROMPTS_AT_ONCE
 from twostroke.server.openai.embeddings.pooling_fields import make_pooling_requests
 from twostroke.server.openai.ranking.comparison import SideNames, encode_comparison
@@ -24,11 +26,12 @@ logger = logging.getLogger(__name__)
 NAMES = SideNames("messages", "documents")
 
 
-def choose_ranker(model: ServedModel, wanted: str | None) -> ContextRanker | None:
-    """The model that ranks documents; ``None`` if BM25 does.
+def choose_ranking(model: ServedModel, wanted: str | None) -> Rank | None:
+    """What ranks documents; ``None`` if BM25 does.
 
     Args:
-        wanted: ``model`` or ``bm25``; by default what the server was started with.
+        wanted: ``model`` or ``bm25``; by default what the server was started with, or BM25 where
+            that fails.
 
     Raises:
         InvalidRequestError: A model is wanted, and there is none.
@@ -39,13 +42,15 @@ def choose_ranker(model: ServedModel, wanted: str | None) -> ContextRanker | Non
             param="context.ranker",
             hint="leave it out, or start the server with --context-ranker",
         )
-    return None if wanted == "bm25" else model.ranker
+    if wanted == "bm25" or model.ranker is None:
+        return None
+    return partial(rank_or_give_up if wanted is None else rank_documents, model.ranker)
 
 
 async def rank_or_give_up(
     ranker: ContextRanker, task: RankingTask, caller: Caller, request_id: str
-) -> list[float] | None:
-    """The scores; ``None`` if they cannot be had, with a line in the log that says why."""
+) -> tuple[list[float], str] | None:
+    """As below; ``None`` if they cannot be had, with a line in the log that says why."""
     try:
         return await rank_documents(ranker, task, caller, request_id)
     except TwostrokeError as error:
@@ -55,8 +60,8 @@ async def rank_or_give_up(
 
 async def rank_documents(
     ranker: ContextRanker, task: RankingTask, caller: Caller, request_id: str
-) -> list[float]:
-    """A score for each text of ``task``: more is better.
+) -> tuple[list[float], str]:
+    """A score for each text of ``task``, more is better, and the name of the model.
 
     Texts are cut to what the model takes at once, the question to half of that.
 
@@ -70,7 +75,8 @@ async def rank_documents(
     """
     try:
         async with asyncio.timeout(ranker.seconds):
-            return await _scores(ranker.model, task, caller, f"{request_id}-rank")
+            scores = await _scores(ranker.model, task, caller, f"{request_id}-rank")
+            return scores, ranker.model.name
     except TimeoutError as error:
         raise RequestFailedError(
             f"ranking {len(task.texts)} documents took more than {ranker.seconds:g} s",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import MaxLen, MinLen
@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from twostroke.core.errors import InvalidRequestError
+from twostroke.server.calls.call import CallableTool
 from twostroke.server.http.body_fields import FirstMistake, check_unicode
 from twostroke.server.openai.field_limits import TOOL_NAME_PATTERN, OpenAIFields
 from twostroke.server.openai.tools.custom_tools import CustomFields
 from twostroke.text.json_values import json_pieces
-from twostroke.tools.base import ToolSchemas
 
 MAX_TOOLS = 512
 MAX_TOOL_CHARS = 1_000_000  # of all tools together, as JSON
@@ -52,6 +52,17 @@ class ToolFields(OpenAIFields):
         if self.type == "custom" and self.custom is not None:
             self.function = FunctionFields(**self.custom.as_function())
         return self
+
+    def as_callable(self, place: int) -> CallableTool:
+        """The tool as answers may call it; ``place`` is its own among those of the request."""
+        function, path = self.function, f"tools[{place}]"
+        return CallableTool(
+            name=function.name,
+            parameters=function.parameters,
+            path=f"{path}.{'function.parameters' if self.custom is None else 'custom'}",
+            strict=bool(function.strict),
+            expression_path=f"{path}.custom.format" if self.custom and self.custom.format else None,
+        )
 
 
 class NamedTool(OpenAIFields):
@@ -172,7 +183,7 @@ def _num_chars(function: FunctionFields, param: str, most: int) -> int:
     return num_chars
 
 
-def template_tools(tools: Sequence[ToolFields]) -> list[dict[str, Any]]:
+def template_tools(tools: Iterable[ToolFields]) -> list[dict[str, Any]]:
     """Tools as chat templates take them, with the fields that the request has.
 
     Not by ``model_dump``, which copies parameters, and holds all threads up meanwhile.
@@ -187,11 +198,3 @@ def _given_fields(function: FunctionFields) -> dict[str, Any]:
         for name, value in values.items()
         if name in function.model_fields_set and value is not None
     }
-
-
-def tool_schemas(tools: Sequence[ToolFields]) -> ToolSchemas:
-    """Each function's name to the schema of its arguments."""
-    schemas: dict[str, Mapping[str, Any]] = {}
-    for tool in tools:
-        schemas[tool.function.name] = tool.function.parameters or {}
-    return schemas

@@ -32,7 +32,6 @@ export const WAITS = {
   preempted: "KV blocks, preempted",
   shares_prompt: "a prompt it shares",
   loading: "a prefix to load",
-  held_for_transfer: "a transfer",
 };
 const LATENCY_ROWS = [
   ["ttft", "TTFT"],

@@ -1,27 +1,22 @@
-"""From Anthropic's messages to a prompt: the turns of a chat, rendered by the chat template."""
+"""From Anthropic's messages to the turns of a chat, as chat templates take them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.observability.tracing.trace import NOT_TRACED, Trace
 from twostroke.server.anthropic.block_fields import BlockFields, MessageFields, text_block
 from twostroke.server.anthropic.message_request import PromptFields
 from twostroke.server.anthropic.source_fields import texts_of
+from twostroke.server.calls.prompt import message_length
+from twostroke.server.generation.encoding import beside_loop, check_length
 from twostroke.server.http.body_fields import check_unicode
-from twostroke.server.openai.chat_messages import (
-    CallOfFunction,
-    CallOfTool,
-    ChatMessage,
-    ContentPart,
-)
-from twostroke.server.openai.chat_prompt import encode_messages
+from twostroke.server.openai.chat_messages import turn_options
 from twostroke.server.openai.template_variables import THINKING_VARIABLES
 from twostroke.server.openai.tools.request_tools import ToolFields, template_tools
 from twostroke.server.state.served_model import ServedModel
@@ -34,53 +29,44 @@ BLOCK_CHARS = 64  # a block takes as long as so many characters
 _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three
 
 
-class MessagesPrompt(NamedTuple):
-    """Token ids, and what of the request they do not show, as paths of fields."""
+class MessageTurns(NamedTuple):
+    """Messages and rendering of a ``Call``, and what of the request they do not show, as paths."""
 
-    token_ids: list[int]
+    messages: list[dict[str, Any]]
+    rendering: dict[str, Any]
     ignored: list[str]
 
 
-async def messages_prompt(
-    model: ServedModel,
-    body: PromptFields,
-    tools: Sequence[ToolFields],
-    *,
-    must_fit: bool,
-    trace: Trace = NOT_TRACED,
-) -> MessagesPrompt:
-    """The prompt of a conversation.
+async def read_turns(
+    model: ServedModel, body: PromptFields, tools: Mapping[int, ToolFields] | None
+) -> MessageTurns:
+    """The turns of a request.
 
     Args:
-        tools: Those that the answer may call.
-        must_fit: See ``encode_text``.
+        tools: Those that the answer may call, by their places.
 
     Raises:
-        InvalidRequestError: The template refuses the messages, or the last one cannot be continued.
-        RequestTooLargeError: The prompt cannot fit.
+        InvalidRequestError: A text is not Unicode, or the last message cannot be continued.
+        RequestTooLargeError: They are longer than any prompt.
     """
     variables, ignored = _template_variables(model, body)
-    if sum(map(_size, body.messages)) > LONG_TEXT:
-        turns, unread = await asyncio.to_thread(_turns, body)
-    else:
-        turns, unread = _turns(body)
-    continued = turns[-1].role == "assistant"
-    if continued and turns[-1].tool_calls:
+    slow = sum(map(_size, body.messages)) > LONG_TEXT
+    turns, unread = await beside_loop(partial(_turns, body), slow=slow)
+    continued = turns[-1]["role"] == "assistant"
+    if continued and "tool_calls" in turns[-1]:
         raise InvalidRequestError(
             "the last message holds a tool_use without a tool_result",
             param=f"messages[{len(body.messages) - 1}].content",
             hint="append a user message with the tool's result",
         )
-    tokens = await encode_messages(
-        model,
-        turns,
-        add_generation_prompt=not continued,
-        continue_final_message=continued,
-        must_fit=must_fit,
-        variables={**variables, "tools": template_tools(tools) if tools else None},
-        trace=trace,
-    )
-    return MessagesPrompt(tokens, body.dropped_fields() + unread + ignored)
+    check_length(model, sum(map(message_length, turns)), "messages")
+    for turn in turns:
+        if turn["role"] != "assistant":  # templates know no thoughts and calls of others
+            turn.pop("reasoning_content", None)
+            turn.pop("tool_calls", None)
+    functions = template_tools(tools.values()) if tools else None
+    rendering = {**turn_options(None, continued), **variables, "tools": functions}
+    return MessageTurns(turns, rendering, body.dropped_fields() + unread + ignored)
 
 
 def _size(message: MessageFields) -> int:
@@ -89,7 +75,7 @@ def _size(message: MessageFields) -> int:
     return BLOCK_CHARS + (len(content) if isinstance(content, str) else BLOCK_CHARS * len(content))
 
 
-def _turns(body: PromptFields) -> tuple[list[ChatMessage], list[str]]:
+def _turns(body: PromptFields) -> tuple[list[dict[str, Any]], list[str]]:
     """The turns of a chat, and which kinds of blocks they do not show."""
     _check_texts(body)
     system = texts_of(body.system)
@@ -98,7 +84,7 @@ def _turns(body: PromptFields) -> tuple[list[ChatMessage], list[str]]:
     entries = [("system", list(map(text_block, shown)))] if shown else []
     entries += [(message.role, message.blocks()) for message in body.messages]
     names: dict[str, str] = {}
-    turns: list[ChatMessage] = []
+    turns: list[dict[str, Any]] = []
     # Messages of one role in a row are one turn.
     for role, group in groupby(entries, key=itemgetter(0)):
         turns += _turns_of(role, [block for _, blocks in group for block in blocks], names)
@@ -110,7 +96,7 @@ def _turns(body: PromptFields) -> tuple[list[ChatMessage], list[str]]:
 
 def _turns_of(
     role: str, blocks: Sequence[BlockFields], names: dict[str, str]
-) -> Iterator[ChatMessage]:
+) -> Iterator[dict[str, Any]]:
     """The turns that one role has in a row: results of tools are turns of their own.
 
     Args:
@@ -118,7 +104,7 @@ def _turns_of(
     """
     texts: list[str] = []
     thoughts: list[str] = []
-    calls: list[CallOfTool] = []
+    calls: list[dict[str, Any]] = []
     num_results = 0
     for block in blocks:
         match block.type:
@@ -133,27 +119,27 @@ def _turns_of(
                 if texts:
                     yield _turn(role, texts)
                 num_results, texts = num_results + 1, []
-                turn = _turn("tool", block.result_texts())
-                turn.tool_call_id, turn.name = block.tool_use_id, names.get(block.tool_use_id or "")
-                yield turn
+                called = names.get(block.tool_use_id or "")
+                result = _turn("tool", block.result_texts())
+                yield result | _given(name=called, tool_call_id=block.tool_use_id)
     if texts or thoughts or calls or not num_results:
-        turn = _turn(role, texts)
-        turn.reasoning_content = "".join(thoughts) or None
-        turn.tool_calls = calls or None
-        yield turn
+        thought = "".join(thoughts)
+        shown = _given(reasoning_content=thought or None, tool_calls=calls or None)
+        yield _turn(role, texts) | shown
 
 
-def _turn(role: Any, texts: Sequence[str]) -> ChatMessage:
-    # Not validated: the request's own fields have been.
-    parts = [ContentPart.model_construct(type="text", text=text) for text in texts]
-    return ChatMessage.model_construct(role=role, content=parts)
+def _turn(role: str, texts: Sequence[str]) -> dict[str, Any]:
+    return {"role": role, "content": [{"type": "text", "text": text} for text in texts]}
 
 
-def _call(block: BlockFields) -> CallOfTool:
-    function = CallOfFunction.model_construct(
-        name=block.name or "", arguments=json.dumps(block.input, ensure_ascii=False)
-    )
-    return CallOfTool.model_construct(id=block.id, type="function", function=function)
+def _given(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _call(block: BlockFields) -> dict[str, Any]:
+    arguments = json.dumps(block.input, ensure_ascii=False)
+    function = {"name": block.name or "", "arguments": arguments}
+    return _given(id=block.id) | {"type": "function", "function": function}
 
 
 def _template_variables(model: ServedModel, body: PromptFields) -> tuple[dict[str, Any], list[str]]:

@@ -6,30 +6,30 @@ from twostroke.core.step import ScheduledRequest, StepPlan
 from twostroke.sampling.request_state import RequestState
 
 
-class RequestStates:
-    """The states of all requests that hold blocks."""
+class LiveRequests:
+    """All requests that hold blocks, by id."""
 
     def __init__(self) -> None:
-        self._states: dict[str, RequestState] = {}
+        self._requests: dict[str, RequestState] = {}
 
     def __getitem__(self, request_id: str) -> RequestState:
-        return self._states[request_id]
+        return self._requests[request_id]
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self._requests)
 
     def update(self, plan: StepPlan) -> None:
         """Take in a plan: drop what was released, add what is new, append new tokens."""
         for request_id in plan.released:
-            self._states.pop(request_id, None)
+            self._requests.pop(request_id, None)
         for request_id, new in plan.new_requests.items():
-            self._states[request_id] = RequestState.of(new)
+            self._requests[request_id] = RequestState.of(new)
         for request_id, share in plan.scheduled.items():
             if share.new_token_ids:
-                self._states[request_id].token_ids += share.new_token_ids
+                self._requests[request_id].token_ids += share.new_token_ids
 
     def input_tokens(self, share: ScheduledRequest) -> list[int]:
         """The tokens that a share computes: known ones, then drafts."""
-        tokens = self._states[share.request_id].token_ids
+        tokens = self._requests[share.request_id].token_ids
         end = share.start + share.num_tokens - len(share.draft_token_ids)
         return tokens[share.start : end] + share.draft_token_ids

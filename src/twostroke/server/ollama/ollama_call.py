@@ -1,14 +1,16 @@
-"""From a request to the chat request that asks for the same: one way to the engine for both."""
+"""The reader of conversations: to a call, by way of the chat request that asks for the same."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.server.generation.encoding import beside_loop
+from twostroke.server.calls.call import Call
+from twostroke.server.generation.encoding import beside_loop, check_tokens
 from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.http.body_fields import StrictModel
 from twostroke.server.http.validation_errors import describe_validation
@@ -16,6 +18,7 @@ from twostroke.server.ollama.generation_fields import OllamaChatRequest, OllamaG
 from twostroke.server.ollama.message_fields import OllamaMessageFields, chat_messages
 from twostroke.server.ollama.names import tagged
 from twostroke.server.ollama.option_fields import CHAT_NAMES, OptionFields
+from twostroke.server.openai.chat_call import chat_call
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.openai.template_variables import THINKING_VARIABLES
 from twostroke.server.state.served_model import ServedModel
@@ -51,17 +54,26 @@ NAMES = FieldNames(
 )
 
 
-class OllamaAsChat(NamedTuple):
-    """A chat request, and which fields of the other one change nothing."""
+class OllamaCall(NamedTuple):
+    """What a conversation asks for.
 
-    request: ChatCompletionRequest
-    ignored: list[str]
+    Attributes:
+        names: What its chat calls the engine's prompt and limits; below ``NAMES``.
+        max_tokens: Most tokens of the answer, which may be more than the context holds.
+    """
+
+    call: Call
+    names: FieldNames
+    max_tokens: int | None
 
 
-async def ollama_as_chat(
-    model: ServedModel, body: OllamaGenerationFields, messages: Sequence[OllamaMessageFields]
-) -> OllamaAsChat:
-    """The chat request for a conversation.
+async def ollama_call(
+    model: ServedModel,
+    body: OllamaGenerationFields,
+    messages: Sequence[OllamaMessageFields],
+    context: Sequence[int],
+) -> OllamaCall:
+    """The call for a conversation after ``context``, by way of the chat that asks for the same.
 
     Raises:
         InvalidRequestError: A field is malformed, or the model does not think.
@@ -84,8 +96,15 @@ async def ollama_as_chat(
     }
     if body.top_logprobs and not body.logprobs:
         ignored.append("top_logprobs")
-    request = validated(ChatCompletionRequest, values)
-    return OllamaAsChat(request, body.dropped_fields() + ignored + unread)
+    chat = validated(ChatCompletionRequest, values)
+    limit = chat.max_tokens
+    if body.truncate and limit is not None and limit > model.client.info.longest_request // 2:
+        chat.max_tokens = None  # turns make room for an answer of common length, not for this one
+    with NAMES.applied(), chat.field_names.applied():
+        check_tokens(model, context, "context")
+        call = await chat_call(model, chat)
+    ignored = [*body.dropped_fields(), *ignored, *unread, *call.ignored]
+    return OllamaCall(replace(call, ignored=ignored), chat.field_names, limit)
 
 
 def validated(request: type[T], values: Mapping[str, Any]) -> T:

@@ -1,4 +1,4 @@
-"""From a request to the chat request that asks for the same: one way to the engine for both."""
+"""The reader of responses: to a call, by way of the chat request that asks for the same."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from pydantic import ValidationError
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.gateway.caller import Caller
+from twostroke.server.calls.call import Call
+from twostroke.server.calls.prepare import PreparedCall, prepare
 from twostroke.server.generation.encoding import beside_loop, check_length
 from twostroke.server.generation.field_names import FieldNames
 from twostroke.server.http.validation_errors import describe_validation
-from twostroke.server.openai.chat_call import ChatCall, chat_call
+from twostroke.server.openai.chat_call import chat_call
 from twostroke.server.openai.chat_messages import num_chars
 from twostroke.server.openai.chat_request import ChatCompletionRequest
 from twostroke.server.responses.conversation import Conversation, conversation_of
@@ -80,90 +82,65 @@ _TOOL = re.compile(r"tools\[(\d+)\](\.function)?")
 
 
 class ResponseCall(NamedTuple):
-    """What the engine is asked for a response.
+    """What a request asks for.
 
     Attributes:
-        chat: The chat that asks for the same, ``ignored`` in this API's names.
+        call: ``ignored`` in it are all fields that count for nothing, in this API's names.
+        names: What this API calls the fields of the call.
         called: The functions of namespaces, by the names that the model calls them.
+        left_out: Items that are none of the messages.
     """
 
-    chat: ChatCall
+    call: Call
+    names: FieldNames
     called: Mapping[str, CalledName]
+    left_out: Sequence[str]
 
 
-class AsChat(NamedTuple):
-    """A request in chat's terms.
-
-    Attributes:
-        request: The chat request that asks for the same.
-        listed: The functions that the model is told of.
-        conversation: What its messages were made of.
-        ignored: What of it counts for nothing, in its own names.
-    """
-
-    request: ChatCompletionRequest
-    listed: Sequence[NamedFunction]
-    conversation: Conversation
-    ignored: Sequence[str]
-
-    @property
-    def names(self) -> FieldNames:
-        """What this API calls the fields of the chat request."""
-        return _names(self.listed, self.conversation)
-
-
-def as_chat(body: ResponsesRequest, conversation: Conversation) -> AsChat:
-    """A request as a chat.
-
-    Raises:
-        InvalidRequestError: With this API's names of fields.
-    """
-    listed = _listed(named_functions(body.tools or ()), body)
-    with _names(listed, conversation).applied():
-        request = _chat_request(body, conversation.messages, listed)
-    ignored = [*body.dropped_fields(), *conversation.left_out]
-    return AsChat(request, listed, conversation, ignored)
-
-
-async def chat_beside_loop(
+async def read_response(
     model: ServedModel, body: ResponsesRequest, brought: Brought, *, large: bool = False
-) -> AsChat:
-    """``as_chat`` of a request and its items; of many, or of a large body, on a thread."""
-
-    def read() -> AsChat:
-        items = [*read_items(brought.before), *brought.own]
-        conversation = conversation_of(body.instructions, items, len(brought.before))
-        chat = as_chat(body, conversation)
-        if body.truncation != "auto":  # before the work on what is too long
-            with NAMES.applied():
-                check_length(model, num_chars(chat.request.messages), "messages")
-        return chat
-
-    return await beside_loop(read, slow=large or brought.has_many)
-
-
-async def response_call(
-    model: ServedModel,
-    body: ResponsesRequest,
-    asked: AsChat,
-    request_id: str,
-    caller: Caller,
 ) -> ResponseCall:
-    """What the engine is asked for a conversation.
+    """What a request asks for with its items, by way of the chat request that asks for the same.
+
+    Many items, or a large body, are read on a thread.
 
     Raises:
         InvalidRequestError: As for a chat, with this API's names of fields.
     """
+
+    def read() -> tuple[Conversation, Sequence[NamedFunction], ChatCompletionRequest]:
+        items = [*read_items(brought.before), *brought.own]
+        conversation = conversation_of(body.instructions, items, len(brought.before))
+        listed = _listed(named_functions(body.tools or ()), body)
+        with _names(listed, conversation).applied():
+            chat = _chat_request(body, conversation.messages, listed)
+        if body.truncation != "auto":  # before the work on what is too long
+            with NAMES.applied():
+                check_length(model, num_chars(chat.messages), "messages")
+        return conversation, listed, chat
+
+    conversation, listed, chat = await beside_loop(read, slow=large or brought.has_many)
+    names = _names(listed, conversation)
+    with names.applied():
+        call = await chat_call(model, chat)
+    ignored = [*body.dropped_fields(), *conversation.left_out, *map(NAMES.of, call.ignored)]
+    call = replace(call, ignored=ignored)
+    return ResponseCall(call, names, called_names(listed), conversation.left_out)
+
+
+async def prepare_response(
+    model: ServedModel, asked: ResponseCall, request_id: str, caller: Caller
+) -> PreparedCall:
+    """What the engine is asked for a response; it raises as ``read_response`` does."""
     with asked.names.applied():
-        call = await chat_call(model, asked.request, request_id, caller)
-        if call.params.logprobs is not None and call.reading.parses:
+        prepared = await prepare(model, asked.call, request_id, caller)
+        if asked.call.params.logprobs is not None and prepared.reading.parses:
             raise InvalidRequestError(
                 "log-probabilities cannot be assigned where an answer may have thoughts or calls",
                 param="logprobs",
                 hint="leave tools and top_logprobs out, or use chat completions",
             )
-    ignored = [*asked.ignored, *map(NAMES.of, call.ignored)]
-    return ResponseCall(call._replace(ignored=ignored), called_names(asked.listed))
+    return prepared
 
 
 def _names(listed: Sequence[NamedFunction], conversation: Conversation) -> FieldNames:

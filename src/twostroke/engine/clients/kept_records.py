@@ -1,0 +1,75 @@
+"""What an engine has told of its steps, kept for those who ask its client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from twostroke.core.errors import EngineDeadError, InvalidRequestError
+from twostroke.engine.clients.answers import Answers
+from twostroke.engine.messages import EngineRecords, StepReport
+from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.observability.kv_events import KVEventBatch, KVEventRing
+from twostroke.observability.load_gauges import LoadGauges
+from twostroke.observability.recorder import StepRing
+
+PATIENCE = 1.0  # seconds that an answer is waited for; people look while a step hangs, too
+
+
+class KeptRecords:
+    """Step events, KV events and the latest metrics and targets, all as values.
+
+    ``take`` runs on one thread, whichever brings the reports; the rest on the event loop's.
+
+    Args:
+        num_events: Step events that are kept.
+        labels: Of the engine's metrics.
+        publishes_kv: Whether the engine tells of its KV cache.
+
+    Attributes:
+        answers: To ``ask``.
+    """
+
+    def __init__(self, num_events: int, labels: dict[str, str], *, publishes_kv: bool) -> None:
+        self._steps = StepRing(num_events)
+        self._kv = KVEventRing() if publishes_kv else None
+        self._latest = EngineRecords(b"", "text/plain")
+        self._stats = SchedulerStats()
+        self._gauges = CollectorRegistry()
+        self._gauges.register(LoadGauges(labels, lambda: self._stats))
+        self.answers: Answers[EngineRecords] = Answers(PATIENCE)
+
+    def take(self, report: StepReport) -> None:
+        """Keep what a report tells."""
+        self._stats = report.status.stats
+        self._steps.add(report.events)
+        if self._kv is not None:
+            for batch in report.kv_events:
+                self._kv.add(batch)
+        if report.records is not None:
+            self._latest = report.records
+
+    def events(self, since: int) -> list[StepEvent]:
+        """Those of steps after ``since``."""
+        return self._steps.since(since)
+
+    def kv_events(self, since: int) -> list[KVEventBatch]:
+        """See ``EngineClient.kv_events``."""
+        if self._kv is None:
+            raise InvalidRequestError(
+                "this server publishes no KV events", hint="start it with --kv-events"
+            )
+        return self._kv.since(since)
+
+    async def ask(self, send: Callable[[int], None]) -> EngineRecords:
+        """Metrics and targets as they are, or where no answer comes, as they were last sent."""
+        with suppress(EngineDeadError):  # a step hangs, or the engine has ended
+            self._latest = await self.answers.ask(send)
+        return self.latest()
+
+    def latest(self) -> EngineRecords:
+        """Those that came last, with the load of the last report."""
+        metrics = generate_latest(self._gauges) + self._latest.metrics
+        return EngineRecords(metrics, self._latest.content_type, self._latest.targets)
