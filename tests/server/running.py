@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-import uvicorn
-
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.gateway.gateway import Gateway
+from twostroke.http.closing_server import ClosingServer
 from twostroke.inspector.content import ContentBook
 from twostroke.inspector.model.facts import DescribeModel
 from twostroke.observability.tracing.tracer import Tracer
@@ -60,7 +59,7 @@ def running_server(
     model = engine.loaded_model()
     app = create_app(model, settings, gateway, tracer, ranking, content, describe_model)
     config = uvicorn_config(app, settings)
-    server = uvicorn.Server(config)
+    server = ClosingServer(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

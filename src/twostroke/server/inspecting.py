@@ -9,6 +9,7 @@ import uvicorn
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from twostroke.http.closing_server import ClosingServer
 from twostroke.http.foreign_hosts import HostCheck
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.fleet.recorded_fleet import RecordedFleet
@@ -100,4 +101,4 @@ def serving(app: ASGIApp, options: ServerOptions) -> tuple[uvicorn.Server, socke
         proxy_headers=False,
         timeout_graceful_shutdown=1,
     )
-    return uvicorn.Server(config), listener, f"{base_url(listener, options)}/inspect/"
+    return ClosingServer(config), listener, f"{base_url(listener, options)}/inspect/"

@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from twostroke.http.accepting import Acceptor
+from twostroke.http.closing_server import ClosingServer
 from twostroke.http.connection import BoundedConfig, BoundedProtocol
 from twostroke.http.foreign_hosts import HostCheck, OwnNames
 from twostroke.http.out_of_memory import end_loop_at_memory_error, ending_at_memory_error
@@ -87,7 +88,7 @@ def own_names(options: ServerOptions) -> OwnNames:
     )
 
 
-class DrainingServer(uvicorn.Server):
+class DrainingServer(ClosingServer):
     """Replaces uvicorn's signals, which would cut running requests and end the process."""
 
     def __init__(
