@@ -21,8 +21,10 @@ from twostroke.core.errors import EngineError
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine import records
+from twostroke.engine.clients.kept_records import KeptRecords
 from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.messages import EngineRecords
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.observability.recorder import Recorder
 from twostroke.observability.targets.observer import TargetObserver
@@ -150,3 +152,16 @@ async def test_metrics_that_cannot_be_shown_end_no_engine(
             await engine.records()
     assert await answer(engine, "a") == 5
     assert generated((await engine.records()).metrics) == 5
+
+
+async def test_what_was_answered_never_replaces_what_came_after_it() -> None:
+    """An engine sends its last records while a question's answer waits for its turn."""
+    kept = KeptRecords(8, {}, publishes_kv=False)
+    asked = EngineRecords(b"1", "text/plain")
+
+    def answer(number: int) -> None:
+        kept.keep(asked)
+        kept.answers.put(number, asked)
+        kept.keep(EngineRecords(b"2", "text/plain"))  # as the engine closes
+
+    assert (await kept.ask(answer)).metrics.endswith(b"2")

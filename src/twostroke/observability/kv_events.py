@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -88,7 +89,8 @@ class KVEventRing:
         with self._lock:
             seq = seq if seq < self._next else -1
             num_new = min(self._next - 1 - seq, len(self._batches))
-            return list(self._batches)[-num_new:] if num_new > 0 else []
+            # From the end: a step asks for its own, of as many batches as are kept.
+            return list(islice(reversed(self._batches), max(num_new, 0)))[::-1]
 
 
 class KVEventLog:

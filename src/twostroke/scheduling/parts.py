@@ -90,7 +90,7 @@ class WithoutTiers:
 
 
 class DraftDepth(Protocol):
-    """Says after each step how many drafts a request may get.
+    """Says how many drafts a request may get.
 
     Attributes:
         needs_slots: Whether drafting writes keys and values: then the block table needs room for
@@ -108,7 +108,7 @@ class DraftDepth(Protocol):
         ...
 
     def observe(self, plan: StepPlan, result: StepResult) -> None:
-        """Learn from a step: what was accepted, and how long it took. Keeps neither of both."""
+        """Learn from a step: what was accepted, and how long it took. Keeps neither."""
         ...
 
 

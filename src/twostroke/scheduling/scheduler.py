@@ -233,10 +233,12 @@ class Scheduler:
         promised = self.batch.num_promised() if request is not None else 0
         while request is not None:
             entry = self.find_entry(request, promised, plan, boosted)
-            displaces = boosted and self._make_room(request, entry, plan)
+            before = self.batch.num_preemptions
+            if boosted:
+                entry = self._make_room(request, entry, plan)
+            displaces = self.batch.num_preemptions > before
             if displaces:
                 promised = self.batch.num_promised()
-                entry = self.find_entry(request, promised, plan, boosted=True)
             if entry.obstacle is not None:
                 if not boosted:
                     plan.decisions.append(self.waiting.held_by(entry.obstacle))
@@ -256,14 +258,14 @@ class Scheduler:
             return None
         return request
 
-    def _make_room(self, request: Request, entry: Entry, plan: StepPlan) -> bool:
-        """Preempt until a boosted request may enter, or no other has to yield; whether any did."""
-        before, full = self.batch.num_preemptions, (Reason.MAX_NUM_SEQS, Reason.NO_FREE_BLOCK)
+    def _make_room(self, request: Request, entry: Entry, plan: StepPlan) -> Entry:
+        """How a boosted request enters once all have been preempted that have to yield to it."""
+        full = (Reason.MAX_NUM_SEQS, Reason.NO_FREE_BLOCK)
         pick = self.policy.boost.pick_displaced
         while entry.obstacle in full and (victim := pick(request)) is not None:
             self.batch.preempt(victim, plan, by=request)
             entry = self.find_entry(request, self.batch.num_promised(), plan, boosted=True)
-        return self.batch.num_preemptions > before
+        return entry
 
     def find_entry(self, request: Request, promised: int, plan: StepPlan, boosted: bool) -> Entry:
         """How a waiting request would enter the step that ``plan`` is for. Changes nothing.

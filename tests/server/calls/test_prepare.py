@@ -86,7 +86,7 @@ def test_a_call_that_no_dialect_made_is_prepared() -> None:
 def test_its_form_is_compiled_and_refused_in_the_names_that_it_brings() -> None:
     tool = CallableTool("get_weather", SCHEMA, "tools[0].parameters", strict=False)
     calls = CallableTools([tool, tool._replace(name="other")], must_call=True, only="other")
-    asked = prepared(replace(HELLO, calls=calls)).request.params.structured_outputs
+    asked = prepared(replace(HELLO, tools=calls)).request.params.structured_outputs
     assert asked is not None and asked.tool_calls is not None
     form = json.loads(asked.tool_calls)
     assert [function["name"] for function in form["functions"]] == ["other"]
@@ -94,7 +94,7 @@ def test_its_form_is_compiled_and_refused_in_the_names_that_it_brings() -> None:
     unknown = {"type": "object", "properties": {"a": {"type": "no"}}}
     bad = CallableTools([tool._replace(parameters=unknown, strict=True)], True, None)
     with pytest.raises(InvalidRequestError) as caught:
-        prepared(replace(HELLO, calls=bad))
+        prepared(replace(HELLO, tools=bad))
     assert caught.value.param == "functions[0].parameters"
 
 

@@ -66,3 +66,12 @@ async def test_room_for_the_answer_comes_before_unicode_and_ids() -> None:
     del fields["max_tokens"]
     assert "messages[0].content" in await refusal(path, broken, **fields)
     assert "documents[1].id" in await refusal(path, {"role": "user", "content": "x"}, **fields)
+
+
+async def test_messages_are_too_long_before_any_tool_is_compiled() -> None:
+    """Clients shorten a conversation by these words; a compilation would be for nothing."""
+    tool = {"name": "f", "input_schema": {"type": "object", "properties": {"a": {"$ref": "#/no"}}}}
+    content = "ab " * 2000  # encoded, and longer than the context
+    message = {"role": "user", "content": content}
+    said = await refusal("/v1/messages", message, tools=[tool], tool_choice={"type": "any"})
+    assert said.startswith("prompt is too long: ")

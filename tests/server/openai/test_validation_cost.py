@@ -115,4 +115,7 @@ def test_what_is_read_on_a_thread() -> None:
         assert ChatCompletionRequest.model_validate({"messages": [message]}).is_large
     many = [{"role": "user", "content": [PART] * 300}]
     assert ChatCompletionRequest.model_validate({"messages": many}).is_large
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    calls = [{"role": "assistant", "tool_calls": [call] * 100}] * 50
+    assert ChatCompletionRequest.model_validate({"messages": calls}).is_large
     assert not ChatCompletionRequest.model_validate(CHAT).is_large

@@ -21,7 +21,8 @@ PATIENCE = 1.0  # seconds that an answer is waited for; people look while a step
 class KeptRecords:
     """Step events, KV events and the latest metrics and targets, all as values.
 
-    ``take`` runs on one thread, whichever brings the reports; the rest on the event loop's.
+    ``take`` and ``keep`` run on one thread, whichever brings the reports, and put whole values in
+    the place of others; the rest runs on the event loop's.
 
     Args:
         num_events: Step events that are kept.
@@ -49,7 +50,11 @@ class KeptRecords:
             for batch in report.kv_events:
                 self._kv.add(batch)
         if report.records is not None:
-            self._latest = report.records
+            self.keep(report.records)
+
+    def keep(self, records: EngineRecords) -> None:
+        """These are the latest."""
+        self._latest = records
 
     def events(self, since: int) -> list[StepEvent]:
         """Those of steps after ``since``."""
@@ -66,7 +71,7 @@ class KeptRecords:
     async def ask(self, send: Callable[[int], None]) -> EngineRecords:
         """Metrics and targets as they are, or where no answer comes, as they were last sent."""
         with suppress(EngineDeadError):  # a step hangs, or the engine has ended
-            self._latest = await self.answers.ask(send)
+            await self.answers.ask(send)  # kept by whichever thread brought it
         return self.latest()
 
     def latest(self) -> EngineRecords:

@@ -98,7 +98,7 @@ class AsyncEngine:
         self._stall_seconds = stall_seconds
         self._inbox: queue.SimpleQueue[EngineMessage] = queue.SimpleQueue()
         self._streams: dict[str, AsyncStream] = {}
-        self._reports: Answers[CacheReport] = Answers()
+        self._cache_answers: Answers[CacheReport] = Answers()
         self._snapshots: Answers[EngineSnapshot] = Answers(SNAPSHOT_SECONDS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._closed = False
@@ -171,7 +171,7 @@ class AsyncEngine:
     async def manage_cache(self, order: CacheOrder) -> CacheReport:
         self._use_loop(asyncio.get_running_loop())
         self._check_alive()
-        return await self._reports.ask(lambda n: self._inbox.put(ManageCache(n, order)))
+        return await self._cache_answers.ask(lambda n: self._inbox.put(ManageCache(n, order)))
 
     async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
         self._use_loop(asyncio.get_running_loop())
@@ -236,6 +236,8 @@ class AsyncEngine:
                 self._target_limit.take(reply.load)
             if not reply.outputs:
                 return
+        elif isinstance(reply, RecordsAnswer) and reply.value is not None:
+            self._records.keep(reply.value)
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 self._loop.call_soon_threadsafe(self._carry_out, reply)
@@ -247,7 +249,7 @@ class AsyncEngine:
             case Forgotten():
                 self._streams.pop(reply.request_id, None)
             case CacheAnswer():
-                self._reports.put(reply.number, reply.value, reply.error)
+                self._cache_answers.put(reply.number, reply.value, reply.error)
             case SnapshotAnswer():
                 self._snapshots.put(reply.number, reply.value, reply.error)
             case RecordsAnswer():
@@ -265,6 +267,6 @@ class AsyncEngine:
         failed, self._streams = self._streams, {}
         for stream in failed.values():
             stream.fail(error)
-        self._reports.fail_all(error)
+        self._cache_answers.fail_all(error)
         self._snapshots.fail_all(error)
         self._records.answers.fail_all(error)

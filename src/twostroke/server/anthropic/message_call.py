@@ -27,7 +27,7 @@ async def message_call(model: ServedModel, body: MessageRequest) -> Call:
     with NAMES.applied():
         params = replace(params, structured_outputs=_output_form(body))
     choice = body.tool_choice
-    calls = CallableTools(
+    callable_tools = CallableTools(
         [tool.as_callable(place) for place, tool in (tools or {}).items()],
         must_call=choice is not None and choice.type in ("any", "tool"),
         only=choice.name if choice is not None and choice.type == "tool" else None,
@@ -36,7 +36,7 @@ async def message_call(model: ServedModel, body: MessageRequest) -> Call:
         messages=turns.messages,
         rendering=turns.rendering,
         params=params,
-        calls=calls if tools else None,
+        tools=callable_tools if tools else None,
         max_calls=body.max_calls,
         form_names=NAMES,
         ttft_target=None if body.deadline_ms is None else body.deadline_ms / 1000,

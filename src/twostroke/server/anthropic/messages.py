@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
-from twostroke.core.generation_request import GenerationRequest
 from twostroke.gateway.caller import caller_of
 from twostroke.http.request_id import name_request, request_digits
 from twostroke.server.anthropic.documented import ANTHROPIC_ERRORS, stream_responses
@@ -75,8 +76,9 @@ async def _begin(
     """A generation that has been submitted, and how it is answered."""
     call = await message_call(model, body)
     message_id, caller = name_request(request.scope, "msg", "_"), caller_of(request.scope)
-    prepared = await prepare(model, call, message_id, caller)
-    asked = _within_context(model, prepared.request)
+    prepared = await prepare(model, call, message_id, caller, _check_room)
+    # Clients send what models of Anthropic answer at most, and are told by ``stop_reason``.
+    asked = fit_answer(model, prepared.request, prepared.request.params.max_tokens)
     most = min(body.max_tokens, model.client.info.max_new_tokens or body.max_tokens)
     answer = MessageResponseFormat(
         message_id,
@@ -99,15 +101,9 @@ async def _begin(
     return generation, answer
 
 
-def _within_context(model: ServedModel, request: GenerationRequest) -> GenerationRequest:
-    """A request whose ``max_tokens`` fit beside its prompt: here, that is no error.
-
-    Clients send what the models of Anthropic can answer at most, and are told by ``stop_reason``.
-
-    Raises:
-        RequestTooLargeError: The prompt leaves no room for an answer.
-    """
-    max_total, num_tokens = model.client.info.longest_request, len(request.prompt_token_ids)
+def _check_room(model: ServedModel, prompt: Sequence[int]) -> None:
+    """Raises RequestTooLargeError for a prompt that leaves no room for an answer."""
+    max_total, num_tokens = model.client.info.longest_request, len(prompt)
     if num_tokens >= max_total:
         raise RequestTooLargeError(
             f"{num_tokens} tokens > {max_total - 1} maximum",
@@ -116,7 +112,6 @@ def _within_context(model: ServedModel, request: GenerationRequest) -> Generatio
             param="messages",
             hint="shorten the conversation",
         )
-    return fit_answer(model, request, request.params.max_tokens)
 
 
 def _too_long(error: RequestTooLargeError) -> InvalidRequestError:

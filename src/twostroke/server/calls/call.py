@@ -87,10 +87,10 @@ class Call:
             tools, how the prompt ends.
         params: How to draw, and the form of the answer, which is not compiled yet.
         form_names: What the dialect calls the form, for refusals.
-        calls: What the answer may call; ``None``: nothing.
+        tools: What the answer may call; ``None``: nothing.
         max_calls: Of one answer; ``None``: as many as the model likes.
         context: ``None``: a prompt that is too long is refused.
-        truncate_to: Keep only the last so many tokens of the prompt; -1: as many as fit.
+        truncate_to: Keep only this many tokens of the prompt, the last; -1: as many as fit.
         prediction: The text that the answer is expected to be.
         ignored: Fields that change nothing for this model, by their names in the dialect.
 
@@ -101,7 +101,7 @@ class Call:
     rendering: Mapping[str, Any]
     params: SamplingParams
     form_names: FieldNames
-    calls: CallableTools | None = None
+    tools: CallableTools | None = None
     max_calls: int | None = None
     context: Context | None = None
     add_special_tokens: bool = False

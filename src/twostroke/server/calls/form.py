@@ -19,8 +19,8 @@ async def constrain_answer(
     model: ServedModel, call: Call, reading: AnswerReading, tenant: str
 ) -> SamplingParams:
     """A call's parameters, with the form of its answer compiled as by ``compile_form``."""
-    if call.calls is not None:
-        return await _constrain_calls(model, call, call.calls, reading, tenant)
+    if call.tools is not None:
+        return await _constrain_calls(model, call, call.tools, reading, tenant)
     params, wanted = call.params, call.params.structured_outputs
     if wanted is not None and reading.thought:  # the form begins after the thought
         params = replace(params, structured_outputs=replace(wanted, thought=reading.thought))
@@ -45,7 +45,7 @@ async def compile_form(model: ServedModel, params: SamplingParams, tenant: str) 
 
 
 async def _constrain_calls(
-    model: ServedModel, call: Call, calls: CallableTools, reading: AnswerReading, tenant: str
+    model: ServedModel, call: Call, tools: CallableTools, reading: AnswerReading, tenant: str
 ) -> SamplingParams:
     """Parameters with the form of an answer that may call tools.
 
@@ -53,14 +53,14 @@ async def _constrain_calls(
     a call. An answer with a form of its own is either calls or of that form. All begins after the
     thought, where the model has one.
     """
-    family, must_call, params = model.tool_family, calls.must_call, call.params
+    family, must_call, params = model.tool_family, tools.must_call, call.params
     assert family is not None  # AnswerReading refuses tools without one
     answer = None if must_call else params.structured_outputs
-    strict = any(tool.strict for tool in calls.allowed)
+    strict = any(tool.strict for tool in tools.allowed)
     if not (must_call or answer or strict or family.trigger):
         return params  # a call cannot be told from text before it is written
     form = StructuredOutputsParams(
-        tool_calls=_form(family.name, call, calls, answer),
+        tool_calls=_form(family.name, call, tools, answer),
         thought="" if reading.thought == "channels" else reading.thought,
     )
     try:
@@ -68,15 +68,15 @@ async def _constrain_calls(
             compiled = await model.compile_threads.compile(form, tenant)
     except InvalidRequestError:
         if must_call or strict or answer is not None:
-            await _check_expressions(model, calls, tenant)
+            await _check_expressions(model, tools, tenant)
             raise
         return params  # no promise was asked for
     return replace(params, structured_outputs=compiled)
 
 
-async def _check_expressions(model: ServedModel, calls: CallableTools, tenant: str) -> None:
+async def _check_expressions(model: ServedModel, tools: CallableTools, tenant: str) -> None:
     """Name the custom tool whose expression is at fault: a grammar of all calls does not tell."""
-    for tool in calls.allowed:
+    for tool in tools.allowed:
         if tool.expression_path is None:
             continue
         form = StructuredOutputsParams(json=json.dumps(tool.parameters))
@@ -85,19 +85,19 @@ async def _check_expressions(model: ServedModel, calls: CallableTools, tenant: s
 
 
 def _form(
-    family: str, call: Call, calls: CallableTools, answer: StructuredOutputsParams | None
+    family: str, call: Call, tools: CallableTools, answer: StructuredOutputsParams | None
 ) -> str:
     """What ``constraints/tool_answers.py`` reads."""
     functions = [
         {name: getattr(tool, name) for name in ("name", "parameters", "strict", "path")}
-        for tool in calls.allowed
+        for tool in tools.allowed
     ]
     form: dict[str, Any] = {
         "family": family,
         "functions": functions,
-        "must_call": calls.must_call,
-        "max_calls": call.max_calls if calls.only is None else 1,
-        "closing": calls.closing,
+        "must_call": tools.must_call,
+        "max_calls": call.max_calls if tools.only is None else 1,
+        "closing": tools.closing,
     }
     if answer is not None:
         form["answer"] = {

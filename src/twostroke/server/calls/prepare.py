@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +15,12 @@ from twostroke.server.generation.answer_reading import AnswerReading
 from twostroke.server.generation.encoding import check_length, encode_text
 from twostroke.server.state.served_model import ServedModel
 
+CheckPrompt = Callable[[ServedModel, Sequence[int]], None]
+
+
+def leave_to_engine(model: ServedModel, prompt: Sequence[int]) -> None:
+    """Of a dialect in which the engine's own words do."""
+
 
 class PreparedCall(NamedTuple):
     """What the engine is asked, and how its answers are read."""
@@ -23,8 +30,17 @@ class PreparedCall(NamedTuple):
     reading: AnswerReading
 
 
-async def prepare(model: ServedModel, call: Call, request_id: str, caller: Caller) -> PreparedCall:
+async def prepare(
+    model: ServedModel,
+    call: Call,
+    request_id: str,
+    caller: Caller,
+    check_prompt: CheckPrompt = leave_to_engine,
+) -> PreparedCall:
     """The engine's request for a call.
+
+    Args:
+        check_prompt: Raises what the dialect says of a prompt, before a form is compiled.
 
     Raises:
         InvalidRequestError: The template refuses the messages, or the call asks for what the model
@@ -33,7 +49,8 @@ async def prepare(model: ServedModel, call: Call, request_id: str, caller: Calle
         QueueFullError: Too many compilations wait.
     """
     prompt = await make_prompt(model, call, request_id, caller)
-    schemas = None if call.calls is None else call.calls.schemas
+    check_prompt(model, prompt.token_ids)
+    schemas = None if call.tools is None else call.tools.schemas
     reading = AnswerReading(model, schemas, prompt.token_ids, call.max_calls)
     call = replace(call, params=reading.with_markers(call.params))
     with call.form_names.applied():

@@ -54,7 +54,7 @@ def _read(model: ServedModel, body: ChatCompletionRequest) -> Call:
         messages=messages,
         rendering={**turn, **variables, "tools": template_tools(tools.values()) or None},
         params=params,
-        calls=_callable_tools(body, tools) if tools else None,
+        tools=_callable_tools(body, tools) if tools else None,
         max_calls=1 if body.parallel_tool_calls is False else None,
         form_names=form_names(body.asked_forms()),
         context=context,
@@ -77,7 +77,7 @@ def _callable_tools(body: ChatCompletionRequest, tools: Mapping[int, ToolFields]
     switch = (body.structured_outputs or {}).get(CLOSING_SWITCH)
     return CallableTools(
         [tool.as_callable(place) for place, tool in tools.items()],
-        must_call="required" in (choice, chosen and chosen.mode),
+        must_call=choice == "required" or (chosen is not None and chosen.mode == "required"),
         only=None if chosen is None else chosen.name,
         closing="listed" if switch is None else "all" if switch else "none",
     )

@@ -163,7 +163,7 @@ class ChatCompletionRequest(GenerationFields):
         Field(
             None,
             description=(
-                "Texts or objects, written behind the system prompt or where the template has them."
+                "Texts or objects, written after the system prompt or where the template has them."
             ),
         )
     )
@@ -200,7 +200,9 @@ class ChatCompletionRequest(GenerationFields):
         texts = [(function.description, function.parameters) for function in functions]
         said = [message.texts() for message in self.messages]
         is_long = num_chars(self.messages) > LONG_TEXT  # calls and thoughts, too
-        return is_long or bool(self.documents) or is_large([texts, said, self.chat_template_kwargs])
+        called = [message.tool_calls for message in self.messages]
+        values = [texts, said, called, self.chat_template_kwargs]
+        return is_long or bool(self.documents) or is_large(values)
 
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
         """Sampling parameters of a chat; without ``max_tokens`` the answer may fill the context."""
