@@ -64,10 +64,13 @@ class BodyMemory:
         self.num_bytes[tenant] += num_bytes
 
     def give_back(self, tenant: str, num_bytes: int) -> None:
-        """They are held no longer; what freed bodies leave in the heaps goes back to the system."""
+        """They are held no longer."""
         self.num_bytes[tenant] -= num_bytes
         if not self.num_bytes[tenant]:
             del self.num_bytes[tenant]
+
+    def count_freed(self, num_bytes: int) -> None:
+        """A body is through; what many of them leave in the heaps goes back to the system."""
         self._num_released += num_bytes
         if self._num_released >= TRIM_BYTES and self._trimming is None:
             loop = asyncio.get_running_loop()
@@ -87,11 +90,16 @@ class HeldBody:
     """The body of one request, as far as it has come.
 
     Args:
+        announced: Its length, if that is known. Of a body that is refused on its way, too, the
+            rest goes through the server's memory.
         is_held: Whether it is kept until it has been parsed, not used up as it comes.
     """
 
-    def __init__(self, memory: BodyMemory, tenant: str, *, is_held: bool = True) -> None:
+    def __init__(
+        self, memory: BodyMemory, tenant: str, announced: int = 0, *, is_held: bool = True
+    ) -> None:
         self.memory = memory
+        self._num_passing = announced
         self._is_held = is_held
         self._tenant = tenant
         self.num_received = 0
@@ -123,6 +131,9 @@ class HeldBody:
         num_bytes, self._num_counted = self._num_counted, 0
         if num_bytes:
             self.memory.give_back(self._tenant, num_bytes)
+        num_passed, self._num_passing = max(num_bytes, self._num_passing), 0
+        if num_passed > SMALL_BODY:
+            self.memory.count_freed(num_passed)
 
 
 def held_body(scope: Scope) -> HeldBody:
@@ -174,7 +185,8 @@ class BodySizeLimit:
         if (error := _check_announced(announced, limit)) is not None:
             await self._refuse(error)(scope, receive, send)
             return
-        body = HeldBody(self._memory, self._tenant_of(scope), is_held=not is_file)
+        tenant, length = self._tenant_of(scope), int(announced)
+        body = HeldBody(self._memory, tenant, length, is_held=not is_file)
         scope[_SCOPE_KEY] = body
 
         async def counted_receive() -> Message:
