@@ -236,8 +236,7 @@ class Scheduler:
             before = self.batch.num_preemptions
             if boosted:
                 entry = self._make_room(request, entry, plan)
-            displaces = self.batch.num_preemptions > before
-            if displaces:
+            if displaces := self.batch.num_preemptions > before:
                 promised = self.batch.num_promised()
             if entry.obstacle is not None:
                 if not boosted:
@@ -261,8 +260,7 @@ class Scheduler:
     def _make_room(self, request: Request, entry: Entry, plan: StepPlan) -> Entry:
         """How a boosted request enters once all have been preempted that have to yield to it."""
         full = (Reason.MAX_NUM_SEQS, Reason.NO_FREE_BLOCK)
-        pick = self.policy.boost.pick_displaced
-        while entry.obstacle in full and (victim := pick(request)) is not None:
+        while entry.obstacle in full and (victim := self.policy.boost.pick_displaced(request)):
             self.batch.preempt(victim, plan, by=request)
             entry = self.find_entry(request, self.batch.num_promised(), plan, boosted=True)
         return entry
