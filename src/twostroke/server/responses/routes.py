@@ -54,10 +54,10 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
         request_id = name_request(request.scope, "resp")
         brought = await workroom.brought(caller.tenant, body)
         large = held_body(request.scope).num_received > SMALL_BODY
-        asked = await read_response(model, body, brought, large=large)
         given = await beside_loop(
             partial(_stored_input, workroom, body, brought), slow=large or brought.has_many
         )
+        asked = await read_response(model, body, brought, large=large)
         prepared = await prepare_response(model, asked, request_id, caller)
         response_id = f"resp_{request_id.rpartition('-')[2]}"
         run = ResponseRun(
