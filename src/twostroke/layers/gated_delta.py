@@ -52,8 +52,8 @@ def gated_delta(
     outs = []
     for q, k, v, g, b in zip(query, key, value, decay, rate, strict=True):
         state = state * g[:, None, None]
-        known = torch.einsum("hk,hkv->hv", k, state)
-        state = state + k[:, :, None] * ((v - known) * b[:, None])[:, None, :]
+        recalled = torch.einsum("hk,hkv->hv", k, state)
+        state = state + k[:, :, None] * ((v - recalled) * b[:, None])[:, None, :]
         outs.append(torch.einsum("hk,hkv->hv", q, state))
     return torch.stack(outs), state
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -64,6 +64,17 @@ class NoLayerStates:
 
 
 NO_LAYER_STATES = NoLayerStates()
+
+# From the rows of a segment and the state before it: what they give, and the state after it.
+RunSegment = Callable[[slice, LayerState], tuple[Tensor, LayerState]]
+
+
+def run_segments(states: LayerStates, layer: int, out: Tensor, run: RunSegment) -> None:
+    """Take all tokens of a pass through a recurrent layer; ``out`` ``[tokens, ...]`` is written."""
+    for segment in states.segments:
+        rows = slice(segment.begin, segment.end)
+        out[rows], after = run(rows, states.read(layer, segment))
+        states.write(layer, segment, after)
 
 
 class FreshStates:

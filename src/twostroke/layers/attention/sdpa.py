@@ -319,9 +319,9 @@ def _weigh(
 
 def _softmax_with(sinks: Tensor, scores: Tensor) -> Tensor:
     """Weights ``[..., queries, keys]``; the sinks ``[..., queries]`` take the rest of each sum."""
-    most = torch.maximum(scores.amax(-1), sinks)[..., None]
-    weights = torch.exp(scores - most)
-    return weights / (weights.sum(-1, keepdim=True) + torch.exp(sinks[..., None] - most))
+    highest = torch.maximum(scores.amax(-1), sinks)[..., None]
+    weights = torch.exp(scores - highest)
+    return weights / (weights.sum(-1, keepdim=True) + torch.exp(sinks[..., None] - highest))
 
 
 def _batch_requests(metadata: AttentionMetadata, block_size: int) -> list[tuple[IntArray, int]]:

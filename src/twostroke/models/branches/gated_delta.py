@@ -13,7 +13,7 @@ from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.gated_delta import decays, gated_delta, short_convolution, unit_length
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
-from twostroke.layers.recurrent_state import LayerState, StateShape
+from twostroke.layers.recurrent_state import LayerState, StateShape, run_segments
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.recurrent_forms import DeltaForm
 from twostroke.models.branches.base import BranchParts, PassInputs
@@ -115,11 +115,11 @@ class GatedDeltaBranch:
         rate = gates[:, : form.value_heads].sigmoid()
         decay = decays(gates[:, form.value_heads :], self._log_rates, self._bias)
         out = gates.new_empty(len(mixed), form.value_heads, form.value_dim)
-        for segment in step.states.segments:
-            own = slice(segment.begin, segment.end)
-            state = step.states.read(self._index, segment)
-            out[own], after = self._run(mixed[own], decay[own], rate[own], state)
-            step.states.write(self._index, segment, after)
+
+        def run(rows: slice, state: LayerState) -> tuple[Tensor, LayerState]:
+            return self._run(mixed[rows], decay[rows], rate[rows], state)
+
+        run_segments(step.states, self._index, out, run)
         return out
 
     def _run(

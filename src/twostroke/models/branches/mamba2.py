@@ -12,7 +12,7 @@ from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.gated_delta import short_convolution
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
-from twostroke.layers.recurrent_state import LayerState, StateShape
+from twostroke.layers.recurrent_state import LayerState, StateShape, run_segments
 from twostroke.layers.selective_state import selective_state
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.recurrent_forms import Mamba2Form
@@ -89,11 +89,12 @@ class Mamba2Branch:
         steps = F.softplus(inputs[:, -form.heads :].float() + self._bias).clamp(form.least_step)
         out = steps.new_empty(len(x), form.inner)
         with self._profiler.measure(ATTENTION):
-            for segment in step.states.segments:
-                own = slice(segment.begin, segment.end)
-                state = step.states.read(self._index, segment)
-                out[own], after = self._run(mixed[own], steps[own], state)
-                step.states.write(self._index, segment, after)
+            run_segments(
+                step.states,
+                self._index,
+                out,
+                lambda own, state: self._run(mixed[own], steps[own], state),
+            )
         if rows is not None:
             out, gate, onto = out[rows], gate[rows], onto[rows]
         gated = out * F.silu(gate.float())

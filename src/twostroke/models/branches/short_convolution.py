@@ -9,7 +9,7 @@ from torch import Tensor
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.gated_delta import short_convolution
 from twostroke.layers.linear import Linear
-from twostroke.layers.recurrent_state import StateShape
+from twostroke.layers.recurrent_state import LayerState, StateShape, run_segments
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.recurrent_forms import ConvolutionForm
 from twostroke.models.branches.base import BranchParts, PassInputs
@@ -67,17 +67,19 @@ class ShortConvolutionBranch:
         mixed = first * third
         out = mixed.new_empty(mixed.shape)
         with self._profiler.measure(ATTENTION):
-            for segment in step.states.segments:
-                own = slice(segment.begin, segment.end)
-                (before,) = step.states.read(self._index, segment)
-                convolved, last = short_convolution(mixed[own], before, self._taps, self._bias)
-                out[own] = convolved.to(x.dtype)
-                step.states.write(self._index, segment, (last,))
+            run_segments(
+                step.states, self._index, out, lambda own, state: self._run(mixed[own], *state)
+            )
         gated = second * out
         if rows is not None:
             gated, onto = gated[rows], onto[rows]
         with self._profiler.measure(GEMM):
             return self._add(gated, onto)
+
+    def _run(self, mixed: Tensor, before: Tensor) -> tuple[Tensor, LayerState]:
+        """Tokens of one request, after the inputs ``before`` them."""
+        convolved, last = short_convolution(mixed, before, self._taps, self._bias)
+        return convolved.to(mixed.dtype), (last,)
 
     @property
     def linears(self) -> tuple[Linear, ...]:

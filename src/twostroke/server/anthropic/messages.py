@@ -79,14 +79,14 @@ async def _begin(
     prepared = await prepare(model, call, message_id, caller, _check_room)
     # Clients send what models of Anthropic answer at most, and are told by ``stop_reason``.
     asked = fit_answer(model, prepared.request, prepared.request.params.max_tokens)
-    most = min(body.max_tokens, model.client.info.max_new_tokens or body.max_tokens)
+    longest_answer = min(body.max_tokens, model.client.info.max_new_tokens or body.max_tokens)
     answer = MessageResponseFormat(
         message_id,
         anthropic_request_id(request_digits(request.scope)),
         model.name,
         body,
         prepared.reading.make_parts(),
-        fills_context=(asked.params.max_tokens or 0) < most,
+        fills_context=(asked.params.max_tokens or 0) < longest_answer,
     )
     with NAMES.applied():
         generation = Generation(

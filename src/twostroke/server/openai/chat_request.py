@@ -198,10 +198,10 @@ class ChatCompletionRequest(GenerationFields):
         """Whether it takes long to look through."""
         functions = [tool.function for tool in self.tools or ()]
         texts = [(function.description, function.parameters) for function in functions]
-        said = [message.texts() for message in self.messages]
+        message_texts = [message.texts() for message in self.messages]
         is_long = num_chars(self.messages) > LONG_TEXT  # calls and thoughts, too
         called = [message.tool_calls for message in self.messages]
-        values = [texts, said, called, self.chat_template_kwargs]
+        values = [texts, message_texts, called, self.chat_template_kwargs]
         return is_long or bool(self.documents) or is_large(values)
 
     def to_params(self, defaults: Mapping[str, float]) -> SamplingParams:
