@@ -1,21 +1,18 @@
-"""Logits equal those of transformers on tiny random checkpoints, whole and in chunks."""
+"""Logits equal those of transformers on tiny random checkpoints, on each way to them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
 
 from tests.checkpoints import LLAMA3_ROPE, random_tensors, tiny_config, write_checkpoint
+from tests.models.parity import TOKENS, TOLERANCE, measure_distances, transformers_logits
 from tests.models.tiny_families import FAMILIES
 from tests.steps import StepDriver
 from twostroke.layers.attention.compiled import CompiledBackend
-from twostroke.layers.attention.reference import ReferenceAttention
-from twostroke.layers.recurrent_state import FreshStates
-from twostroke.runtime.torch_executor import TorchExecutor
 
 # In bfloat16 on a CPU all layers go in one compiled call if heads are multiples of 16, as every
 # real model's are.
@@ -25,24 +22,6 @@ COMPILED: dict[str, dict[str, Any]] = {
     "compiled-qwen2": tiny_config("qwen2", tie_word_embeddings=True, **WIDE),
     "compiled-qwen3": tiny_config("qwen3", **WIDE),
 }
-TOKENS = torch.randint(0, 96, (45,), generator=torch.Generator().manual_seed(1)).tolist()
-
-
-def transformers_logits(
-    raw: dict[str, Any], tensors: dict[str, torch.Tensor], dtype: torch.dtype
-) -> torch.Tensor:
-    """What transformers computes for ``TOKENS`` in one pass: ``[tokens, vocab]``."""
-    from transformers import AutoModelForCausalLM
-
-    with TemporaryDirectory() as folder:
-        write_checkpoint(Path(folder), raw, tensors)
-        model, found = AutoModelForCausalLM.from_pretrained(
-            folder, attn_implementation="eager", dtype=dtype, output_loading_info=True
-        )
-    assert not (found["missing_keys"] or found["unexpected_keys"] or found["mismatched_keys"])
-    with torch.inference_mode():
-        logits: torch.Tensor = model(torch.tensor([TOKENS])).logits[0].float()
-    return logits
 
 
 def load(
@@ -51,28 +30,9 @@ def load(
     return StepDriver.load(write_checkpoint(folder, raw, tensors), block_size=4, **options)
 
 
-def whole_logits(executor: TorchExecutor) -> torch.Tensor:
-    model = executor.model
-    with torch.inference_mode():
-        specs = [layer.attention for layer in model.spec.each_layer()]
-        attention = ReferenceAttention(model.spec.sliding_windows, None, specs)
-        states = FreshStates(model.state_shapes, len(TOKENS), model.device)
-        positions = torch.arange(len(TOKENS))
-        hidden = model.forward(torch.tensor(TOKENS), positions, attention, states=states)
-        return model.logits(hidden)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_float32_logits_equal_those_of_transformers(family: str, tmp_path: Path) -> None:
-    raw = FAMILIES[family]
-    # The delta rule's rounding grows with the inputs, in both implementations.
-    tensors = random_tensors(raw, std=0.1 if "linear_num_key_heads" in raw else 0.3)
-    expected = transformers_logits(raw, tensors, torch.float32)
-    driver = load(tmp_path, raw, tensors)
-    assert (whole_logits(driver.executor) - expected).abs().max() < 1e-4
-    for chunks in ([45], [1] * 45, [10, 20, 1, 1, 2, 11], [3, 8, 9, 25]):
-        driver.reset()
-        assert (driver.chunked_logits(TOKENS, chunks) - expected).abs().max() < 1e-4
+    assert measure_distances(FAMILIES[family], tmp_path).largest() < TOLERANCE
 
 
 @pytest.mark.parametrize("family", ["llama-tied-llama3-rope", "mistral-window", "qwen3", *COMPILED])
