@@ -141,7 +141,7 @@ class Decoder:
             Normed hidden states ``[rows, hidden]``.
         """
         with self._profiler.measure(LAYERS):
-            x = self._embed(token_ids)  # [tokens, hidden]
+            x = self.embed(token_ids)  # [tokens, hidden]
             cache = attention.kernel_cache
             if self.compiled_pass is not None and cache is not None:
                 return self._norm(self.compiled_pass(x, positions, cache, rows))
@@ -162,7 +162,7 @@ class Decoder:
             logits = cap * torch.tanh(logits / cap)
         return logits
 
-    def _embed(self, token_ids: Tensor) -> Tensor:
+    def embed(self, token_ids: Tensor) -> Tensor:
         if self._embedding is None:
             x = self._head.weight_rows(token_ids)
         else:

@@ -82,8 +82,8 @@ def load_model(
             # Without a head, as embedding models are stored, the embedding stands in for it.
             spec = replace(spec, tied=spec.tied or family.head not in files)
         expected = family.parameters(spec)
-        needless = {family.head, SCORE_HEAD} if ranks else {family.head}
-        files.check(expected, lambda name: name in needless or name.endswith("inv_freq"))
+        needless = (family.head, *family.ignored, *((SCORE_HEAD,) if ranks else ()))
+        files.check(expected, lambda name: name.startswith(needless) or name.endswith("inv_freq"))
         torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
         if quantization is not None:
             _check_quantization(torch_dtype, device)
