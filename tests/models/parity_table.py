@@ -8,8 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.environment import OtherPrograms, environment, environment_text
 from rich.progress import track
+
+from benchmarks.environment import OtherPrograms, environment, environment_text
 from tests.models.drawn_families import NUM_DRAWN, drawn_config
 from tests.models.parity import TOLERANCE, Distances, measure_distances
 from tests.models.tiny_families import FAMILIES
