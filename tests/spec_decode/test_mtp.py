@@ -76,9 +76,7 @@ def naive_drafts(folder: Path, tokens: Sequence[int], count: int) -> list[int]:
 def _all_states(head: MultiTokenPredictor, following: Sequence[int], states: Tensor) -> Tensor:
     specs = [each.attention for each in head.spec.each_layer()]
     attention = ReferenceAttention(head.spec.sliding_windows, None, specs)
-    return head.forward(
-        torch.tensor(following), states, torch.arange(len(following)), attention
-    )
+    return head.forward(torch.tensor(following), states, torch.arange(len(following)), attention)
 
 
 def drafts_of(engine: LLMEngine, prompt: Sequence[int], max_tokens: int) -> list[list[int]]:
@@ -154,5 +152,5 @@ def test_a_broken_head_is_refused_only_where_it_is_used(tmp_path: Path) -> None:
     del head["mtp.norm.weight"]
     folder = folder_with_head(tmp_path / "model", head)
     engine_of(folder)
-    with pytest.raises(ModelLoadError, match="lacks mtp.norm.weight"):
+    with pytest.raises(ModelLoadError, match=r"lacks mtp.norm.weight"):
         engine_of(folder, speculation="mtp")

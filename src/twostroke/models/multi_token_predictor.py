@@ -16,7 +16,6 @@ from twostroke.layers.attention.base import Attention
 from twostroke.layers.linear import make_linear
 from twostroke.layers.recurrent_state import NO_LAYER_STATES
 from twostroke.layers.rotary import RotaryTable
-from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.decoder import Decoder
