@@ -46,7 +46,7 @@ def random_tensors(
 ) -> dict[str, torch.Tensor]:
     """Every tensor that the checkpoint of ``raw`` must hold.
 
-    Norms lie around 1, so that a missing one is noticed.
+    Norms and scales lie around 1, so that a missing one is noticed.
     """
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
@@ -54,7 +54,8 @@ def random_tensors(
     for parameter in decoder_family(spec.model_type).parameters(spec):
         for name, shape in parameter.parts:
             values = torch.randn(shape, generator=generator)
-            tensors[name] = (1 + 0.2 * values if "norm" in name else std * values).to(dtype)
+            is_factor = "norm" in name or "scal" in name
+            tensors[name] = (1 + 0.2 * values if is_factor else std * values).to(dtype)
     return tensors
 
 

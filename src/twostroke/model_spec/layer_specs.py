@@ -106,6 +106,8 @@ class AttentionSpec:
         scale: Of the scores; ``None`` is one over the root of ``key_dim``.
         rope: How queries and keys are rotated; ``None``: they are not.
         gated: Whether a sigmoid of the hidden state weighs what each query head attends to.
+        value_norm: Whether each value head is normalized, by no weight; ``keys_as_values``: values
+            are what keys are before their norm and rotation, and have no product of their own.
         rotary_fraction: Share of a head's elements that are rotated, the first ones.
         interleaved: Rotation pairs neighbours, not element i with i + rotated / 2.
     """
@@ -127,6 +129,8 @@ class AttentionSpec:
     scale: float | None = field(default=None, kw_only=True)
     gated: bool = field(default=False, kw_only=True)
     sinks: bool = field(default=False, kw_only=True)
+    value_norm: bool = field(default=False, kw_only=True)
+    keys_as_values: bool = field(default=False, kw_only=True)
     rope: RopeSpec | None = field(default=None, kw_only=True)
     rotary_fraction: float = field(default=1.0, kw_only=True)
     interleaved: bool = field(default=False, kw_only=True)
@@ -250,6 +254,21 @@ class ExpertsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerInputSpec:
+    """What a layer adds from an embedding of its own of each token (Gemma 3n, Gemma 4).
+
+    Attributes:
+        size: Elements of a row of that embedding.
+        linears: Its share of the product that makes as much of the hidden state before the layers,
+            the gate, and the product that leads back.
+    """
+
+    size: int
+    activation: str
+    linears: Linears
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """``count`` equal decoder layers, each of the parts that are not ``None``.
 
@@ -258,6 +277,7 @@ class LayerSpec:
         branches: How often a layer adds to the hidden state; most do so after attention and after
             the MLP.
         residual_scale: What is added is multiplied with it.
+        inputs: What it adds at last of an embedding of its own.
     """
 
     count: int
@@ -268,6 +288,7 @@ class LayerSpec:
     experts: ExpertsSpec | None = None
     branches: int = 2
     residual_scale: float = 1.0
+    inputs: LayerInputSpec | None = None
 
     @property
     def caching(self) -> AttentionSpec | None:
@@ -280,7 +301,14 @@ class LayerSpec:
         attention = self.attention.linears if self.attention else ()
         recurrent = self.recurrent.linears if self.recurrent else ()
         mlp = self.mlp.linears if self.mlp else ()
-        return (*attention, *recurrent, *mlp, *(self.experts.shared if self.experts else ()))
+        shared = self.experts.shared if self.experts else ()
+        return (
+            *attention,
+            *recurrent,
+            *mlp,
+            *shared,
+            *(self.inputs.linears if self.inputs else ()),
+        )
 
     @property
     def other_parameters(self) -> int:

@@ -17,6 +17,7 @@ MODEL_TYPES = {
     "deepseek_v3": "deepseek",
     "gemma2": "gemma2",
     "gemma3_text": "gemma2",
+    "gemma4_text": "gemma4",
     "glm4": "glm4",
     "glm4_moe": "glm4_moe",
     "gpt_oss": "gpt_oss",

@@ -109,7 +109,8 @@ def loaded_bytes(spec: ModelSpec, itemsize: int, quantization: str | None = None
     if quantization is None:
         return spec.num_parameters * itemsize
     table = spec.vocab_size * spec.hidden_size
-    rounded = spec.num_parameters - table + (table if spec.tied else 0)
+    rounded = spec.num_parameters - table - spec.layer_table + (table if spec.tied else 0)
+    table += spec.layer_table
     return table * itemsize + int(rounded * _ROUNDED[quantization].bits) // 8
 
 

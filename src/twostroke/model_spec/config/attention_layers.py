@@ -33,6 +33,7 @@ def read_attention(
     qk_norm = family.qk_norm or (model_type == "glm4_moe" and fields.flag("use_qk_norm"))
     norms = query + kv if family.whole_norm else 2 * head_dim * qk_norm
     window = window_of(fields, family, index, kind)
+    rope = read_layer_rope(fields, family, index, window)
     sinks = heads if model_type == "gpt_oss" else 0  # one per head
     return AttentionSpec(
         heads,
@@ -53,8 +54,8 @@ def read_attention(
         scale=read_attention_scale(fields, family),
         gated=gated == 2,
         sinks=bool(sinks),
-        rope=read_layer_rope(fields, family, index, window),
-        rotary_fraction=read_rotary_fraction(fields),
+        rope=rope,
+        rotary_fraction=read_rotary_fraction(fields, rope, window),
         interleaved=family.interleaved,
     )
 

@@ -43,13 +43,15 @@ class Family:
         local_theta: Default of ``rope_local_base_freq``, the angles' base in layers with a window,
             which stretch nothing; 0: they rotate as the others do, ``None``: from the same base.
         whole_norm: Queries and keys are normalized over all heads together.
-        scale: Field of what scores are divided by the root of, and its default.
+        scale: Field of what scores are divided by the root of, and its default; the default
+            always where the name is empty.
         multipliers: Whether ``attention_multiplier`` and the like scale scores, additions,
             embeddings and logits.
         root_scaled: Embeddings are multiplied with the root of the hidden size.
         soft_caps: Scores and logits may be bounded.
         experts: Layers may have experts in place of an MLP.
         defaults: Fields that published files leave to the class in transformers.
+        rotations: What stands for ``rope_parameters`` where the file has none.
     """
 
     qkv_bias: bool | None = None
@@ -81,6 +83,7 @@ class Family:
     soft_caps: bool = False
     experts: bool = False
     defaults: Mapping[str, float] = field(default_factory=dict)
+    rotations: Mapping[str, Mapping[str, str | float]] = field(default_factory=dict)
 
 
 _GELU = ("hidden_activation", "gelu_pytorch_tanh")
@@ -167,6 +170,38 @@ FAMILIES = {
             "hidden_size": 2304,
             "intermediate_size": 9216,
             "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 131_072,
+        },
+    ),
+    "gemma4_text": Family(
+        qk_norm=True,
+        norms=4,
+        head_dim=256,
+        tied=True,
+        windows="pattern",
+        window=512,
+        activation=_GELU,
+        theta=1_000_000.0,
+        local_theta=10_000.0,
+        soft_caps=True,
+        scale=("", 1.0),
+        root_scaled=True,
+        experts=True,
+        rotations={
+            "sliding_attention": {"rope_theta": 10_000.0},
+            "full_attention": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": 0.25,
+                "rope_theta": 1_000_000.0,
+            },
+        },
+        defaults={
+            "vocab_size": 262_144,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 30,
             "num_attention_heads": 8,
             "num_key_value_heads": 4,
             "max_position_embeddings": 131_072,

@@ -20,6 +20,8 @@ def read_feed_forward(
     activation = _activation(fields, model_type)
     if model_type == "gpt_oss":
         activation = "clamped_swiglu"  # whatever its files say
+    if model_type == "gemma4_text":
+        return _gemma4(fields, hidden, activation)
     if model_type == "granitemoehybrid":
         return _granite(fields, hidden, activation)
     if model_type == "lfm2":
@@ -142,6 +144,19 @@ def _granite(fields: ConfigFields, hidden: int, activation: str) -> FeedForward:
     chosen = fields.integer("num_experts_per_tok", min(2, count), maximum=count)
     expert = _gated("expert", hidden, fields.integer("intermediate_size"), False)
     return None, ExpertsSpec(count, chosen, expert, shared, activation)
+
+
+def _gemma4(fields: ConfigFields, hidden: int, activation: str) -> FeedForward:
+    """An MLP, and experts beside it where the file enables them."""
+    size = fields.integer("intermediate_size")
+    mlp = MlpSpec(size, _gated("mlp", hidden, size, False), activation)
+    if not fields.flag("enable_moe_block"):
+        return mlp, None
+    count, size = fields.integer("num_experts"), fields.integer("moe_intermediate_size")
+    chosen = fields.integer("top_k_experts", maximum=count)
+    router = (LinearSpec("router", whole(count), hidden, quantised=False),)
+    expert = _gated("expert", hidden, size, False)
+    return mlp, ExpertsSpec(count, chosen, expert, router, activation, size=size)
 
 
 def _nemotron(fields: ConfigFields, hidden: int, *, sparse: bool) -> FeedForward:

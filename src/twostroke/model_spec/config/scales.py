@@ -10,7 +10,10 @@ def read_attention_scale(fields: ConfigFields, family: Family) -> float | None:
     """Of the scores; ``None`` is one over the root of a head's size."""
     if family.multipliers:
         return fields.number("attention_multiplier", 1.0)
-    return None if family.scale is None else float(fields.number(*family.scale) ** -0.5)
+    if family.scale is None:
+        return None
+    name, default = family.scale
+    return float((fields.number(name, default) if name else default) ** -0.5)
 
 
 def read_residual_scale(fields: ConfigFields, family: Family) -> float:

@@ -32,11 +32,16 @@ class PassInputs:
         rotations: Angles of its tokens, by how and by how many elements of a head are rotated.
         attention: Called at most once per layer.
         states: Of recurrent layers.
+        layer_inputs: Of models whose layers have embeddings of their own, ``[tokens, layers,
+            size]``.
+        rows: Which tokens go on after the last branch that mixes them; ``None`` is all.
     """
 
     rotations: Rotations
     attention: Attention
     states: LayerStates
+    layer_inputs: Tensor | None = None
+    rows: Tensor | None = None
 
 
 class Branch(Protocol):

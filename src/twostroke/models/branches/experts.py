@@ -15,6 +15,7 @@ from twostroke.layers.recurrent_state import StateShape
 from twostroke.layers.routing import route
 from twostroke.model_spec.layer_specs import ExpertsSpec, LayerSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
+from twostroke.models.branches.expert_stacks import ExpertStack
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import GEMM
 
@@ -27,7 +28,8 @@ class ExpertsKind:
         expert: What the names of an expert's tensors begin with, with its index for ``{}``.
         correction: The bias by which experts are chosen, where the spec has one.
         shared: What the names of the shared experts' tensors begin with.
-        stacked: The experts lie in two tensors, inputs before outputs; gate and up take turns.
+        stack: How they lie where all experts have their tensors in common.
+        expert_scale: By expert, what the weights of those chosen are multiplied with; empty: 1.
     """
 
     norm: str = "post_attention_layernorm"
@@ -39,7 +41,8 @@ class ExpertsKind:
     down: str = "down_proj"
     shared: str = "mlp.shared_expert."
     shared_gate: str = "mlp.shared_expert_gate"
-    stacked: bool = False
+    stack: ExpertStack | None = None
+    expert_scale: str = ""
 
     def is_in(self, layer: LayerSpec) -> bool:
         return layer.experts is not None
@@ -52,8 +55,11 @@ class ExpertsKind:
         ]
         if spec.routing.corrected:
             parameters.append(Parameter("correction", ((self.correction, (spec.count,)),)))
-        if self.stacked:
-            parameters += self._stacks(spec, hidden)
+        if self.expert_scale:
+            scale = (self.expert_scale, (spec.count,))
+            parameters.append(Parameter("expert_scale", (scale,)))
+        if self.stack is not None:
+            parameters += self.stack.parameters(spec, hidden, self.expert)
         else:
             for index in range(spec.count):
                 own = self.expert.format(index)
@@ -72,19 +78,9 @@ class ExpertsKind:
             *linear_parameters(f"{name}down", [(own + self.down, hidden)], size, False),
         ]
 
-    def _stacks(self, spec: ExpertsSpec, hidden: int) -> list[Parameter]:
-        count, inner, own = spec.count, 2 * spec.size, self.expert
-        shapes: dict[str, tuple[int, ...]] = {
-            "gate_up_proj": (count, hidden, inner),
-            "down_proj": (count, spec.size, hidden),
-        }
-        if spec.bias:
-            shapes |= {"gate_up_proj_bias": (count, inner), "down_proj_bias": (count, hidden)}
-        return [Parameter(f"stack.{name}", ((own + name, at),)) for name, at in shapes.items()]
-
     def build(self, layer: LayerSpec, parts: BranchParts) -> ExpertsBranch:
         spec = _spec_of(layer)
-        experts = _unstack(spec, parts) if self.stacked else _each(spec, parts)
+        experts = _each(spec, parts) if self.stack is None else self.stack.experts(spec, parts)
         return ExpertsBranch(spec, experts, parts)
 
 
@@ -107,6 +103,7 @@ class ExpertsBranch:
         self._norm = parts.norm("experts_norm")
         self._router = parts.linear("router", is_exact=True)
         self._correction = parts.tensor("correction").float() if spec.routing.corrected else None
+        self._expert_scale = parts.tensor("expert_scale") if parts.has("expert_scale") else None
         self._experts = experts
         self._shared: tuple[Linear, Linear] | None = None
         if spec.shared_size:
@@ -121,17 +118,21 @@ class ExpertsBranch:
             x, onto = x[rows], onto[rows]
         if not len(x):  # no row goes on
             return onto
+        added = self.added(x).to(x.dtype)
+        return onto + (added if self._scale == 1.0 else added * self._scale)
+
+    def added(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
+        """Float32 ``[tokens, hidden]``; ``routed``: what the router reads in place of the norm."""
         normed = self._norm(x)
         with self._profiler.measure(GEMM):
-            logits = self._router.wide(normed)
+            logits = self._router.wide(normed if routed is None else routed)
             chosen, weights = route(
                 logits, self._spec.routing, self._spec.per_token, self._correction
             )
+            if self._expert_scale is not None:
+                weights = weights * self._expert_scale[chosen]
             added = self._mix(normed, chosen, weights)
-            if self._shared is not None:
-                added = added + self._share(normed, *self._shared)
-        added = added.to(x.dtype)
-        return onto + (added if self._scale == 1.0 else added * self._scale)
+            return added if self._shared is None else added + self._share(normed, *self._shared)
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -168,27 +169,6 @@ def _each(spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:
         (parts.linear(f"experts.{index}.gate_up"), parts.linear(f"experts.{index}.down"))
         for index in range(spec.count)
     ]
-
-
-def _unstack(spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:
-    """The same of experts that lie in one tensor."""
-    gate_up, down = parts.tensor("stack.gate_up_proj"), parts.tensor("stack.down_proj")
-    biases: list[tuple[Tensor | None, Tensor | None]] = [(None, None)] * spec.count
-    if spec.bias:
-        both = parts.tensor("stack.gate_up_proj_bias"), parts.tensor("stack.down_proj_bias")
-        biases = [(_untwine(first), second) for first, second in zip(*both, strict=True)]
-    return [
-        (
-            parts.linear_of(_untwine(gate_up[index].T), first),
-            parts.linear_of(down[index].T.contiguous(), second),
-        )
-        for index, (first, second) in enumerate(biases)
-    ]
-
-
-def _untwine(rows: Tensor) -> Tensor:
-    """Gates before ups, where they take turns along the first dimension."""
-    return torch.cat((rows[::2], rows[1::2]))
 
 
 def _spec_of(layer: LayerSpec) -> ExpertsSpec:

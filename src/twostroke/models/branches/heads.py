@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from twostroke.layers.norm import RMSNorm
 from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.models.branches.base import BranchParts, Rotations
 
@@ -54,6 +55,17 @@ def row_order(spec: AttentionSpec) -> Tensor | None:
     values = torch.arange(first_value, first_value + kv_heads * spec.value_dim)
     gates = (torch.arange(spec.heads) * stride)[:, None] + torch.arange(dim, stride)
     return torch.cat((queries.flatten(), keys.flatten(), values, gates.flatten()))
+
+
+def value_heads(qkv: Tensor, spec: AttentionSpec, eps: float) -> Tensor:
+    """Values ``[tokens, kv_heads, value_dim]`` of the product's outputs, its own or the keys'."""
+    first, count = spec.heads * spec.key_dim, spec.kv_heads * spec.value_dim
+    if not spec.keys_as_values:
+        first += spec.kv_heads * spec.key_dim
+    values = qkv[:, first : first + count].view(len(qkv), spec.kv_heads, spec.value_dim)
+    if not spec.value_norm:
+        return values
+    return RMSNorm(values.new_ones(spec.value_dim), eps)(values)
 
 
 def rotate(qk: Tensor, spec: AttentionSpec, rotations: Rotations) -> Tensor:
