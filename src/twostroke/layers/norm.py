@@ -83,6 +83,19 @@ class CenteredNorm:
         return (_unit(centered, self.eps) * self._wide).to(x.dtype)
 
 
+class MultipliedNorm:
+    """What another gives, times a factor (Falcon-H1)."""
+
+    __slots__ = ("_factor", "_norm", "eps", "weight")
+
+    def __init__(self, norm: Norm, factor: float) -> None:
+        self.weight, self.eps = norm.weight, norm.eps
+        self._norm, self._factor = norm, factor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._norm(x) * self._factor
+
+
 def _unit(wide: Tensor, eps: float) -> Tensor:
     """Of root mean square 1."""
     return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)

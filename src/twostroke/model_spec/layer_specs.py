@@ -231,6 +231,7 @@ class ExpertsSpec:
             where there are none.
         bias: Whether the products of an expert, and the router, have one.
         shared_gate: Whether a sigmoid of the hidden state weighs the shared experts.
+        narrow: Elements of the copy of the hidden state that experts work on; 0: on itself.
     """
 
     count: int
@@ -243,7 +244,12 @@ class ExpertsSpec:
     shared_size: int = field(default=0, kw_only=True)
     bias: bool = field(default=False, kw_only=True)
     shared_gate: bool = field(default=False, kw_only=True)
+    narrow: int = field(default=0, kw_only=True)
     routing: RoutingSpec = field(default=RoutingSpec(), kw_only=True)
+
+    def has_bias(self, name: str) -> bool:
+        """Whether one of ``shared`` whose name begins like this has a bias."""
+        return any(linear.bias for linear in self.shared if linear.name.startswith(name))
 
     def expected_distinct(self, tokens: int) -> float:
         """How many experts ``tokens`` tokens reach if each picks ``per_token`` at random.
@@ -268,6 +274,25 @@ class LayerInputSpec:
     linears: Linears
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multipliers:
+    """What Falcon-H1 multiplies within a layer (arXiv:2507.22448, section 3.2).
+
+    Attributes:
+        state_parts: Of the gate, values, what is written, what is read, and steps of a recurrent
+            part.
+        gate: Of the gate of an MLP.
+    """
+
+    attention_input: float
+    attention_output: float
+    state_input: float
+    state_parts: tuple[float, ...]
+    state_output: float
+    gate: float
+    mlp_output: float
+
+
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
     """``count`` equal decoder layers, each of the parts that are not ``None``.
@@ -278,6 +303,7 @@ class LayerSpec:
             the MLP.
         residual_scale: What is added is multiplied with it.
         inputs: What it adds at last of an embedding of its own.
+        multipliers: Of what is within its parts; ``None``: all are 1.
     """
 
     count: int
@@ -289,6 +315,7 @@ class LayerSpec:
     branches: int = 2
     residual_scale: float = 1.0
     inputs: LayerInputSpec | None = None
+    multipliers: Multipliers | None = None
 
     @property
     def caching(self) -> AttentionSpec | None:

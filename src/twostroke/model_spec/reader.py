@@ -26,6 +26,7 @@ from twostroke.model_spec.config.rotation import (
 from twostroke.model_spec.config.scales import (
     read_embedding_scale,
     read_logit_scale,
+    read_multipliers,
     read_residual_scale,
 )
 from twostroke.model_spec.config_fields import ConfigFields, short
@@ -162,6 +163,7 @@ def _plain_layer(
         experts,
         branches,
         read_residual_scale(fields, family),
+        multipliers=read_multipliers(fields, family),
     )
 
 

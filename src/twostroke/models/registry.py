@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
 # The file in ``families`` of each.
 MODEL_TYPES = {
+    "bamba": "falcon_h1",
     "cohere2": "cohere2",
     "deepseek_v2": "deepseek",
     "deepseek_v3": "deepseek",
+    "falcon_h1": "falcon_h1",
     "gemma2": "gemma2",
     "gemma3_text": "gemma2",
     "gemma4_text": "gemma4",
@@ -28,6 +30,7 @@ MODEL_TYPES = {
     "llama": "llama",
     "mistral": "llama",
     "mixtral": "mixtral",
+    "nemotron_h": "nemotron_h",
     "olmo2": "olmo2",
     "olmo3": "olmo2",
     "phi3": "phi3",

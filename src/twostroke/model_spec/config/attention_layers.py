@@ -51,7 +51,7 @@ def read_attention(
         qkv_bias=qkv_bias,
         output_bias=output_bias,
         soft_cap=fields.optional_number("attn_logit_softcapping"),
-        scale=read_attention_scale(fields, family),
+        scale=read_attention_scale(fields, family, head_dim),
         gated=gated == 2,
         sinks=bool(sinks),
         rope=rope,

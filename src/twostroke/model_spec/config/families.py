@@ -35,9 +35,9 @@ class Family:
         norm_eps: The same of the norms' epsilon.
         parallel: A layer's branches read the same hidden state, normed once.
         interleaved: Rotation pairs neighbours, not element i with i + width / 2.
-        rotated: Which layers rotate queries and keys: all, those with a window, or those that
-            ``no_rope_layers`` does not exclude; ``typed``: all if ``position_embedding_type`` is
-            ``rope``.
+        rotated: Which layers rotate queries and keys: all, none, those with a window, or those
+            that ``no_rope_layers`` does not exclude; ``typed``: all if ``position_embedding_type``
+            is ``rope``.
         theta: Default of ``rope_theta``.
         partial: Part of a head may be rotated alone.
         local_theta: Default of ``rope_local_base_freq``, the angles' base in layers with a window,
@@ -47,6 +47,7 @@ class Family:
             always where the name is empty.
         multipliers: Whether ``attention_multiplier`` and the like scale scores, additions,
             embeddings and logits.
+        inner_multipliers: Whether much within a layer is multiplied, see ``Multipliers``.
         root_scaled: Embeddings are multiplied with the root of the hidden size.
         soft_caps: Scores and logits may be bounded.
         experts: Layers may have experts in place of an MLP.
@@ -72,13 +73,14 @@ class Family:
     norm_eps: tuple[str, float] = ("rms_norm_eps", 1e-6)
     parallel: bool = False
     interleaved: bool = False
-    rotated: Literal["all", "window", "stated", "typed"] = "all"
+    rotated: Literal["all", "none", "window", "stated", "typed"] = "all"
     theta: float = 10_000.0
     local_theta: float | None = 0.0
     partial: bool = False
     whole_norm: bool = False
     scale: tuple[str, float] | None = None
     multipliers: bool = False
+    inner_multipliers: bool = False
     root_scaled: bool = False
     soft_caps: bool = False
     experts: bool = False
@@ -87,6 +89,7 @@ class Family:
 
 
 _GELU = ("hidden_activation", "gelu_pytorch_tanh")
+_LAYER_NORM = ("layer_norm_epsilon", 1e-5)
 _QUERY_SCALAR = ("query_pre_attn_scalar", 256.0)
 _DELTA = Family(
     experts=True,
@@ -253,6 +256,10 @@ FAMILIES = {
         recurrent="mamba2",
         kinds=(*WITH_STATES, "mlp", "moe"),
         activation=("mlp_hidden_act", "relu2"),
+        norm_eps=_LAYER_NORM,
+        rotated="none",
+        windows="none",
+        experts=True,
     ),
     "granitemoehybrid": Family(
         recurrent="mamba2",
@@ -274,9 +281,30 @@ FAMILIES = {
         norm_eps=("norm_eps", 1e-5),
         theta=1_000_000.0,
     ),
-    "falcon_h1": Family(kv_heads=8, recurrent="mamba2", kinds=(*WITH_STATES, "hybrid")),
-    "bamba": Family(kv_heads=8, recurrent="mamba2", kinds=WITH_STATES),
-    "mamba2": Family(norms=1, recurrent="mamba2", unbounded=True, kinds=WITH_STATES),
+    "falcon_h1": Family(
+        kv_heads=8,
+        recurrent="mamba2",
+        kinds=(*WITH_STATES, "hybrid"),
+        windows="none",
+        norm_eps=("rms_norm_eps", 1e-5),
+        inner_multipliers=True,
+    ),
+    "bamba": Family(
+        kv_heads=8,
+        recurrent="mamba2",
+        kinds=WITH_STATES,
+        windows="none",
+        norm_eps=("rms_norm_eps", 1e-5),
+        partial=True,
+        defaults={"partial_rotary_factor": 0.5},
+    ),
+    "mamba2": Family(
+        norms=1,
+        recurrent="mamba2",
+        unbounded=True,
+        kinds=WITH_STATES,
+        norm_eps=_LAYER_NORM,
+    ),
     "mamba": Family(norms=1, tied=True, recurrent="mamba", unbounded=True, kinds=WITH_STATES),
 }
 # Other names of the same architectures.

@@ -67,22 +67,10 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
     if model_type.startswith("qwen"):
         always = model_type not in ("qwen2_moe", "qwen3_moe")
         return RoutingSpec(normalized=fields.flag("norm_topk_prob", always))
-    if model_type in ("deepseek_v3", "glm4_moe"):
-        groups = fields.integer("n_group", 1 if model_type == "glm4_moe" else min(8, count))
-        if count % groups:
-            raise ModelLoadError(
-                f"config.json: n_group ({groups}) does not divide the {count} experts", hint=CHECK
-            )
-        default = 1 if model_type == "glm4_moe" else min(4, groups)
-        return RoutingSpec(
-            "sigmoid",
-            fields.flag("norm_topk_prob", True),
-            fields.number("routed_scaling_factor", 1.0 if model_type == "glm4_moe" else 2.5),
-            corrected=True,
-            groups=groups,
-            chosen_groups=fields.integer("topk_group", default, maximum=groups),
-            best_two=True,
-        )
+    if model_type == "glm4_moe":
+        return _corrected_routing(fields, count, groups=1, chosen_groups=1, scale=1.0)
+    if model_type == "deepseek_v3":
+        return _corrected_routing(fields, count, groups=min(8, count), chosen_groups=4, scale=2.5)
     if model_type == "deepseek_v2":
         grouped = fields.raw.get("topk_method", "greedy") == "group_limited_greedy"
         groups = fields.integer("n_group", maximum=count) if grouped else 1
@@ -93,6 +81,26 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
             chosen_groups=fields.integer("topk_group", maximum=groups) if grouped else 1,
         )
     return RoutingSpec()
+
+
+def _corrected_routing(
+    fields: ConfigFields, count: int, *, groups: int, chosen_groups: int, scale: float
+) -> RoutingSpec:
+    """DeepSeek-V3's (arXiv:2412.19437, section 2.1.2), with a family's defaults."""
+    groups = fields.integer("n_group", groups)
+    if count % groups:
+        raise ModelLoadError(
+            f"config.json: n_group ({groups}) does not divide the {count} experts", hint=CHECK
+        )
+    return RoutingSpec(
+        "sigmoid",
+        fields.flag("norm_topk_prob", True),
+        fields.number("routed_scaling_factor", scale),
+        corrected=True,
+        groups=groups,
+        chosen_groups=fields.integer("topk_group", min(chosen_groups, groups), maximum=groups),
+        best_two=True,
+    )
 
 
 def _lfm2_size(fields: ConfigFields) -> int:
@@ -136,14 +144,17 @@ def _is_sparse(fields: ConfigFields, model_type: str, index: int, count: int) ->
 def _granite(fields: ConfigFields, hidden: int, activation: str) -> FeedForward:
     """Every token goes through the shared MLP; experts, if there are any, come on top."""
     size = fields.integer("shared_intermediate_size", 1024)
-    shared = _gated("shared_expert", hidden, size, False)
+    shared, shared_size = _gated("shared_expert", hidden, size, False), size
     count = fields.integer("num_local_experts", 8, minimum=0)
     if not count:
         return MlpSpec(size, shared, activation), None
     shared += (LinearSpec("router", whole(count), hidden, quantised=False),)
     chosen = fields.integer("num_experts_per_tok", min(2, count), maximum=count)
-    expert = _gated("expert", hidden, fields.integer("intermediate_size"), False)
-    return None, ExpertsSpec(count, chosen, expert, shared, activation)
+    size = fields.integer("intermediate_size")
+    expert = _gated("expert", hidden, size, False)
+    return None, ExpertsSpec(
+        count, chosen, expert, shared, activation, size=size, shared_size=shared_size
+    )
 
 
 def _gemma4(fields: ConfigFields, hidden: int, activation: str) -> FeedForward:
@@ -182,7 +193,18 @@ def _nemotron(fields: ConfigFields, hidden: int, *, sparse: bool) -> FeedForward
         )
     chosen = fields.integer("num_experts_per_tok", min(2, count), maximum=count)
     expert = _plain("expert", narrow or hidden, size, False)
-    return None, ExpertsSpec(count, chosen, expert, shared, activation, False)
+    return None, ExpertsSpec(
+        count,
+        chosen,
+        expert,
+        shared,
+        activation,
+        False,
+        size=size,
+        shared_size=shared_size,
+        narrow=narrow or 0,
+        routing=_corrected_routing(fields, count, groups=1, chosen_groups=1, scale=1.0),
+    )
 
 
 def _gated(name: str, hidden: int, size: int, bias: bool) -> Linears:

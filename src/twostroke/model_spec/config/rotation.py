@@ -24,7 +24,7 @@ def read_layer_rope(
     fields: ConfigFields, family: Family, index: int, window: int | None
 ) -> RopeSpec | None:
     """The rotation of one layer; ``None``: it has none. Raises ModelLoadError."""
-    if family.rotated == "window" and window is None:
+    if family.rotated == "none" or (family.rotated == "window" and window is None):
         return None
     if family.rotated == "stated" and not is_rotated(fields, index):
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from twostroke.layers.activation import GATED_ACTIVATIONS
+from twostroke.layers.activation import activation_of
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
@@ -19,6 +19,9 @@ from twostroke.models.branches.expert_stacks import ExpertStack
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import GEMM
 
+# What is stacked before an MLP's activation, with the outputs of each, and what comes after it.
+MlpNames = tuple[list[tuple[str, int]], str]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsKind:
@@ -27,7 +30,9 @@ class ExpertsKind:
     Attributes:
         expert: What the names of an expert's tensors begin with, with its index for ``{}``.
         correction: The bias by which experts are chosen, where the spec has one.
-        shared: What the names of the shared experts' tensors begin with.
+        shared: What the names of the shared experts' tensors begin with; ``shared_fused``: their
+            gate and up in one, in place of the two, ``shared_down`` their down, both in full.
+        narrow: What leads to the narrow copy of the hidden state, and back, where there is one.
         stack: How they lie where all experts have their tensors in common.
         expert_scale: By expert, what the weights of those chosen are multiplied with; empty: 1.
     """
@@ -41,6 +46,9 @@ class ExpertsKind:
     down: str = "down_proj"
     shared: str = "mlp.shared_expert."
     shared_gate: str = "mlp.shared_expert_gate"
+    shared_fused: str = ""
+    shared_down: str = ""
+    narrow: tuple[str, str] = ("", "")
     stack: ExpertStack | None = None
     expert_scale: str = ""
 
@@ -62,21 +70,28 @@ class ExpertsKind:
             parameters += self.stack.parameters(spec, hidden, self.expert)
         else:
             for index in range(spec.count):
-                own = self.expert.format(index)
-                parameters += self._mlp(f"experts.{index}.", own, spec.size, hidden)
+                names = self._names(spec, self.expert.format(index), spec.size)
+                inputs = spec.narrow or hidden
+                parameters += _mlp(f"experts.{index}.", names, spec.size, inputs, False)
         if spec.shared_size:
-            parameters += self._mlp("shared_", self.shared, spec.shared_size, hidden)
+            size, bias = spec.shared_size, spec.has_bias("shared_expert")
+            names = self._names(spec, self.shared, size)
+            if self.shared_fused:
+                names = [(self.shared_fused, 2 * size)], self.shared_down
+            parameters += _mlp("shared_", names, size, hidden, bias)
+        if spec.narrow:
+            down, up = self.narrow
+            bias, narrow = spec.has_bias("latent"), spec.narrow
+            parameters += linear_parameters("narrow_down", [(down, narrow)], hidden, bias)
+            parameters += linear_parameters("narrow_up", [(up, hidden)], narrow, bias)
         if spec.shared_gate:
             gate = [(self.shared_gate, 1)]
             parameters += linear_parameters("shared_gate", gate, hidden, False)
         return parameters
 
-    def _mlp(self, name: str, own: str, size: int, hidden: int) -> list[Parameter]:
-        gate_up = [(own + self.gate, size), (own + self.up, size)]
-        return [
-            *linear_parameters(f"{name}gate_up", gate_up, hidden, False),
-            *linear_parameters(f"{name}down", [(own + self.down, hidden)], size, False),
-        ]
+    def _names(self, spec: ExpertsSpec, own: str, size: int) -> MlpNames:
+        gate = [(own + self.gate, size)] if spec.gated else []
+        return [*gate, (own + self.up, size)], own + self.down
 
     def build(self, layer: LayerSpec, parts: BranchParts) -> ExpertsBranch:
         spec = _spec_of(layer)
@@ -99,7 +114,7 @@ class ExpertsBranch:
         self._spec = spec
         self._kernels, self._profiler = parts.kernels, parts.profiler
         self._scale = parts.residual_scale
-        self._activation = GATED_ACTIVATIONS[spec.activation]
+        self._activation = activation_of(spec.activation, gated=spec.gated)
         self._norm = parts.norm("experts_norm")
         self._router = parts.linear("router", is_exact=True)
         self._correction = parts.tensor("correction").float() if spec.routing.corrected else None
@@ -108,6 +123,9 @@ class ExpertsBranch:
         self._shared: tuple[Linear, Linear] | None = None
         if spec.shared_size:
             self._shared = parts.linear("shared_gate_up"), parts.linear("shared_down")
+        self._narrow: tuple[Linear, Linear] | None = None
+        if spec.narrow:
+            self._narrow = parts.linear("narrow_down"), parts.linear("narrow_up")
         self._shared_gate = parts.linear("shared_gate", is_exact=True) if spec.shared_gate else None
 
     def __call__(
@@ -131,13 +149,17 @@ class ExpertsBranch:
             )
             if self._expert_scale is not None:
                 weights = weights * self._expert_scale[chosen]
-            added = self._mix(normed, chosen, weights)
+            if self._narrow is None:
+                added = self._mix(normed, chosen, weights)
+            else:
+                down, up = self._narrow
+                added = up(self._mix(down(normed), chosen, weights).to(x.dtype)).float()
             return added if self._shared is None else added + self._share(normed, *self._shared)
 
     @property
     def linears(self) -> tuple[Linear, ...]:
         own = [linear for expert in self._experts for linear in expert]
-        return (self._router, *own, *(self._shared or ()))
+        return (self._router, *own, *(self._shared or ()), *(self._narrow or ()))
 
     def compiled(self) -> CompiledBranch | None:
         return None
@@ -161,6 +183,14 @@ class ExpertsBranch:
     def _share(self, x: Tensor, gate_up: Linear, down: Linear) -> Tensor:
         out = down(self._activation(gate_up(x), self._kernels))
         return out if self._shared_gate is None else torch.sigmoid(self._shared_gate(x)) * out
+
+
+def _mlp(name: str, names: MlpNames, size: int, hidden: int, bias: bool) -> list[Parameter]:
+    gate_up, down = names
+    return [
+        *linear_parameters(f"{name}gate_up", gate_up, hidden, bias),
+        *linear_parameters(f"{name}down", [(down, hidden)], size, bias),
+    ]
 
 
 def _each(spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from twostroke.layers.activation import GATED_ACTIVATIONS
+from twostroke.layers.activation import activation_of
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
@@ -56,7 +56,7 @@ class LayerInputBranch:
         self._gate: Linear | None = None
         if spec is not None:
             self._gate = parts.linear("input_gate")
-            self._activation = GATED_ACTIVATIONS[spec.activation]
+            self._activation = activation_of(spec.activation, gated=True)
             self._add = parts.addition("input_output", "input_added_norm")
 
     def __call__(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from twostroke.layers.activation import GATED_ACTIVATIONS
+from twostroke.layers.activation import activation_of
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
@@ -56,7 +56,7 @@ class MlpBesideExpertsBranch:
 
     def __init__(self, spec: MlpSpec, experts: ExpertsBranch, parts: BranchParts) -> None:
         self._kernels, self._profiler = parts.kernels, parts.profiler
-        self._activation = GATED_ACTIVATIONS[spec.activation]
+        self._activation = activation_of(spec.activation, gated=spec.gated)
         self._norm, self._added_norm = parts.norm("mlp_norm"), parts.norm("mlp_added_norm")
         self._gate_up, self._down = parts.linear("gate_up"), parts.linear("down")
         self._mlp_norm = parts.norm("mlp_own_norm")
