@@ -83,6 +83,18 @@ class CenteredNorm:
         return (_unit(centered, self.eps) * self._wide).to(x.dtype)
 
 
+class UnitNorm:
+    """``x / sqrt(mean(x^2) + eps)``, without a weight: of heads (Llama 4, Gemma 4)."""
+
+    __slots__ = ("_eps",)
+
+    def __init__(self, eps: float) -> None:
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return _unit(x.float(), self._eps).to(x.dtype)
+
+
 class MultipliedNorm:
     """What another gives, times a factor (Falcon-H1)."""
 

@@ -87,12 +87,25 @@ class LatentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TemperatureSpec:
+    """Queries that grow with their position (arXiv:2501.19399, as in Llama 4).
+
+    At position p they are multiplied with ``log(1 + floor((p + 1) / every)) * scale + 1``.
+    """
+
+    every: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """Softmax attention of one layer.
 
     Attributes:
         key_dim: Elements of a query or key head; ``value_dim`` those of a value head.
         window: How many of the latest tokens a token sees, itself included; ``None`` is all.
+        chunked: Windows do not slide: a token sees its part of the text, of ``window`` tokens from
+            a multiple of that on.
         latent: What is cached instead of keys and values, where the attention is latent.
         shares: The index of the layer whose keys and values it reads; ``None``: it has its own.
         linears: Its matrix products.
@@ -100,11 +113,13 @@ class AttentionSpec:
         sinks: Whether each query head has a score of its own that takes part in the softmax and
             has no value (gpt-oss).
         qk_norm: Whether each query and key head is normalized before the rotation;
-            ``whole_norm``: all query heads together, and all key heads.
+            ``whole_norm``: all query heads together, and all key heads; ``unit_norm``: each head,
+            by no weight.
         qkv_bias: Whether queries, keys and values have a bias; ``output_bias``: the output.
         soft_cap: Bound of the scores, ``cap * tanh(score / cap)``; ``None`` is none.
         scale: Of the scores; ``None`` is one over the root of ``key_dim``.
         rope: How queries and keys are rotated; ``None``: they are not.
+        temperature: How queries grow with their position; ``None``: they do not.
         gated: Whether a sigmoid of the hidden state weighs what each query head attends to.
         value_norm: Whether each value head is normalized, by no weight; ``keys_as_values``: values
             are what keys are before their norm and rotation, and have no product of their own.
@@ -123,6 +138,9 @@ class AttentionSpec:
     other_parameters: int = field(default=0, kw_only=True)
     qk_norm: bool = field(default=False, kw_only=True)
     whole_norm: bool = field(default=False, kw_only=True)
+    unit_norm: bool = field(default=False, kw_only=True)
+    chunked: bool = field(default=False, kw_only=True)
+    temperature: TemperatureSpec | None = field(default=None, kw_only=True)
     qkv_bias: bool = field(default=False, kw_only=True)
     output_bias: bool = field(default=False, kw_only=True)
     soft_cap: float | None = field(default=None, kw_only=True)

@@ -150,7 +150,7 @@ class Decoder:
                 return self._norm(self.compiled_pass(x, positions, cache, rows))
             rotations = {how: table.rotation(positions) for how, table in self._rotary.items()}
             inputs = None if self._layer_inputs is None else self._layer_inputs(token_ids, x)
-            step = PassInputs(rotations, attention, states, inputs, rows)
+            step = PassInputs(rotations, attention, states, inputs, rows, positions)
             for layer in self._layers:
                 for branch in layer:
                     x = branch(x, step, rows if branch is self._last_mixing else None)

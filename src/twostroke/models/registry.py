@@ -28,6 +28,7 @@ MODEL_TYPES = {
     "kimi_k2": "deepseek",
     "lfm2": "lfm2",
     "llama": "llama",
+    "llama4_text": "llama4",
     "mistral": "llama",
     "mixtral": "mixtral",
     "nemotron_h": "nemotron_h",

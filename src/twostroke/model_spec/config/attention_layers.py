@@ -13,7 +13,14 @@ from twostroke.model_spec.config.rotation import (
 )
 from twostroke.model_spec.config.scales import read_attention_scale
 from twostroke.model_spec.config_fields import CHECK, ConfigFields
-from twostroke.model_spec.layer_specs import AttentionSpec, LatentSpec, LinearSpec, Part, whole
+from twostroke.model_spec.layer_specs import (
+    AttentionSpec,
+    LatentSpec,
+    LinearSpec,
+    Part,
+    TemperatureSpec,
+    whole,
+)
 
 
 def read_attention(
@@ -35,6 +42,7 @@ def read_attention(
     window = window_of(fields, family, index, kind)
     rope = read_layer_rope(fields, family, index, window)
     sinks = heads if model_type == "gpt_oss" else 0  # one per head
+    is_llama4 = model_type == "llama4_text"
     return AttentionSpec(
         heads,
         kv_heads,
@@ -57,7 +65,17 @@ def read_attention(
         rope=rope,
         rotary_fraction=read_rotary_fraction(fields, rope, window),
         interleaved=family.interleaved,
+        unit_norm=is_llama4 and rope is not None and fields.flag("use_qk_norm", True),
+        chunked=kind == "chunked_attention" and window is not None,
+        temperature=_temperature(fields) if is_llama4 and rope is None else None,
     )
+
+
+def _temperature(fields: ConfigFields) -> TemperatureSpec | None:
+    if not fields.flag("attn_temperature_tuning", True):
+        return None
+    every, scale = fields.integer("floor_scale", 8192), fields.number("attn_scale", 0.1)
+    return TemperatureSpec(every, scale)
 
 
 def _heads(fields: ConfigFields, family: Family) -> tuple[int, int]:

@@ -27,7 +27,7 @@ def read_feed_forward(
     if model_type == "lfm2":
         size = _lfm2_size(fields)
         return MlpSpec(size, _gated("mlp", hidden, size, False), activation), None
-    count = _count(fields, 16 if model_type == "jamba" else 0)
+    count = _count(fields, 16 if model_type in ("jamba", "llama4_text") else 0)
     if not count or not _is_sparse(fields, model_type, index, count):
         name = "intermediate_size_mlp" if model_type == "llama4_text" else "intermediate_size"
         size, bias = fields.integer(name), fields.flag("mlp_bias")
@@ -67,6 +67,8 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
     if model_type.startswith("qwen"):
         always = model_type not in ("qwen2_moe", "qwen3_moe")
         return RoutingSpec(normalized=fields.flag("norm_topk_prob", always))
+    if model_type == "llama4_text":
+        return RoutingSpec("sigmoid", normalized=False, scales_inputs=True)
     if model_type == "glm4_moe":
         return _corrected_routing(fields, count, groups=1, chosen_groups=1, scale=1.0)
     if model_type == "deepseek_v3":
@@ -132,7 +134,8 @@ def _is_sparse(fields: ConfigFields, model_type: str, index: int, count: int) ->
     if model_type == "llama4_text":
         chosen = fields.items("moe_layers")
         every = fields.integer("interleave_moe_layer_step", 1)
-        return index in chosen if chosen else (index + 1) % every == 0
+        is_stated = fields.raw.get("moe_layers") is not None
+        return index in chosen if is_stated else (index + 1) % every == 0
     if model_type in ("deepseek_v2", "deepseek_v3", "glm4_moe"):
         every = fields.integer("moe_layer_freq", 1)
         return index >= fields.integer("first_k_dense_replace", 0, minimum=0) and index % every == 0

@@ -13,7 +13,7 @@ from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
-from twostroke.models.branches.heads import head_norm, rotate, row_order, value_heads
+from twostroke.models.branches.heads import head_norm, positioned, row_order, value_heads
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
 
@@ -107,7 +107,8 @@ class AttentionBranch:
     def compiled(self) -> CompiledBranch | None:
         qkv, output, spec = self._qkv.kernel_call, self._add.linear.kernel_call, self._spec
         is_alike = spec.shares is None and spec.key_dim == spec.value_dim == spec.rotated
-        is_plain = self._add.is_plain and not (spec.gated or spec.sinks or spec.value_norm)
+        others = spec.gated or spec.sinks or spec.value_norm or spec.unit_norm or spec.temperature
+        is_plain = self._add.is_plain and not others
         norm, qk_norm = self._norm, self._qk_norm
         if qkv is None or output is None or not (is_alike and is_plain):
             return None
@@ -123,7 +124,7 @@ class AttentionBranch:
         qk = qkv[:, : heads * spec.key_dim].view(tokens, heads, spec.key_dim)
         if self._qk_norm is not None:
             qk = self._qk_norm(qk)
-        qk = rotate(qk, spec, step.rotations)
+        qk = positioned(qk, spec, step)
         query, key, value = qk[:, : spec.heads], None, None
         if self._kv_heads:
             key, value = qk[:, spec.heads :], value_heads(qkv, spec, self._eps)

@@ -34,6 +34,7 @@ class PassInputs:
         states: Of recurrent layers.
         layer_inputs: Of models whose layers have embeddings of their own, ``[tokens, layers,
             size]``.
+        positions: Of the tokens, int64 ``[tokens]``.
         rows: Which tokens go on after the last branch that mixes them; ``None`` is all.
     """
 
@@ -42,6 +43,7 @@ class PassInputs:
     states: LayerStates
     layer_inputs: Tensor | None = None
     rows: Tensor | None = None
+    positions: Tensor | None = None
 
 
 class Branch(Protocol):

@@ -166,7 +166,7 @@ class ExpertsBranch:
 
     def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Float32 ``[tokens, hidden]``; each token's experts are summed in the order of choice."""
-        tokens, per_token = chosen.shape
+        (tokens, per_token), scales_inputs = chosen.shape, self._spec.routing.scales_inputs
         order = chosen.flatten().argsort(stable=True)  # pairs of token and place, by expert
         counts = chosen.flatten().bincount(minlength=self._spec.count).tolist()
         outputs = x.new_empty(tokens * per_token, x.shape[1])
@@ -174,11 +174,14 @@ class ExpertsBranch:
         for (gate_up, down), count in zip(self._experts, counts, strict=True):
             if count:
                 pairs = order[start : start + count]
-                inner = self._activation(gate_up(x[pairs // per_token]), self._kernels)
+                rows = x[pairs // per_token]
+                if scales_inputs:
+                    rows = rows * weights.view(-1, 1)[pairs].to(x.dtype)
+                inner = self._activation(gate_up(rows), self._kernels)
                 outputs[pairs] = down(inner)
                 start += count
-        mixed = outputs.view(tokens, per_token, -1).float() * weights[..., None]
-        return mixed.sum(1)
+        mixed = outputs.view(tokens, per_token, -1).float()
+        return mixed.sum(1) if scales_inputs else (mixed * weights[..., None]).sum(1)
 
     def _share(self, x: Tensor, gate_up: Linear, down: Linear) -> Tensor:
         out = down(self._activation(gate_up(x), self._kernels))
