@@ -57,7 +57,8 @@ def check_runnable(spec: ModelSpec) -> None:
     """
     if spec.quantization:
         raise ModelLoadError(
-            f"the checkpoint is quantized ({spec.quantization}), which is not supported",
+            f"config.json: the checkpoint is quantized ({spec.quantization}), which is not supported"
+            " (quantization_config)",
             hint="use the bfloat16, float16 or float32 version of this model",
         )
     if spec.stated_length is None:
@@ -102,7 +103,7 @@ def _check_rope(rope: RopeSpec) -> None:
     if rope.kind not in ROPE_KINDS:
         reason = _REFUSED_ROPE.get(rope.kind, "it is unknown")
         raise ModelLoadError(
-            f"unsupported rope scaling {short(rope.kind)}: {reason}",
+            f"config.json: unsupported rope scaling {short(rope.kind)} (rope_type): {reason}",
             hint="supported: " + ", ".join(ROPE_KINDS),
         )
     if rope.kind == "yarn" and rope.theta <= 1:

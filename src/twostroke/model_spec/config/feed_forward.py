@@ -66,11 +66,7 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
         always = model_type not in ("qwen2_moe", "qwen3_moe")
         return RoutingSpec(normalized=fields.flag("norm_topk_prob", always))
     if model_type in ("deepseek_v3", "glm4_moe"):
-        groups = fields.integer("n_group", 1 if model_type == "glm4_moe" else min(8, count))
-        if count % groups:
-            raise ModelLoadError(
-                f"config.json: n_group ({groups}) does not divide the {count} experts", hint=CHECK
-            )
+        groups = _groups(fields, count, 1 if model_type == "glm4_moe" else min(8, count))
         default = 1 if model_type == "glm4_moe" else min(4, groups)
         return RoutingSpec(
             "sigmoid",
@@ -83,7 +79,7 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
         )
     if model_type == "deepseek_v2":
         grouped = fields.raw.get("topk_method", "greedy") == "group_limited_greedy"
-        groups = fields.integer("n_group", maximum=count) if grouped else 1
+        groups = _groups(fields, count) if grouped else 1
         return RoutingSpec(
             normalized=False,
             scale=fields.number("routed_scaling_factor", 1.0),
@@ -91,6 +87,16 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
             chosen_groups=fields.integer("topk_group", maximum=groups) if grouped else 1,
         )
     return RoutingSpec()
+
+
+def _groups(fields: ConfigFields, count: int, default: int | None = None) -> int:
+    """Groups of experts of one size. Raises ModelLoadError."""
+    groups = fields.integer("n_group", default, maximum=count)
+    if count % groups:
+        raise ModelLoadError(
+            f"config.json: n_group ({groups}) does not divide the {count} experts", hint=CHECK
+        )
+    return groups
 
 
 def _lfm2_size(fields: ConfigFields) -> int:
