@@ -57,8 +57,8 @@ def check_runnable(spec: ModelSpec) -> None:
     """
     if spec.quantization:
         raise ModelLoadError(
-            f"config.json: the checkpoint is quantized ({spec.quantization}), which is not supported"
-            " (quantization_config)",
+            f"config.json: quantization_config: the checkpoint is quantized ({spec.quantization}),"
+            " which is not supported",
             hint="use the bfloat16, float16 or float32 version of this model",
         )
     if spec.stated_length is None:
