@@ -44,6 +44,8 @@ MODEL_TYPES = {
     "qwen3_next": "qwen3_next",
     "smollm3": "llama",
 }
+# Those whose layers the compiled kernels run in one call.
+COMPILED = frozenset({"llama", "mistral", "phi3", "qwen2", "qwen3"})
 
 
 def decoder_family(model_type: str) -> DecoderFamily:
