@@ -8,8 +8,9 @@ import torch
 from twostroke.core.config import CacheConfig
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.core.kv_groups import ONE_GROUP
+from twostroke.kv_cache.state_room import StateSize
 from twostroke.runtime import kv_size
-from twostroke.runtime.kv_size import StateSize, plan_cache_size
+from twostroke.runtime.kv_size import plan_cache_size
 
 CPU = torch.device("cpu")
 

@@ -18,6 +18,7 @@ from twostroke.core.pooling import PoolingAbility
 from twostroke.engine.check_states import check_states
 from twostroke.engine.executor import ExecutorInfo, state_spacing
 from twostroke.kernels.library import load_library
+from twostroke.kv_cache.state_room import StateSize
 from twostroke.kv_tiers.block_file import KEY_BYTES, BlockKind
 from twostroke.kv_tiers.open_tiers import open_transfers
 from twostroke.kv_tiers.transfers import Transfers
@@ -38,7 +39,7 @@ from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.device import release_cached_memory, resolve_device
 from twostroke.runtime.hooks.make_hooks import make_hooks
 from twostroke.runtime.hooks.vectors import Vectors
-from twostroke.runtime.kv_size import StateSize, plan_cache_size
+from twostroke.runtime.kv_size import plan_cache_size
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.speculation.drafting import load_draft, load_heads, make_proposer
@@ -240,7 +241,9 @@ def _allocate_caches(
     shapes = target.state_shapes
     state_bytes = sum(shape.nbytes for layer in shapes for shape in layer)
     bytes_per_token = sum(map(_kv_bytes_per_token, decoders, formats))
-    spacing = state_spacing(state_bytes, block_size * bytes_per_token)
+    spacing = None
+    if config.cache.enable_prefix_caching:
+        spacing = state_spacing(state_bytes, block_size * bytes_per_token)
     num_blocks, num_slots = plan_cache_size(
         config.cache,
         block_bytes=block_bytes,
