@@ -17,7 +17,7 @@ BLOCK = 4
 
 def make_engine(num_slots: int = 8, num_blocks: int = 64, spacing: int = 100) -> LLMEngine:
     executor = FakeExecutor(num_blocks, BLOCK, num_state_slots=num_slots)
-    executor.info = replace(executor.info, state_bytes=spacing * BLOCK, kv_bytes_per_token=1)
+    executor.info = replace(executor.info, state_spacing=spacing)
     return LLMEngine(executor)
 
 

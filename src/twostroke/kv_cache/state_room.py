@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from twostroke.core.config import CacheConfig
+
 
 class StateSize(NamedTuple):
     """What recurrent layers keep of a request.
@@ -30,6 +32,19 @@ class CacheSize(NamedTuple):
 
     num_blocks: int
     num_slots: int
+
+
+def state_spacing(state_bytes: int, block_bytes: int) -> int:
+    """Blocks between kept checkpoints: each takes at most what the blocks since then do."""
+    return max(1, -(-state_bytes // max(1, block_bytes)))
+
+
+def state_size(config: CacheConfig, state_bytes: int, kv_bytes_per_token: int) -> StateSize:
+    """As configured: of a state of so many bytes, beside keys and values of so many."""
+    if not config.enable_prefix_caching:
+        return StateSize(state_bytes, None)
+    block_bytes = config.block_size * kv_bytes_per_token
+    return StateSize(state_bytes, config.state_spacing or state_spacing(state_bytes, block_bytes))
 
 
 def divide_room(

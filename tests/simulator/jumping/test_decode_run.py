@@ -48,7 +48,7 @@ class Simulation:
         info = FakeExecutor(
             self.num_blocks, BLOCK, groups=self.groups, num_state_slots=self.num_slots
         ).info
-        info = replace(info, model_id="", state_bytes=2 * BLOCK, kv_bytes_per_token=1)
+        info = replace(info, model_id="", state_spacing=2)
         self.kv = make_kv(info, enable_prefix_caching=self.caching)
         self.scheduler = Scheduler(self.config, self.kv, choose_policy(self.config))
         self.step = 0

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
 from twostroke.core.kv_groups import KVGroups
-from twostroke.engine.executor import ExecutorInfo, state_spacing
-from twostroke.kv_cache.state_room import CacheSize, StateSize, divide_room
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.kv_cache.state_room import CacheSize, StateSize, divide_room, state_size
 from twostroke.model_spec.layer_groups import groups_beside
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.public_models import find_model
@@ -87,10 +87,7 @@ def _sizes(
         per_token += drafts_per_token
         state += draft.state_bytes(options.tp)
         in_slot += drafts_per_token
-    spacing = None
-    if cache.enable_prefix_caching:
-        spacing = state_spacing(state, cache.block_size * round(per_token))
-    size = StateSize(state, spacing)
+    size = state_size(cache, state, round(per_token))
     return _Sizes(weights, per_token, size, groups, cache.block_size * in_slot)
 
 
@@ -141,7 +138,7 @@ def deploy(
             kv_groups=groups,
             kv_block_bytes=round(block_bytes),
             num_state_slots=num_slots,
-            state_bytes=state.num_bytes,
+            state_spacing=state.spacing or 1,
             kv_cache_dtype=cache_format(cache.kv_format).name,
             weight_bytes=weights,
             device="simulated",
