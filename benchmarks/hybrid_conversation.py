@@ -192,7 +192,7 @@ def _engine(model: str, tokens: int, **options: Any) -> LLMEngine:
     """With room for the conversation, its edits and their states; warm."""
     flat = {
         "model": model,
-        "max_model_len": tokens + 1024,
+        "max_model_len": tokens + 64,
         "block_size": BLOCK,
         "max_num_seqs": 2,
         "kv_cache_memory": 2**30,
