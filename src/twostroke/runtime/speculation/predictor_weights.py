@@ -11,6 +11,7 @@ from twostroke.model_spec.model_files import weight_files
 from twostroke.models.decoder import Decoder
 from twostroke.models.multi_token_predictor import MultiTokenPredictor, predictor_parameters
 from twostroke.models.registry import decoder_family
+from twostroke.models.stored_names import with_stored_experts
 from twostroke.runtime.weights import StoredParameters, TensorFiles, check_memory
 
 
@@ -38,6 +39,8 @@ def load_predictor(
                 f"--speculation mtp: {folder.name} has no multi-token-prediction head ({missing})",
                 hint="choose another method: ngram, suffix, draft, early-exit or medusa",
             )
+        layers = [f"{family.predictor}layers.0."]
+        family = with_stored_experts(family, layers, files)
         expected = predictor_parameters(family, target.spec)
         files.check(expected, lambda name: not name.startswith(family.predictor))
         check_memory(
