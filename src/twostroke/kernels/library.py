@@ -23,7 +23,7 @@ LIBRARY_PATH = Path(__file__).parent / "cpp" / "kernels.so"
 LANES = 16  # Outputs in a block of packed weights.
 GROUP = 32  # Inputs that share a scale in 4-bit weights.
 FORMATS = {"bfloat16": 0, "int8": 1, "int4": 2}  # ``WeightFormat``
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 576
 COMPONENTS = ("norm", "gemm", "place", "attention", "activation")  # ``Component``, in order
 
 
@@ -60,13 +60,17 @@ class AttentionCall(ctypes.Structure):
         ("query_start", c_void_p),
         ("context_lens", c_void_p),
         ("out", c_void_p),
+        ("sinks", c_void_p),
         ("num_requests", c_int64),
         ("heads", c_int64),
         ("kv_heads", c_int64),
         ("head_dim", c_int64),
         ("block_size", c_int64),
+        ("value_dim", c_int64),
+        ("value_width", c_int64),
         ("window", c_int64),
         ("scale", c_float),
+        ("soft_cap", c_float),
         ("is_float", c_int32),
         ("cache_format", c_int32),
     ]

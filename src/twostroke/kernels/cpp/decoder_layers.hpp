@@ -72,8 +72,8 @@ inline void place_heads(const TokenPart& part, const LayerCall& layer) {
             return;
         }
         if (sizes.cache_format != kPlain) {
-            store_scaled(sizes, layer.keys, pass.slots[token], key);
-            store_scaled(sizes, layer.values, pass.slots[token], value);
+            store_scaled(sizes, dim, layer.keys, pass.slots[token], key);
+            store_scaled(sizes, dim, layer.values, pass.slots[token], value);
             return;
         }
         memcpy(static_cast<bf16*>(layer.keys) + slot, key, bf16_bytes(token_size));

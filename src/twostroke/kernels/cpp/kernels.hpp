@@ -10,7 +10,7 @@ using bf16 = uint16_t;
 
 constexpr int kLanes = 16;  // Outputs in a block of packed weights.
 constexpr int kGroup = 32;  // Inputs that share a scale in 4-bit weights.
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = 576;
 
 // Of a cache: numbers as the model computes with, integers with scales (attention/scaled/), or
 // e4m3 (vectors/fp8.hpp).
@@ -37,15 +37,19 @@ struct AttentionCall {
     const void* query;  // [tokens, heads, head_dim], tokens `query_stride` elements apart
     int64_t query_stride;
     const void* keys;            // [blocks, block_size, kv_heads, head_dim]
-    const void* values;          // as keys
+    const void* values;          // [blocks, block_size, kv_heads, value_width]
     const int32_t* block_table;  // [num_requests, table_stride]
     int64_t table_stride;
     const int64_t* query_start;   // [num_requests + 1]
     const int64_t* context_lens;  // [num_requests]
-    void* out;                    // [tokens, heads, head_dim]
+    void* out;                    // [tokens, heads, value_dim]
+    const float* sinks;           // [heads]: scores without a value, or null
     int64_t num_requests, heads, kv_heads, head_dim, block_size;
-    int64_t window;  // how many of the latest tokens a token sees; 0: all
+    int64_t value_dim;    // elements of a row of values,
+    int64_t value_width;  // the first of this many: latents are keys and values in one
+    int64_t window;       // how many of the latest tokens a token sees; 0: all
     float scale;
+    float soft_cap;        // the bound of scores, cap * tanh(score / cap); 0: none
     int32_t is_float;      // 1: query, plain cache and output are float32; 0: bf16
     int32_t cache_format;  // a CacheFormat
 };
