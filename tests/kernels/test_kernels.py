@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -16,9 +17,9 @@ from torch.nn import functional as F
 
 from twostroke.kernels import library as library_module
 from twostroke.kernels.library import Library, PassCall, load_library
-from twostroke.layers.activation import compiled_peaks, silu_mul
+from twostroke.layers.activation import KERNEL_ACTIVATIONS, compiled_peaks, silu_mul
 from twostroke.layers.linear import PackedLinear
-from twostroke.layers.norm import RMSNorm
+from twostroke.layers.norm import CenteredNorm, MakeNorm, OffsetNorm, RMSNorm
 from twostroke.layers.packing import pack, quantize_int4, quantize_int8, rows_of, unpack
 from twostroke.layers.rotary import CompiledRotation, RotaryTable
 from twostroke.model_spec.rope import RopeSpec
@@ -177,6 +178,31 @@ def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:
     torch.testing.assert_close(compiled.apply(heads[:, :4]), expected[:, :4], atol=1e-2, rtol=8e-3)
     # What lies beside the rotated heads stays as it was.
     assert torch.equal(heads[:, 4], _random(3, 5, 32)[:, 4])
+
+
+@pytest.mark.parametrize("make", [RMSNorm, OffsetNorm, CenteredNorm])
+def test_norms_equal_pytorch(library: Library, make: MakeNorm) -> None:
+    for size in (5, 48, 330):
+        x, weight = _random(7, size, scale=3.0) + 1, _random(size, scale=0.3)
+        compiled, plain = make(weight, 1e-5, library), make(weight, 1e-5, None)
+        torch.testing.assert_close(compiled(x), plain(x), atol=2e-3, rtol=8e-3)
+        assert torch.equal(compiled(x[2:3]), compiled(x)[2:3])
+        # Rows of weights take turns, over rows that lie apart.
+        rows, wide = _random(3, size), _random(4, 5, size)
+        compiled, plain = make(rows, 1e-5, library), make(rows, 1e-5, None)
+        torch.testing.assert_close(compiled(wide[:, :3]), plain(wide[:, :3]), atol=2e-3, rtol=8e-3)
+
+
+@pytest.mark.parametrize("activation", list(KERNEL_ACTIVATIONS))
+def test_gated_activations_equal_pytorch(
+    library: Library, activation: Callable[[Tensor, Library | None], Tensor]
+) -> None:
+    gate_up = _random(5, 2 * 100, scale=4.0)
+    gate_up[0, :4] = torch.tensor([-90.0, 90.0, 0.0, -5.0])
+    expected = activation(gate_up, None)
+    torch.testing.assert_close(activation(gate_up, library), expected, atol=1e-4, rtol=8e-3)
+    gate_up[2, 7] = torch.nan
+    assert bool(activation(gate_up, library)[2, 7].isnan())
 
 
 def test_peaks_equal_pytorch_and_are_the_first_of_equals(library: Library) -> None:

@@ -176,5 +176,6 @@ def test_which_caches_it_takes() -> None:
     shape = (4, BLOCK_SIZE, 2)
     assert CompiledBackend.supports(torch.zeros(*shape, 64))
     assert not CompiledBackend.supports(torch.zeros(*shape, 40))
-    assert not CompiledBackend.supports(torch.zeros(*shape, 512))
+    assert CompiledBackend.supports(torch.zeros(*shape, 512))
+    assert not CompiledBackend.supports(torch.zeros(*shape, 592))
     assert not CompiledBackend.supports(torch.zeros(*shape, 64, dtype=torch.float16))

@@ -11,6 +11,7 @@ import torch
 from tests.checkpoints import LLAMA3_ROPE, random_tensors, tiny_config, write_checkpoint
 from tests.models.parity import TOKENS, TOLERANCE, measure_distances, transformers_logits
 from tests.models.tiny_families import FAMILIES
+from tests.models.wide_families import WIDE_FAMILIES
 from tests.steps import StepDriver
 from twostroke.layers.attention.compiled import CompiledBackend
 
@@ -35,6 +36,13 @@ def test_float32_logits_equal_those_of_transformers(family: str, tmp_path: Path)
     assert measure_distances(FAMILIES[family], tmp_path).largest() < TOLERANCE
 
 
+# Put together from other kinds of layers; those with windows have a backend of several.
+COMPILED |= {
+    f"compiled-{name}": WIDE_FAMILIES[name]
+    for name in ("granite", "olmo2", "smollm3", "glm4", "cohere2", "gemma2", "gemma3")
+}
+
+
 @pytest.mark.parametrize("family", ["llama-tied-llama3-rope", "mistral-window", "qwen3", *COMPILED])
 def test_bfloat16_logits_are_as_near_to_float32_as_those_of_transformers(
     family: str, tmp_path: Path
@@ -47,7 +55,10 @@ def test_bfloat16_logits_are_as_near_to_float32_as_those_of_transformers(
     tolerance = 2 * (transformers_logits(raw, tensors, torch.bfloat16) - exact).abs().mean()
     driver = load(tmp_path, raw, tensors, dtype="bfloat16")
     assert driver.executor.model.dtype == torch.bfloat16
-    assert isinstance(driver.executor.backend, CompiledBackend) == (family in COMPILED)
+    backends = getattr(driver.executor.backend, "_backends", [driver.executor.backend])
+    for backend in backends:
+        assert isinstance(backend, CompiledBackend) == (family in COMPILED)
+    assert driver.executor.model.compiled_pass is not None
     for chunks in ([45], [20, 1, 24]):
         driver.reset()
         assert (driver.chunked_logits(TOKENS, chunks) - exact).abs().mean() < tolerance

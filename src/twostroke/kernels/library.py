@@ -23,7 +23,7 @@ LIBRARY_PATH = Path(__file__).parent / "cpp" / "kernels.so"
 LANES = 16  # Outputs in a block of packed weights.
 GROUP = 32  # Inputs that share a scale in 4-bit weights.
 FORMATS = {"bfloat16": 0, "int8": 1, "int4": 2}  # ``WeightFormat``
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 576
 COMPONENTS = ("norm", "gemm", "place", "attention", "activation")  # ``Component``, in order
 
 
@@ -60,15 +60,58 @@ class AttentionCall(ctypes.Structure):
         ("query_start", c_void_p),
         ("context_lens", c_void_p),
         ("out", c_void_p),
+        ("sinks", c_void_p),
         ("num_requests", c_int64),
         ("heads", c_int64),
         ("kv_heads", c_int64),
         ("head_dim", c_int64),
         ("block_size", c_int64),
+        ("value_dim", c_int64),
+        ("value_width", c_int64),
         ("window", c_int64),
         ("scale", c_float),
+        ("soft_cap", c_float),
         ("is_float", c_int32),
         ("cache_format", c_int32),
+    ]
+
+
+class NormCall(ctypes.Structure):
+    """A norm of rows, see ``NormCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [("weight", c_void_p), ("kind", c_int32)]
+
+
+class AdditionCall(ctypes.Structure):
+    """How a branch ends, see ``AdditionCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [("linear", LinearCall), ("norm", NormCall), ("scale", c_float)]
+
+
+class AttentionBranchCall(ctypes.Structure):
+    """One layer's attention, see ``AttentionBranchCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("norm", NormCall),
+        ("heads_norm", NormCall),
+        ("qkv", LinearCall),
+        ("output", AdditionCall),
+        ("sinks", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("rotated", c_int64),
+        ("whole_heads", c_int32),
+    ]
+
+
+class MlpCall(ctypes.Structure):
+    """One layer's MLP, see ``MlpCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("norm", NormCall),
+        ("gate_up", LinearCall),
+        ("down", AdditionCall),
+        ("activation", c_int32),
     ]
 
 
@@ -76,16 +119,12 @@ class LayerCall(ctypes.Structure):
     """One decoder layer's weights and cache, see ``LayerCall`` in ``cpp/kernels.hpp``."""
 
     _fields_: ClassVar = [
-        ("input_norm", c_void_p),
-        ("mlp_norm", c_void_p),
-        ("qk_norm", c_void_p),
+        ("attention", AttentionBranchCall),
+        ("mlp", MlpCall),
         ("keys", c_void_p),
         ("values", c_void_p),
         ("window", c_int64),
-        ("qkv", LinearCall),
-        ("output", LinearCall),
-        ("gate_up", LinearCall),
-        ("down", LinearCall),
+        ("is_parallel", c_int32),
     ]
 
 
@@ -107,8 +146,6 @@ class PassCall(ctypes.Structure):
         ("positions", c_void_p),
         ("slots", c_void_p),
         ("kept", c_void_p),
-        ("cos", c_void_p),
-        ("sin", c_void_p),
         ("seconds", POINTER(c_double)),
         ("attention", AttentionCall),
         ("eps", c_float),
@@ -154,7 +191,7 @@ class Library:
             return function
 
         layout = declare("layout", restype=c_int64)
-        calls = (LinearCall, AttentionCall, LayerCall, PassCall, DraftCall)
+        calls = (LinearCall, AttentionCall, NormCall, LayerCall, PassCall, DraftCall)
         if layout() != sum(map(ctypes.sizeof, calls)):
             raise OSError(f"{path} was built from other sources")
         find = declare("kernel", c_char_p, restype=c_void_p)
@@ -170,14 +207,16 @@ class Library:
         self.attention = kernel("attention", POINTER(AttentionCall))
         self.layers = kernel("decoder_layers", POINTER(PassCall))
         self.draft = kernel("draft", POINTER(DraftCall))
-        # x, weight, out, rows, size, eps
-        self.rms_norm = kernel("rms_norm", address, address, address, count, count, c_float)
+        # norm, weights, x, out, rows, size, eps
+        self.norm = kernel(
+            "norm_rows", POINTER(NormCall), count, address, address, count, count, c_float
+        )
         # qk, stride, tokens, heads, head_dim, positions, cos, sin
         self.rotate = kernel(
             "rotate", address, count, count, count, count, address, address, address
         )
-        # gate_up, out, rows, size
-        self.silu_mul = kernel("silu_mul", address, address, count, count)
+        # gate_up, out, rows, size, activation
+        self.gated_mul = kernel("gated_mul", address, address, count, count, c_int32)
         # x, highest, index, rows, size
         self.peaks = kernel("peaks", address, address, address, count, count)
         self._select = declare("select", c_char_p, restype=c_int)

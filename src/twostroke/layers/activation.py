@@ -10,28 +10,32 @@ from torch.nn import functional as F
 
 from twostroke.kernels.library import Library
 
+# From what comes before it, and the compiled kernels, if they are to be used.
+Activation = Callable[[Tensor, Library | None], Tensor]
+
 
 def silu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     """``silu(gate) * up`` of ``[rows, 2 * size]``, gates first; returns ``[rows, size]``."""
     if library is None:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
-    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-    out = torch.empty(rows, size, dtype=torch.bfloat16)
-    library.silu_mul(gate_up.data_ptr(), out.data_ptr(), rows, size)
-    return out
+    return _compiled(gate_up, library, KERNEL_ACTIVATIONS[silu_mul])
 
 
 def gelu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     """``gelu(gate) * up``, as ``silu_mul``."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.gelu(gate) * up
+    if library is None:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.gelu(gate) * up
+    return _compiled(gate_up, library, KERNEL_ACTIVATIONS[gelu_mul])
 
 
 def gelu_tanh_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     """The same with the approximation by tanh."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.gelu(gate, approximate="tanh") * up
+    if library is None:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.gelu(gate, approximate="tanh") * up
+    return _compiled(gate_up, library, KERNEL_ACTIVATIONS[gelu_tanh_mul])
 
 
 def clamped_mul(gate_up: Tensor, library: Library | None) -> Tensor:
@@ -46,8 +50,16 @@ def squared_relu(x: Tensor, library: Library | None) -> Tensor:
     return F.relu(x).square()
 
 
-# From what comes before it, and the compiled kernels, if they are to be used.
-Activation = Callable[[Tensor, Library | None], Tensor]
+def _compiled(gate_up: Tensor, library: Library, activation: int) -> Tensor:
+    gate_up = gate_up.contiguous()
+    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty(rows, size, dtype=torch.bfloat16)
+    library.gated_mul(gate_up.data_ptr(), out.data_ptr(), rows, size, activation)
+    return out
+
+
+# What the kernels compute: ``Activation`` in ``cpp/kernels.hpp``.
+KERNEL_ACTIVATIONS: dict[Activation, int] = {silu_mul: 0, gelu_mul: 1, gelu_tanh_mul: 2}
 # By their names in ``config.json``; each maps ``[rows, 2 * size]`` to ``[rows, size]``.
 GATED_ACTIVATIONS: dict[str, Activation] = {
     "silu": silu_mul,

@@ -8,18 +8,26 @@ tensors made on it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import COMPONENTS, LayerCall, Library, LinearCall, PassCall
+from twostroke.kernels.library import (
+    COMPONENTS,
+    AttentionBranchCall,
+    LayerCall,
+    Library,
+    MlpCall,
+    NormCall,
+    PassCall,
+)
 from twostroke.layers.attention.base import KernelCache, LayerCache, LayerRun
-from twostroke.layers.norm import RMSNorm
+from twostroke.layers.norm import Norm
 from twostroke.layers.pages import fresh_tensor
 from twostroke.layers.rotary import RotaryTable
+from twostroke.model_spec.rope import RopeSpec
 from twostroke.observability.profile import ATTENTION, GEMM, LAYERS, Profiler
 
 # Where a step has at least half as many tokens for two turns of every thread, each thread takes
@@ -41,76 +49,72 @@ class CompiledBranch:
     """One branch of a layer as the kernels run it; its owner keeps alive what it points to.
 
     Attributes:
-        wide: First product: query, key and value; or gates and ups.
-        narrow: Second product, which adds to the hidden state.
-        head_dim: Of attention; 0 of an MLP.
-        qk_norm: A weight per head, ``[heads + kv_heads, head_dim]``.
+        call: Without the angles.
+        rope: How, and how many elements of each head, it rotates.
+        beside: Another that reads the same hidden state.
     """
 
-    kind: Literal["attention", "mlp"]
-    norm: RMSNorm
-    wide: LinearCall
-    narrow: LinearCall
-    head_dim: int = 0
-    qk_norm: RMSNorm | None = None
+    call: AttentionBranchCall | MlpCall
+    rope: tuple[RopeSpec, int] | None = None
+    beside: CompiledBranch | None = None
+
+
+def norm_call(norm: Norm | None) -> NormCall | None:
+    """The kernel's norm, of no weight where there is none; ``None`` if PyTorch computes it."""
+    return NormCall() if norm is None else norm.kernel_call
 
 
 def compile_layers(
     layers: Sequence[Sequence[CompiledBranch | None]],
-    rotary: RotaryTable,
+    rotary: Mapping[tuple[RopeSpec, int], RotaryTable],
+    eps: float,
     library: Library,
     profiler: Profiler,
 ) -> CompiledPass | None:
     """A pass through all layers, or ``None`` if the kernels cannot run some branch of them.
 
-    They run layers of attention and then an MLP, all of one shape.
+    They run layers of attention and an MLP.
     """
-    pairs = []
+    calls = []
     for layer in layers:
-        branches = [branch for branch in layer if branch is not None]
-        if len(branches) < len(layer) or [branch.kind for branch in branches] != [
-            "attention",
-            "mlp",
-        ]:
+        call = _layer_call(layer, rotary)
+        if call is None:
             return None
-        pairs.append((branches[0], branches[1]))
-    if len({tuple(map(_shape, pair)) for pair in pairs}) != 1:
-        return None
-    return CompiledPass(pairs, rotary, library, profiler)
+        calls.append(call)
+    return CompiledPass(calls, (layers, rotary), eps, library, profiler)
 
 
 class CompiledPass:
     """Runs all layers of a step. One step at a time: it keeps the room for intermediate values.
 
     Args:
-        layers: Attention and MLP of each.
+        layers: Without their caches.
+        owners: What keeps alive what they point to.
+        eps: Of their norms.
     """
 
     def __init__(
         self,
-        layers: Sequence[tuple[CompiledBranch, CompiledBranch]],
-        rotary: RotaryTable,
+        layers: Sequence[LayerCall],
+        owners: object,
+        eps: float,
         library: Library,
         profiler: Profiler,
     ) -> None:
-        self._kept = layers, rotary  # keeps alive what the call points to
+        self._owners = owners
         self._library = library
         self._profiler = profiler
         self._caches: Sequence[LayerCache] | None = None
         self._rooms: tuple[Tensor, ...] = ()
         self._tokens = 0
-        self._first = layers[0]
-        self._layers = (LayerCall * len(layers))(*(_layer_call(*pair) for pair in layers))
-        attention, _ = self._first
+        self._layers = (LayerCall * len(layers))(*layers)
         self._call = PassCall(
             layers=self._layers,
             num_layers=len(layers),
-            hidden=attention.wide.inputs,
+            hidden=layers[0].attention.qkv.inputs,
             part_tokens=PART_TOKENS,
             mlp_tokens=MLP_TOKENS,
-            cos=rotary.cos.data_ptr(),
-            sin=rotary.sin.data_ptr(),
-            eps=attention.norm.eps,
+            eps=eps,
         )
         # Only then do the kernels read the clock between them.
         self._seconds = (ctypes.c_double * len(COMPONENTS))() if profiler.enabled else None
@@ -181,11 +185,18 @@ class CompiledPass:
         if tokens <= self._tokens:
             return
         in_mlp = min(tokens, MLP_TOKENS)
-        attention, mlp = self._first
+        attention = [layer.attention for layer in self._layers]
+        mlps = [layer.mlp for layer in self._layers]
         sizes = (
-            tokens * attention.wide.inputs,
-            max(tokens * attention.wide.outputs, in_mlp * mlp.wide.outputs),
-            max(tokens * attention.narrow.inputs, in_mlp * mlp.narrow.inputs),
+            tokens * self._call.hidden,
+            max(
+                tokens * max(each.qkv.outputs for each in attention),
+                in_mlp * max(each.gate_up.outputs for each in mlps),
+            ),
+            max(
+                tokens * max(each.output.linear.inputs for each in attention),
+                in_mlp * max(each.down.linear.inputs for each in mlps),
+            ),
         )
         self._rooms = tuple(fresh_tensor([size], torch.bfloat16) for size in sizes)
         self._call.normed, self._call.wide, self._call.narrow = (
@@ -194,18 +205,26 @@ class CompiledPass:
         self._tokens = tokens  # last: an allocation that fails leaves the room that there was
 
 
-def _shape(branch: CompiledBranch) -> tuple[int, ...]:
-    wide, narrow = branch.wide, branch.narrow
-    return wide.inputs, wide.outputs, narrow.inputs, narrow.outputs, branch.head_dim
-
-
-def _layer_call(attention: CompiledBranch, mlp: CompiledBranch) -> LayerCall:
-    return LayerCall(
-        input_norm=attention.norm.weight.data_ptr(),
-        mlp_norm=mlp.norm.weight.data_ptr(),
-        qk_norm=None if attention.qk_norm is None else attention.qk_norm.weight.data_ptr(),
-        qkv=attention.wide,
-        output=attention.narrow,
-        gate_up=mlp.wide,
-        down=mlp.narrow,
-    )
+def _layer_call(
+    layer: Sequence[CompiledBranch | None],
+    rotary: Mapping[tuple[RopeSpec, int], RotaryTable],
+) -> LayerCall | None:
+    """Attention and then an MLP, or both of the same state; ``None`` for anything else."""
+    match layer:
+        case [CompiledBranch(beside=CompiledBranch() as second) as first]:
+            is_parallel = True
+        case [CompiledBranch(beside=None) as first, CompiledBranch(beside=None) as second]:
+            is_parallel = False
+        case _:
+            return None
+    attention, mlp = first.call, second.call
+    if not (isinstance(attention, AttentionBranchCall) and isinstance(mlp, MlpCall)):
+        return None
+    # What the MLP reads lies where attention would norm or scale what it adds.
+    if is_parallel and (attention.output.norm.weight or attention.output.scale != 1.0):
+        return None
+    if first.rope is not None:
+        table = rotary[first.rope]
+        attention.cos, attention.sin = table.cos.data_ptr(), table.sin.data_ptr()
+        attention.rotated = first.rope[1]
+    return LayerCall(attention=attention, mlp=mlp, is_parallel=is_parallel)

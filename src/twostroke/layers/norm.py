@@ -2,53 +2,59 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import Library
+from twostroke.kernels.library import Library, NormCall
 
 
 class Norm(Protocol):
-    """See the module; ``weight`` broadcasts (one row per attention head, say)."""
+    """See the module; ``weight`` broadcasts (one row per attention head, say).
+
+    Attributes:
+        kernel_call: The compiled kernel's arguments, valid as long as this lives; ``None`` if
+            PyTorch computes.
+    """
 
     weight: Tensor
     eps: float
+    kernel_call: NormCall | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Normalize ``[..., size]``, contiguous."""
+        """Normalize ``[..., size]``."""
         ...
 
 
 # From weight, epsilon and the compiled kernels, if they are to be used.
 MakeNorm = Callable[[Tensor, float, Library | None], Norm]
 
+# ``NormKind`` in ``cpp/kernels.hpp``.
+_RMS, _WIDE, _CENTERED = range(3)
+
 
 class RMSNorm:
     """``x / sqrt(mean(x^2) + eps) * weight`` (Zhang and Sennrich 2019).
 
     Args:
-        weight: Its last dimension is normalized over.
-        library: The compiled kernels: bfloat16 on a CPU, a weight of one dimension.
+        weight: ``[size]``, or ``[rows, size]`` of rows that take turns.
+        library: The compiled kernels: bfloat16 on a CPU.
     """
 
-    __slots__ = ("_library", "eps", "weight")
+    __slots__ = ("_library", "eps", "kernel_call", "weight")
 
     def __init__(self, weight: Tensor, eps: float, library: Library | None = None) -> None:
         self.weight = weight
         self.eps = eps
-        self._library = library if weight.ndim == 1 else None
+        self._library = library
+        self.kernel_call = _kernel_call(weight, _RMS, library)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._library is not None:
-            out, size = torch.empty_like(x), x.shape[-1]
-            rows = x.numel() // size
-            self._library.rms_norm(
-                x.data_ptr(), self.weight.data_ptr(), out.data_ptr(), rows, size, self.eps
-            )
-            return out
+        if self._library is not None and self.kernel_call is not None:
+            return _compiled(self._library, self.kernel_call, self.weight, x, self.eps)
         # Rounded before the weight is applied, as transformers does: the reference for parity.
         return self.weight * _unit(x.float(), self.eps).to(x.dtype)
 
@@ -56,28 +62,36 @@ class RMSNorm:
 class OffsetNorm:
     """The same with ``1 + weight``, and rounded after it (Gemma)."""
 
-    __slots__ = ("_factor", "eps", "weight")
+    __slots__ = ("_factor", "_library", "eps", "kernel_call", "weight")
 
     def __init__(self, weight: Tensor, eps: float, library: Library | None = None) -> None:
         self.weight = weight
         self.eps = eps
         self._factor = 1.0 + weight.float()
+        self._library = library
+        self.kernel_call = _kernel_call(self._factor, _WIDE, library)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._library is not None and self.kernel_call is not None:
+            return _compiled(self._library, self.kernel_call, self._factor, x, self.eps)
         return (_unit(x.float(), self.eps) * self._factor).to(x.dtype)
 
 
 class CenteredNorm:
     """``(x - mean) / sqrt(variance + eps) * weight``: LayerNorm without a bias (Cohere)."""
 
-    __slots__ = ("_wide", "eps", "weight")
+    __slots__ = ("_library", "_wide", "eps", "kernel_call", "weight")
 
     def __init__(self, weight: Tensor, eps: float, library: Library | None = None) -> None:
         self.weight = weight
         self.eps = eps
         self._wide = weight.float()
+        self._library = library
+        self.kernel_call = _kernel_call(self._wide, _CENTERED, library)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._library is not None and self.kernel_call is not None:
+            return _compiled(self._library, self.kernel_call, self._wide, x, self.eps)
         wide = x.float()
         centered = wide - wide.mean(-1, keepdim=True)
         return (_unit(centered, self.eps) * self._wide).to(x.dtype)
@@ -98,14 +112,29 @@ class UnitNorm:
 class MultipliedNorm:
     """What another gives, times a factor (Falcon-H1)."""
 
-    __slots__ = ("_factor", "_norm", "eps", "weight")
+    __slots__ = ("_factor", "_norm", "eps", "kernel_call", "weight")
 
     def __init__(self, norm: Norm, factor: float) -> None:
         self.weight, self.eps = norm.weight, norm.eps
         self._norm, self._factor = norm, factor
+        self.kernel_call: NormCall | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._norm(x) * self._factor
+
+
+def _kernel_call(weight: Tensor, kind: int, library: Library | None) -> NormCall | None:
+    return None if library is None else NormCall(weight.data_ptr(), kind)
+
+
+def _compiled(library: Library, call: NormCall, weight: Tensor, x: Tensor, eps: float) -> Tensor:
+    """``x`` [..., size] by the kernel; row after row takes the next row of ``weight``."""
+    x, size = x.contiguous(), x.shape[-1]
+    out = torch.empty_like(x)
+    counts = x.numel() // size, size
+    weights = weight.numel() // size
+    library.norm(ctypes.byref(call), weights, x.data_ptr(), out.data_ptr(), *counts, eps)
+    return out
 
 
 def _unit(wide: Tensor, eps: float) -> Tensor:

@@ -35,6 +35,8 @@ _ROTATED = {
     "stated": "some layers unrotated",
     "window": "some layers unrotated",
 }
+# Those of ``layers.activation`` that the kernels compute.
+_COMPILED_ACTIVATIONS = ("silu", "swish", "gelu", "gelu_pytorch_tanh")
 # What a family's row does not say.
 _OWN = {
     "gpt_oss": ("sinks",),
@@ -81,29 +83,25 @@ def path_of(spec: ModelSpec, dtype: str, *, kernels: bool) -> HowItRuns:
         dtype: Precision of weights and activations.
         kernels: Whether it runs on a CPU, and the compiled kernels are there.
     """
-    is_whole = kernels and dtype == "bfloat16" and spec.model_type in COMPILED
-    kinds = {_shape_of(layer) for layer in spec.layers}
-    return "compiled" if is_whole and len(kinds) == 1 and None not in kinds else "layer by layer"
+    is_compiled = kernels and dtype == "bfloat16" and all(map(_runs_compiled, spec.layers))
+    return "compiled" if is_compiled else "layer by layer"
 
 
-def _shape_of(layer: LayerSpec) -> object | None:
-    """What all layers of one compiled call share; ``None`` if it runs no such layer."""
+def _runs_compiled(layer: LayerSpec) -> bool:
+    """Whether a layer may be one of a compiled call: attention and an MLP of kinds that it has."""
     attention, mlp = layer.attention, layer.mlp
     if attention is None or mlp is None or layer.recurrent is not None or layer.experts is not None:
-        return None
-    is_plain = mlp.activation == "silu" and layer.residual_scale == 1.0
-    if not (is_plain and _is_compiled_attention(attention)):
-        return None
-    shape = (attention.heads, attention.kv_heads, attention.key_dim, attention.qk_norm)
-    return shape, attention.rope, mlp.size
+        return False
+    is_plain = mlp.gated and mlp.activation in _COMPILED_ACTIVATIONS and layer.multipliers is None
+    return is_plain and _is_compiled_attention(attention)
 
 
 def _is_compiled_attention(attention: AttentionSpec) -> bool:
-    width = attention.key_dim
-    is_alike = attention.shares is None and width == attention.value_dim == attention.rotated
-    others = attention.gated or attention.sinks or attention.whole_norm or attention.latent
-    fits = width % 16 == 0 and width <= MAX_HEAD_DIM
-    return is_alike and fits and not others and attention.soft_cap is None
+    own = attention.shares is None and attention.latent is None and not attention.gated
+    others = attention.value_norm or attention.unit_norm or attention.temperature
+    sizes = attention.key_dim, attention.value_dim
+    fits = all(size % 16 == 0 and size <= MAX_HEAD_DIM for size in sizes)
+    return own and fits and not (others or attention.chunked)
 
 
 def _layers(family: Family) -> Iterator[str]:

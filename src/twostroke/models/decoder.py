@@ -104,11 +104,11 @@ class Decoder:
         return CompiledDrafting(self.compiled_pass, self._norm, head, self._embedding, self.kernels)
 
     def _compile(self) -> CompiledPass | None:
-        if self.kernels is None or len(self._rotary) != 1:
+        if self.kernels is None:
             return None
         compiled = [[branch.compiled() for branch in layer] for layer in self._layers]
-        (rotary,) = self._rotary.values()
-        return compile_layers(compiled, rotary, self.kernels, self._profiler)
+        eps = self.spec.norm_eps
+        return compile_layers(compiled, self._rotary, eps, self.kernels, self._profiler)
 
     @property
     def state_shapes(self) -> list[tuple[StateShape, ...]]:

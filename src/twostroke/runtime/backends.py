@@ -43,15 +43,13 @@ def _backend(
     windows = [spec.sliding_windows[layer] for layer in layers]
     layouts = kv.layouts[kv.layouts[layers[0]].owner].tensors
     form = _form(attention)
-    is_alike = layouts == (layouts[0], layouts[0]) and form.soft_cap is None and not form.sinks
-    is_alike = is_alike and not form.chunked
-    if is_alike and CompiledBackend.supports(keys[0], layouts[0]):
+    arguments = (keys, values, attention.heads, windows)
+    takes = CompiledBackend.supports(keys[0], layouts[0], layouts[-1], form)
+    if takes and not form.chunked:
         library = load_library()
         if library is not None:
-            return CompiledBackend(
-                keys, values, attention.heads, windows, library, layouts[0], form.scale
-            )
-    return SdpaBackend(keys, values, attention.heads, windows, layouts[0], layouts[-1], form)
+            return CompiledBackend(*arguments, library, layouts[0], layouts[-1], form)
+    return SdpaBackend(*arguments, layouts[0], layouts[-1], form)
 
 
 def _form(attention: AttentionSpec) -> ScoreForm:

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <cstring>
 
+#include "activations.hpp"
 #include "attention/attention.hpp"
 #include "attention/scaled/store.hpp"
 #include "buffer.hpp"
 #include "elementwise.hpp"
 #include "kernels.hpp"
 #include "linear/linear.hpp"
+#include "norms.hpp"
 #include "thread_pool.hpp"
 #include "vectors/fp8.hpp"
 
@@ -47,39 +49,52 @@ class TokenPart {
     double last_time_;
 };
 
-// Norms queries and keys by head if the model does, rotates them, and writes the new keys and
-// values to their slots in the cache.
+// Norms queries and keys if the layer does: each head, or all heads of each together.
+inline void norm_heads(const PassCall& pass, const AttentionBranchCall& branch, bf16* heads) {
+    const AttentionCall& sizes = pass.attention;
+    const int64_t dim = sizes.head_dim, queries = sizes.heads * dim;
+    const int64_t elements = queries + sizes.kv_heads * dim;
+    if (branch.whole_heads) {
+        norm_row(branch.heads_norm, 0, heads, heads, queries, pass.eps);
+        norm_row(branch.heads_norm, queries, heads + queries, heads + queries, elements - queries,
+                 pass.eps);
+        return;
+    }
+    for (int64_t first = 0; first < elements; first += dim)
+        norm_row(branch.heads_norm, first, heads + first, heads + first, dim, pass.eps);
+}
+
+// Writes a token's keys, or its values, [kv_heads, dim], to its slot in the cache.
+inline void store_heads(const AttentionCall& sizes, void* cache, int64_t slot, const bf16* heads,
+                        int64_t dim) {
+    const int64_t size = sizes.kv_heads * dim, first = slot * size;
+    if (sizes.cache_format == kFp8)
+        store_fp8(static_cast<fp8*>(cache) + first, heads, size);
+    else if (sizes.cache_format == kPlain)
+        memcpy(static_cast<bf16*>(cache) + first, heads, bf16_bytes(size));
+    else
+        store_scaled(sizes, dim, cache, slot, heads);
+}
+
+// Norms and rotates queries and keys, if the layer does, and writes the new keys and values to
+// their slots in the cache.
 inline void place_heads(const TokenPart& part, const LayerCall& layer) {
     const PassCall& pass = part.pass;
     const AttentionCall& sizes = pass.attention;
-    const int64_t rotated = sizes.heads + sizes.kv_heads, width = rotated + sizes.kv_heads;
-    const int64_t dim = sizes.head_dim, token_size = sizes.kv_heads * dim;
+    const AttentionBranchCall& branch = layer.attention;
+    const int64_t dim = sizes.head_dim, half = branch.rotated / 2, width = branch.qkv.outputs;
+    const int64_t heads = sizes.heads + sizes.kv_heads;
     auto place_token = [&](int64_t index) {
-        const int64_t token = part.first + index;
-        bf16* heads = pass.wide + token * width * dim;
-        if (layer.qk_norm)
-            for (int64_t offset = 0; offset < rotated * dim; offset += dim) {
-                bf16* head = heads + offset;
-                norm_row(head, layer.qk_norm + offset, head, dim, pass.eps);
-            }
-        const int64_t angles = pass.positions[token] * (dim / 2);
-        rotate_heads(heads, rotated, dim / 2, pass.cos + angles, pass.sin + angles);
-        const bf16 *key = heads + sizes.heads * dim, *value = heads + rotated * dim;
-        const int64_t slot = pass.slots[token] * token_size;
-        if (sizes.cache_format == kFp8) {
-            store_fp8(static_cast<fp8*>(layer.keys) + slot, key, token_size);
-            store_fp8(static_cast<fp8*>(layer.values) + slot, value, token_size);
-            return;
-        }
-        if (sizes.cache_format != kPlain) {
-            store_scaled(sizes, layer.keys, pass.slots[token], key);
-            store_scaled(sizes, layer.values, pass.slots[token], value);
-            return;
-        }
-        memcpy(static_cast<bf16*>(layer.keys) + slot, key, bf16_bytes(token_size));
-        memcpy(static_cast<bf16*>(layer.values) + slot, value, bf16_bytes(token_size));
+        const int64_t token = part.first + index, slot = pass.slots[token];
+        bf16* queries = pass.wide + token * width;
+        if (branch.heads_norm.weight) norm_heads(pass, branch, queries);
+        const int64_t angles = pass.positions[token] * half;
+        if (half > 0)
+            rotate_heads(queries, heads, dim, half, branch.cos + angles, branch.sin + angles);
+        store_heads(sizes, layer.keys, slot, queries + sizes.heads * dim, dim);
+        store_heads(sizes, layer.values, slot, queries + heads * dim, sizes.value_dim);
     };
-    for_rows(part.count, width * dim, place_token);
+    for_rows(part.count, width, place_token);
 }
 
 inline void apply(const LinearCall& weights, int64_t rows, const bf16* x, bf16* out,
@@ -90,38 +105,68 @@ inline void apply(const LinearCall& weights, int64_t rows, const bf16* x, bf16* 
     linear(call);
 }
 
+// The rows that a branch reads: normed, in `room`, or as they are.
+inline const bf16* read_rows(TokenPart& part, const NormCall& norm, bf16* room) {
+    const PassCall& pass = part.pass;
+    if (!norm.weight) return part.x();
+    norm_rows(norm, 1, part.x(), room, part.count, pass.hidden, pass.eps);
+    part.add_time(kNorm);
+    return room;
+}
+
+// Adds what a branch ends with, the product of `weights` and `inner`, to `rows` rows at x. `room`
+// is for as many.
+inline void add_branch(TokenPart& part, const AdditionCall& addition, int64_t rows,
+                       const bf16* inner, bf16* x, bf16* room) {
+    const PassCall& pass = part.pass;
+    const NormCall& norm = addition.norm;
+    const bool is_plain = !norm.weight && addition.scale == 1.0f;
+    apply(addition.linear, rows, inner, is_plain ? x : room, is_plain ? x : nullptr);
+    part.add_time(kGemm);
+    if (is_plain) return;
+    if (norm.weight) norm_rows(norm, 1, room, room, rows, pass.hidden, pass.eps);
+    add_rows(x, room, rows, pass.hidden, addition.scale);
+    part.add_time(kNorm);
+}
+
 inline void run_before_attention(TokenPart& part, const LayerCall& layer) {
     const PassCall& pass = part.pass;
-    rms_norm(part.x(), layer.input_norm, part.normed(), part.count, pass.hidden, pass.eps);
-    part.add_time(kNorm);
-    bf16* heads = pass.wide + part.first * layer.qkv.outputs;
-    apply(layer.qkv, part.count, part.normed(), heads, nullptr);
+    const LinearCall& qkv = layer.attention.qkv;
+    const bf16* read = read_rows(part, layer.attention.norm, part.normed());
+    apply(qkv, part.count, read, pass.wide + part.first * qkv.outputs, nullptr);
     part.add_time(kGemm);
     place_heads(part, layer);
     part.add_time(kPlace);
 }
 
-// `gates`, `activation`: room for gate_up's and for down's input, of min(mlp_tokens, part.count).
-inline void run_after_attention(TokenPart& part, const LayerCall& layer, bf16* gates,
-                                bf16* activation) {
+// `read`: what the MLP reads of the part's tokens. `gates`, `activation`: room for gate_up's and
+// for down's input, of min(mlp_tokens, part.count).
+inline void run_mlp(TokenPart& part, const MlpCall& mlp, const bf16* read, bf16* gates,
+                    bf16* activation) {
     const PassCall& pass = part.pass;
-    bf16 *x = part.x(), *normed = part.normed();
-    apply(layer.output, part.count, pass.narrow + part.first * layer.output.inputs, x, x);
-    part.add_time(kGemm);
-    rms_norm(x, layer.mlp_norm, normed, part.count, pass.hidden, pass.eps);
-    part.add_time(kNorm);
     const int64_t turns = (part.count + pass.mlp_tokens - 1) / pass.mlp_tokens;
     for (int64_t turn = 0; turn < turns; ++turn) {
         const int64_t first = part.count * turn / turns;
         const int64_t count = part.count * (turn + 1) / turns - first;
-        bf16* out = x + first * pass.hidden;
-        apply(layer.gate_up, count, normed + first * pass.hidden, gates, nullptr);
+        const int64_t offset = first * pass.hidden;
+        apply(mlp.gate_up, count, read + offset, gates, nullptr);
         part.add_time(kGemm);
-        silu_mul(gates, activation, count, layer.down.inputs);
+        gated_mul(gates, activation, count, mlp.down.linear.inputs, mlp.activation);
         part.add_time(kActivation);
-        apply(layer.down, count, activation, out, out);
-        part.add_time(kGemm);
+        add_branch(part, mlp.down, count, activation, part.x() + offset, part.normed() + offset);
     }
+}
+
+inline void run_after_attention(TokenPart& part, const LayerCall& layer, bf16* gates,
+                                bf16* activation) {
+    const AdditionCall& output = layer.attention.output;
+    const bf16* attended = part.pass.narrow + part.first * output.linear.inputs;
+    // Side by side with attention, the MLP reads what attention did, which then adds no norm.
+    const bf16* read =
+        layer.is_parallel ? read_rows(part, layer.mlp.norm, part.normed()) : nullptr;
+    add_branch(part, output, part.count, attended, part.x(), part.normed());
+    if (!layer.is_parallel) read = read_rows(part, layer.mlp.norm, part.normed());
+    run_mlp(part, layer.mlp, read, gates, activation);
 }
 
 // Into how many parts tokens are cut. One thread takes a part from one attention to the next: what
@@ -146,8 +191,9 @@ inline void run_between_attention(const PassCall& pass, int64_t tokens, const La
         if (before && parts == 1) {
             run_after_attention(part, *before, pass.wide, pass.narrow);
         } else if (before) {
-            const int64_t gates = part.count * before->gate_up.outputs;
-            const Buffer<bf16> room(gates + part.count * before->down.inputs);
+            const MlpCall& mlp = before->mlp;
+            const int64_t gates = part.count * mlp.gate_up.outputs;
+            const Buffer<bf16> room(gates + part.count * mlp.down.linear.inputs);
             run_after_attention(part, *before, room.data(), room.data() + gates);
         }
         if (after) run_before_attention(part, *after);
@@ -173,18 +219,18 @@ inline void move_kept_tokens(const PassCall& pass, int64_t output_size) {
 inline void decoder_layers(const PassCall& pass) {
     AttentionCall call = pass.attention;
     call.query = pass.wide, call.out = pass.narrow;
-    call.query_stride = (call.heads + 2 * call.kv_heads) * call.head_dim;
     for (int64_t i = 0; i < pass.num_layers; ++i) {
         const LayerCall& layer = pass.layers[i];
         run_between_attention(pass, pass.tokens, i > 0 ? &pass.layers[i - 1] : nullptr, &layer);
         const double start = pass.seconds ? now() : 0.0;
         call.keys = layer.keys, call.values = layer.values, call.window = layer.window;
+        call.query_stride = layer.attention.qkv.outputs, call.sinks = layer.attention.sinks;
         attention(call);
         if (pass.seconds) pass.seconds[kAttention] += now() - start;
     }
     // After the last attention only the kept tokens go on: no later layer reads the others.
     const LayerCall& last = pass.layers[pass.num_layers - 1];
-    if (pass.num_kept < pass.tokens) move_kept_tokens(pass, last.output.inputs);
+    if (pass.num_kept < pass.tokens) move_kept_tokens(pass, last.attention.output.linear.inputs);
     run_between_attention(pass, pass.num_kept, &last, nullptr);
 }
 

@@ -1,4 +1,4 @@
-// Kernels that work element by element: norm, rotation, activation, and the peaks of rows.
+// Kernels that work element by element: norm, rotation, and the peaks of rows.
 #pragma once
 
 #include <cmath>
@@ -49,10 +49,11 @@ inline void rms_norm(const bf16* x, const bf16* weight, bf16* out, int64_t rows,
     for_rows(rows, size, norm);
 }
 
-// Rotates [heads, 2 * half], in place, by the angles of one position.
-inline void rotate_heads(bf16* qk, int64_t heads, int64_t half, const float* cos,
+// Rotates the first 2 * half elements of each of [heads, dim], in place, by the angles of one
+// position.
+inline void rotate_heads(bf16* qk, int64_t heads, int64_t dim, int64_t half, const float* cos,
                          const float* sin) {
-    for (int64_t head = 0; head < heads; ++head, qk += 2 * half) {
+    for (int64_t head = 0; head < heads; ++head, qk += dim) {
         int64_t i = 0;
         for (; i + kLanes <= half; i += kLanes) {
             const floats left = load16(qk + i), right = load16(qk + i + half);
@@ -73,7 +74,7 @@ inline void rotate(bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int6
     const int64_t half = head_dim / 2;
     auto rotate_token = [&](int64_t token) {
         const int64_t angles = positions[token] * half;
-        rotate_heads(qk + token * stride, heads, half, cos + angles, sin + angles);
+        rotate_heads(qk + token * stride, heads, head_dim, half, cos + angles, sin + angles);
     };
     for_rows(tokens, heads * head_dim, rotate_token);
 }
@@ -108,24 +109,6 @@ inline void peaks(const float* x, float* highest, int64_t* index, int64_t rows, 
         highest[row] = peak, index[row] = position;
     };
     for_rows(rows, size, find_peak);
-}
-
-inline void silu_mul(const bf16* gate_up, bf16* out, int64_t rows, int64_t size) {
-    auto activate = [&](int64_t row) {
-        const bf16* gate = gate_up + row * 2 * size;
-        const bf16* up = gate + size;
-        bf16* to = out + row * size;
-        int64_t i = 0;
-        for (; i + kLanes <= size; i += kLanes) {
-            const floats g = load16(gate + i);
-            store16(to + i, rounded(g / (1.0f + exp16(-g))) * load16(up + i));
-        }
-        for (; i < size; ++i) {
-            const float g = to_float(gate[i]);
-            to[i] = to_bf16(to_float(to_bf16(g / (1.0f + expf(-g)))) * to_float(up[i]));
-        }
-    };
-    for_rows(rows, 2 * size, activate);
 }
 
 }  // namespace

@@ -5,12 +5,14 @@
 // would keep one copy, compiled for one instruction set, for all builds.
 #pragma once
 
+#include "activations.hpp"
 #include "attention/attention.hpp"
 #include "decoder_layers.hpp"
 #include "drafting.hpp"
 #include "elementwise.hpp"
 #include "kernels.hpp"
 #include "linear/linear.hpp"
+#include "norms.hpp"
 
 namespace twostroke {
 namespace {

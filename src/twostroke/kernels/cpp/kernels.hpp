@@ -10,7 +10,7 @@ using bf16 = uint16_t;
 
 constexpr int kLanes = 16;  // Outputs in a block of packed weights.
 constexpr int kGroup = 32;  // Inputs that share a scale in 4-bit weights.
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = 576;
 
 // Of a cache: numbers as the model computes with, integers with scales (attention/scaled/), or
 // e4m3 (vectors/fp8.hpp).
@@ -37,28 +37,70 @@ struct AttentionCall {
     const void* query;  // [tokens, heads, head_dim], tokens `query_stride` elements apart
     int64_t query_stride;
     const void* keys;            // [blocks, block_size, kv_heads, head_dim]
-    const void* values;          // as keys
+    const void* values;          // [blocks, block_size, kv_heads, value_width]
     const int32_t* block_table;  // [num_requests, table_stride]
     int64_t table_stride;
     const int64_t* query_start;   // [num_requests + 1]
     const int64_t* context_lens;  // [num_requests]
-    void* out;                    // [tokens, heads, head_dim]
+    void* out;                    // [tokens, heads, value_dim]
+    const float* sinks;           // [heads]: scores without a value, or null
     int64_t num_requests, heads, kv_heads, head_dim, block_size;
-    int64_t window;  // how many of the latest tokens a token sees; 0: all
+    int64_t value_dim;    // elements of a row of values,
+    int64_t value_width;  // the first of this many: latents are keys and values in one
+    int64_t window;       // how many of the latest tokens a token sees; 0: all
     float scale;
+    float soft_cap;        // the bound of scores, cap * tanh(score / cap); 0: none
     int32_t is_float;      // 1: query, plain cache and output are float32; 0: bf16
     int32_t cache_format;  // a CacheFormat
 };
 
+// x / sqrt(mean(x^2) + eps), rounded, times bf16 weights; the same times float32 weights, rounded
+// once; or that of x - mean(x).
+enum NormKind : int32_t { kRmsNorm = 0, kWideNorm = 1, kCenteredNorm = 2 };
+
+struct NormCall {
+    const void* weight;  // bf16 or float32 as the kind says; null: there is no norm
+    int32_t kind;        // a NormKind
+};
+
+// The activation of the gates of an MLP.
+enum Activation : int32_t { kSilu = 0, kGelu = 1, kTanhGelu = 2 };
+
+// How a branch ends: x + scale * norm(product).
+struct AdditionCall {
+    LinearCall linear;  // weights only, as all of a pass; that sets x, out and rows
+    NormCall norm;      // [hidden]
+    float scale;
+};
+
+// One layer's attention. The outputs of qkv are the query heads, the keys and the values.
+struct AttentionBranchCall {
+    NormCall norm;        // [hidden]
+    NormCall heads_norm;  // [heads + kv_heads, head_dim]
+    LinearCall qkv;
+    AdditionCall output;
+    const float* sinks;     // as in AttentionCall
+    const float* cos;       // [positions, rotated / 2]
+    const float* sin;       // as cos
+    int64_t rotated;        // how many elements of a head, the first ones, are rotated
+    int32_t whole_heads;    // 1: heads_norm is of all queries together, and of all keys; 0: by head
+};
+
+struct MlpCall {
+    NormCall norm;  // [hidden]
+    LinearCall gate_up;
+    AdditionCall down;
+    int32_t activation;  // an Activation
+};
+
 // One decoder layer's weights and its cache.
 struct LayerCall {
-    const bf16* input_norm;  // [hidden]
-    const bf16* mlp_norm;    // [hidden]
-    const bf16* qk_norm;     // [heads + kv_heads, head_dim], or null
-    void* keys;              // the layer's cache, as in AttentionCall
+    AttentionBranchCall attention;
+    MlpCall mlp;
+    void* keys;  // as in AttentionCall
     void* values;
     int64_t window;
-    LinearCall qkv, output, gate_up, down;  // weights only; the pass sets x, out and rows
+    int32_t is_parallel;  // 1: the MLP reads what attention reads
 };
 
 // What the seconds of a pass are spent on.
@@ -78,8 +120,6 @@ struct PassCall {
     const int64_t* positions;  // [tokens]
     const int64_t* slots;      // [tokens]: where their keys and values go
     const int64_t* kept;       // [num_kept]: the tokens, in order, whose hidden states are wanted
-    const float* cos;          // [positions, head_dim / 2]
-    const float* sin;          // [positions, head_dim / 2]
     double* seconds;           // [kComponents], added to, or null
     AttentionCall attention;   // the step's tables; the pass sets cache, query and output
     float eps;
@@ -107,15 +147,16 @@ struct DraftCall {
 #define TWOSTROKE_KERNELS(kernel)                                                                \
     kernel(linear, const LinearCall& call)                                                       \
     kernel(attention, const AttentionCall& call)                                                 \
-    /* x, out: [rows, size]; weight: [size] */                                                   \
-    kernel(rms_norm, const bf16* x, const bf16* weight, bf16* out, int64_t rows, int64_t size,   \
-           float eps)                                                                            \
+    /* x, out: [rows, size]; row r has the weights of row r % weights */                         \
+    kernel(norm_rows, const NormCall& call, int64_t weights, const bf16* x, bf16* out,           \
+           int64_t rows, int64_t size, float eps)                                                \
     /* qk: [tokens, heads, head_dim], changed in place, tokens `stride` elements apart. */       \
     /* cos, sin: [positions, head_dim / 2] */                                                    \
     kernel(rotate, bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim,    \
            const int64_t* positions, const float* cos, const float* sin)                         \
     /* gate_up: [rows, 2 * size]; out: [rows, size] */                                           \
-    kernel(silu_mul, const bf16* gate_up, bf16* out, int64_t rows, int64_t size)                 \
+    kernel(gated_mul, const bf16* gate_up, bf16* out, int64_t rows, int64_t size,                \
+           int32_t activation)                                                                   \
     /* x: [rows, size]; highest: [rows], NaN if a row has one; index: [rows], its first place */ \
     kernel(peaks, const float* x, float* highest, int64_t* index, int64_t rows, int64_t size)    \
     kernel(decoder_layers, const PassCall& call)                                                 \

@@ -14,11 +14,14 @@ from twostroke.layers.attention.base import (
     AttentionMetadata,
     KernelCache,
     LayerCache,
+    ScoreForm,
 )
 from twostroke.layers.kv_layout import KVLayout, plain_layout
 
 # As ``cpp/kernels.hpp`` numbers the formats of the cache.
 CACHE_FORMATS = {"int8": 1, "int4": 2, "fp8": 3}
+# Beyond it, sums of products of integers might not fit into 32 bits.
+MAX_SCALED_DIM = 512
 
 
 class CompiledBackend:
@@ -37,31 +40,49 @@ class CompiledBackend:
         sliding_windows: Sequence[int | None],
         library: Library,
         layout: KVLayout | None = None,
-        scale: float | None = None,
+        value_layout: KVLayout | None = None,
+        form: ScoreForm | None = None,
     ) -> None:
         self._library = library
-        self._layout = layout = layout or plain_layout(keys[0])
+        layout = layout or plain_layout(keys[0])
+        self._layouts = layout, value_layout or layout
+        form = form or ScoreForm(layout.head_dim**-0.5)
         self._layers = [
             LayerCache(k, v, window or 0) for k, v, window in zip(keys, values, sliding_windows)
         ]
+        width = self._layouts[1].head_dim
         self._call = AttentionCall(
             heads=num_heads,
             kv_heads=layout.kv_heads,
             head_dim=layout.head_dim,
             block_size=layout.block_size,
-            scale=layout.head_dim**-0.5 if scale is None else scale,
+            value_dim=form.latent_values or width,
+            value_width=width,
+            scale=form.scale,
+            soft_cap=form.soft_cap or 0.0,
             is_float=layout.read_dtype is torch.float32,
             cache_format=CACHE_FORMATS.get(layout.name, 0),
         )
 
     @staticmethod
-    def supports(keys: Tensor, layout: KVLayout | None = None) -> bool:
+    def supports(
+        keys: Tensor,
+        layout: KVLayout | None = None,
+        value_layout: KVLayout | None = None,
+        form: ScoreForm | None = None,
+    ) -> bool:
         """Whether the kernels take this cache of one layer."""
         layout = layout or plain_layout(keys)
-        fits = layout.head_dim % 16 == 0 and layout.head_dim <= MAX_HEAD_DIM
+        values = value_layout or layout
+        sizes = [layout.head_dim, values.head_dim, (form and form.latent_values) or values.head_dim]
+        multiple = 32 if layout.name == "int4" else 16
+        largest = MAX_SCALED_DIM if layout.name in ("int8", "int4") else MAX_HEAD_DIM
+        fits = all(size % multiple == 0 and size <= largest for size in sizes)
         known = layout.name in CACHE_FORMATS or layout.dtype is layout.read_dtype
         computes = layout.read_dtype in (torch.float32, torch.bfloat16)
-        return fits and known and computes and keys.is_contiguous() and keys.device.type == "cpu"
+        is_alike = layout.name == values.name
+        on_cpu = keys.is_contiguous() and keys.device.type == "cpu"
+        return fits and known and computes and is_alike and on_cpu
 
     def prepare(self, metadata: AttentionMetadata) -> CompiledAttention:
         """Point the call at this step's tables."""
@@ -71,7 +92,7 @@ class CompiledBackend:
         call.context_lens = metadata.context_lens.ctypes.data
         call.num_requests = count
         cache = KernelCache(call, self._layers, metadata.slots)
-        return CompiledAttention(cache, self._library, metadata, self._layout)
+        return CompiledAttention(cache, self._library, metadata, self._layouts)
 
 
 @dataclass(slots=True)
@@ -81,7 +102,7 @@ class CompiledAttention:
     kernel_cache: KernelCache
     library: Library
     metadata: AttentionMetadata
-    layout: KVLayout
+    layouts: tuple[KVLayout, KVLayout]  # of keys and of values
 
     def __call__(
         self,
@@ -92,12 +113,16 @@ class CompiledAttention:
         sinks: Tensor | None = None,
     ) -> Tensor:
         cache, call = self.kernel_cache.layers[layer], self.kernel_cache.call
-        if key is not None and value is not None:
-            self.layout.write(cache.keys, self.metadata.slots, key)
-            self.layout.write(cache.values, self.metadata.slots, value)
-        out = torch.empty(query.shape, dtype=query.dtype)
+        if key is not None:
+            self.layouts[0].write(cache.keys, self.metadata.slots, key)
+        if value is not None:
+            self.layouts[1].write(cache.values, self.metadata.slots, value)
+        if query.stride()[1:] != (query.shape[2], 1):
+            query = query.contiguous()
+        out = torch.empty(*query.shape[:2], call.value_dim, dtype=query.dtype)
         call.keys, call.values = cache.keys.data_ptr(), cache.values.data_ptr()
         call.window = cache.window
         call.query, call.query_stride, call.out = query.data_ptr(), query.stride(0), out.data_ptr()
+        call.sinks = None if sinks is None else sinks.data_ptr()
         self.library.attention(ctypes.byref(call))
         return out

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from twostroke.kernels.library import AdditionCall
+from twostroke.layers.compiled_pass import norm_call
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import Norm
 
@@ -13,19 +15,23 @@ class Addition:
 
     Args:
         norm: Of what is added; ``None``: it is added as it is.
-
-    Attributes:
-        is_plain: Whether nothing but the product is added.
     """
 
     def __init__(self, linear: Linear, norm: Norm | None, scale: float) -> None:
         self.linear = linear
-        self.is_plain = norm is None and scale == 1.0
+        self._is_plain = norm is None and scale == 1.0
         self._norm = norm
         self._scale = scale
 
+    def compiled(self) -> AdditionCall | None:
+        """The same as the compiled pass runs it, or ``None`` if that cannot."""
+        linear, norm = self.linear.kernel_call, norm_call(self._norm)
+        if linear is None or norm is None:
+            return None
+        return AdditionCall(linear=linear, norm=norm, scale=self._scale)
+
     def __call__(self, inner: Tensor, onto: Tensor) -> Tensor:
-        if self.is_plain:
+        if self._is_plain:
             return self.linear(inner, residual=onto)
         added = self.linear(inner)
         if self._norm is not None:

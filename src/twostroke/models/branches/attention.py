@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.kernels.library import AttentionBranchCall
+from twostroke.layers.compiled_pass import CompiledBranch, norm_call
 from twostroke.layers.linear import Linear
-from twostroke.layers.norm import RMSNorm
+from twostroke.layers.norm import UnitNorm
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
@@ -105,16 +106,19 @@ class AttentionBranch:
         return self._qkv, self._add.linear
 
     def compiled(self) -> CompiledBranch | None:
-        qkv, output, spec = self._qkv.kernel_call, self._add.linear.kernel_call, self._spec
-        is_alike = spec.shares is None and spec.key_dim == spec.value_dim == spec.rotated
-        others = spec.gated or spec.sinks or spec.value_norm or spec.unit_norm or spec.temperature
-        is_plain = self._add.is_plain and not others
-        norm, qk_norm = self._norm, self._qk_norm
-        if qkv is None or output is None or not (is_alike and is_plain):
+        spec, qkv, output = self._spec, self._qkv.kernel_call, self._add.compiled()
+        if spec.gated or spec.shares is not None or spec.value_norm or spec.temperature:
             return None
-        if not (isinstance(norm, RMSNorm) and isinstance(qk_norm, RMSNorm | None)):
+        heads = self._qk_norm
+        if isinstance(heads, UnitNorm):
             return None
-        return CompiledBranch("attention", norm, qkv, output, spec.key_dim, qk_norm)
+        norm, heads_norm = norm_call(self._norm), norm_call(None if heads is None else heads.norm)
+        if qkv is None or output is None or norm is None or heads_norm is None:
+            return None
+        sinks = None if self._sinks is None else self._sinks.data_ptr()
+        call = AttentionBranchCall(norm, heads_norm, qkv, output, sinks)
+        call.whole_heads = spec.whole_norm
+        return CompiledBranch(call, None if spec.rope is None else (spec.rope, spec.rotated))
 
     def _attend(self, x: Tensor, step: PassInputs) -> Tensor:
         tokens, spec = x.shape[0], self._spec

@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from twostroke.layers.norm import UnitNorm
+from twostroke.layers.norm import Norm, UnitNorm
 from twostroke.model_spec.layer_specs import AttentionSpec, TemperatureSpec
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.models.branches.base import BranchParts, PassInputs, Rotations
 
-# Normalizes queries and keys, ``[tokens, heads + kv_heads, key_dim]``.
-HeadNorm = Callable[[Tensor], Tensor]
+
+class HeadNorm:
+    """Normalizes queries and keys before they are rotated.
+
+    Args:
+        norm: Of each head, with a row of weights for each; or of ``parts``, one after the other.
+        parts: A norm of all query heads together, and one of all key heads.
+    """
+
+    def __init__(self, norm: Norm, parts: tuple[Norm, ...] = ()) -> None:
+        self.norm = norm
+        self.parts = parts
+
+    def __call__(self, qk: Tensor) -> Tensor:
+        """Of ``[tokens, heads + kv_heads, key_dim]``."""
+        if not self.parts:
+            return self.norm(qk)
+        rows, sizes = qk.flatten(1), [len(norm.weight) for norm in self.parts]
+        normed = [norm(own) for norm, own in zip(self.parts, torch.split(rows, sizes, -1))]
+        return torch.cat(normed, -1).view_as(qk)
 
 
-def head_norm(spec: AttentionSpec, parts: BranchParts) -> HeadNorm | None:
-    """What normalizes queries and keys before they are rotated."""
-    if spec.whole_norm:
-        query, key = parts.norm("q_norm"), parts.norm("k_norm")
-
-        def normalize(qk: Tensor) -> Tensor:
-            both = qk[:, : spec.heads].flatten(1), qk[:, spec.heads :].flatten(1)
-            normed = query(both[0].contiguous()), key(both[1].contiguous())
-            return torch.cat(normed, -1).view_as(qk)
-
-        return normalize
+def head_norm(spec: AttentionSpec, parts: BranchParts) -> HeadNorm | UnitNorm | None:
+    """What normalizes queries and keys, if the layer does."""
     if spec.unit_norm:
         return UnitNorm(parts.norm_eps)
-    if not spec.qk_norm:
+    if not (spec.whole_norm or spec.qk_norm):
         return None
-    # One row per head: queries and keys are normalized, and later rotated, in one go.
-    rows = [parts.tensor("q_norm").expand(spec.heads, -1)]  # [heads, key_dim]
+    counts = {"q_norm": spec.heads}
     if spec.shares is None:
-        rows.append(parts.tensor("k_norm").expand(spec.kv_heads, -1))
-    return parts.make_norm(torch.cat(rows), parts.norm_eps, None)
+        counts["k_norm"] = spec.kv_heads
+    weights = [parts.tensor(name) for name in counts]
+    if spec.whole_norm:
+        together, *apart = (
+            parts.make_norm(weight, parts.norm_eps, parts.kernels)
+            for weight in (torch.cat(weights), *weights)
+        )
+        return HeadNorm(together, tuple(apart))
+    # One row per head: queries and keys are normalized, and later rotated, in one go.
+    rows = [own.expand(heads, -1) for own, heads in zip(weights, counts.values())]
+    return HeadNorm(parts.make_norm(torch.cat(rows), parts.norm_eps, parts.kernels))
 
 
 def row_order(spec: AttentionSpec) -> Tensor | None:

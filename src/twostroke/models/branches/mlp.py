@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from twostroke.layers.activation import activation_of, silu_mul
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.kernels.library import MlpCall
+from twostroke.layers.activation import KERNEL_ACTIVATIONS, activation_of
+from twostroke.layers.compiled_pass import CompiledBranch, norm_call
 from twostroke.layers.linear import Linear
-from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerSpec, MlpSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
@@ -84,12 +84,11 @@ class MlpBranch:
         return self._gate_up, self._add.linear
 
     def compiled(self) -> CompiledBranch | None:
-        gate_up, down = self._gate_up.kernel_call, self._add.linear.kernel_call
-        if gate_up is None or down is None or self._activation is not silu_mul:
+        norm, gate_up, down = norm_call(self._norm), self._gate_up.kernel_call, self._add.compiled()
+        activation = KERNEL_ACTIVATIONS.get(self._activation)
+        if norm is None or gate_up is None or down is None or activation is None:
             return None
-        if not self._add.is_plain or not isinstance(self._norm, RMSNorm):
-            return None
-        return CompiledBranch("mlp", self._norm, gate_up, down)
+        return CompiledBranch(MlpCall(norm, gate_up, down, activation))
 
 
 def _spec_of(layer: LayerSpec) -> MlpSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -61,4 +61,7 @@ class ParallelBranch:
         return tuple(linear for branch in self._branches for linear in branch.linears)
 
     def compiled(self) -> CompiledBranch | None:
-        return None
+        first, *others = (branch.compiled() for branch in self._branches)
+        if first is None or len(others) != 1 or others[0] is None:
+            return None
+        return replace(first, beside=others[0])

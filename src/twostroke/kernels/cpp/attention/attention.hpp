@@ -63,9 +63,10 @@ void attend(const AttentionCall& call, int64_t request, int64_t index, int64_t s
     }
     const int64_t kv_head = call.kv_heads * index / spans;
     const int heads = static_cast<int>(call.kv_heads * (index + 1) / spans - kv_head);
-    if (call.head_dim == 64)
+    const int64_t dim = call.value_dim == call.head_dim ? call.head_dim : 0;
+    if (dim == 64)
         attend_few_rows<T, Stored, 64>(call, request, kv_head, heads, rows);
-    else if (call.head_dim == 128)
+    else if (dim == 128)
         attend_few_rows<T, Stored, 128>(call, request, kv_head, heads, rows);
     else
         attend_few_rows<T, Stored, 0>(call, request, kv_head, heads, rows);
@@ -84,9 +85,10 @@ void attend_scaled(const AttentionCall& call, int64_t request, int64_t index, in
     }
     const int64_t kv_head = call.kv_heads * index / spans;
     const int heads = static_cast<int>(call.kv_heads * (index + 1) / spans - kv_head);
-    if (call.head_dim == 64)
+    const int64_t dim = call.value_dim == call.head_dim ? call.head_dim : 0;
+    if (dim == 64)
         attend_few_scaled_rows<BITS, 64>(call, request, kv_head, heads, rows);
-    else if (call.head_dim == 128)
+    else if (dim == 128)
         attend_few_scaled_rows<BITS, 128>(call, request, kv_head, heads, rows);
     else
         attend_few_scaled_rows<BITS, 0>(call, request, kv_head, heads, rows);

@@ -92,8 +92,10 @@ void attend_to_tokens(const AttentionCall& call, int64_t request, int64_t kv_hea
     constexpr int kColumns = choose_columns(DIM, ROWS);
     static_assert((DIM ? DIM : kLanes) % kColumns == 0);
     const QueryRows<T, Stored> rows(call, request, kv_head, 0);
-    const int64_t dim = DIM ? DIM : call.head_dim;
-    const int64_t span = rows.group * dim;  // from one KV head's queries to the next's
+    const int64_t dim = DIM ? DIM : call.head_dim, value_dim = DIM ? DIM : call.value_dim;
+    const int64_t key_step = rows.key_step(), value_step = rows.value_step();
+    // From one KV head's queries to the next's, and from its output to the next's.
+    const int64_t span = rows.group * dim, out_span = rows.group * value_dim;
     constexpr int kRoom = DIM ? DIM : kMaxHeadDim;
     alignas(64) float sums[kMaxSpan][ROWS * kRoom];
     alignas(64) float scores[kMaxSpan][ROWS][kKeys], wide[kMaxSpan][ROWS][kRoom];
@@ -101,19 +103,23 @@ void attend_to_tokens(const AttentionCall& call, int64_t request, int64_t kv_hea
     const Factor<T>* query[kMaxSpan][ROWS];
     memset(sums, 0, static_cast<size_t>(heads) * sizeof(sums[0]));
     for (int head = 0; head < heads; ++head)
-        for (int r = 0; r < ROWS; ++r)
+        for (int r = 0; r < ROWS; ++r) {
             query[head][r] = to_factors(rows.query(r) + head * span, wide[head][r], dim);
-    KeyWalk<QueryRows<T, Stored>> walk(rows, rows.oldest(0), rows.end(ROWS - 1), heads * dim);
+            if (call.sinks)
+                softmax[head][r].start_with(call.sinks[rows.head_of(r) + head * rows.group]);
+        }
+    KeyWalk<QueryRows<T, Stored>> walk(rows, rows.oldest(0), rows.end(ROWS - 1), heads);
     TokenPrefetcher<QueryRows<T, Stored>> prefetcher(walk);
     for (; walk.count > 0; walk.advance()) {
-        const int64_t* offsets = walk.token_offsets();
+        const TokenOffsets& offsets = walk.token_offsets();
         const int scored = (walk.count + kLanes - 1) / kLanes * kLanes;
         const int64_t end = walk.position + walk.count;
         for (int k = 0; k < walk.count; k += kLanes)
             for (int head = 0; head < heads; ++head) {
                 auto* first_scores = (float (*)[kKeys])&scores[head][0][k];
-                score_keys<T, Stored, DIM, ROWS>(first_scores, query[head], rows.keys + head * dim,
-                                                 offsets + k, dim, prefetcher);
+                score_keys<T, Stored, DIM, ROWS>(first_scores, query[head],
+                                                 rows.keys + head * key_step, offsets.keys + k, dim,
+                                                 prefetcher);
             }
         for (int head = 0; head < heads; ++head)
             for (int r = 0; r < ROWS; ++r) {
@@ -121,13 +127,13 @@ void attend_to_tokens(const AttentionCall& call, int64_t request, int64_t kv_hea
                 for (int k = scored; k < kKeys; k += kLanes) store16(row + k, floats{});
                 const int64_t row_end = rows.end(r) < end ? rows.end(r) : end;
                 softmax[head][r].scale_and_mask(row, walk.position, rows.oldest(r), row_end,
-                                                call.scale);
+                                                call);
             }
         for (int head = 0; head < heads; ++head)
             for (int r = 0; r < ROWS; ++r) {
-                float* sum = sums[head] + r * dim;
+                float* sum = sums[head] + r * value_dim;
                 const float correction = softmax[head][r].to_weights(scores[head][r]);
-                for (int64_t d = 0; d < dim; d += kLanes)
+                for (int64_t d = 0; d < value_dim; d += kLanes)
                     store16(sum + d, load<floats>(sum + d) * correction);
             }
         for (int k = 0; k < walk.count; k += kLanes)
@@ -135,14 +141,15 @@ void attend_to_tokens(const AttentionCall& call, int64_t request, int64_t kv_hea
                 const auto* weights = (const float (*)[kKeys])&scores[head][0][k];
                 const int count = walk.min_of(walk.count - k, kLanes);
                 add_values<T, Stored, kColumns, ROWS>(sums[head], weights,
-                                                      rows.values + head * dim, offsets + k, count,
-                                                      dim, prefetcher);
+                                                      rows.values + head * value_step,
+                                                      offsets.values + k, count, value_dim,
+                                                      prefetcher);
             }
     }
     for (int head = 0; head < heads; ++head)
         for (int r = 0; r < ROWS; ++r) {
-            const float* sum = sums[head] + r * dim;
-            write_row(rows.out(r) + head * span, sum, dim, softmax[head][r].total());
+            const float* sum = sums[head] + r * value_dim;
+            write_row(rows.out(r) + head * out_span, sum, value_dim, softmax[head][r].total());
         }
 }
 

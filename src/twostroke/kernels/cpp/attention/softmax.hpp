@@ -27,9 +27,19 @@ struct Numbers {
 // before any takes the second: while one row waits for a result, the others compute.
 class Softmax {
   public:
-    // First step: scales the scores of the keys from `position` on, sets those outside
-    // [oldest, end) to -infinity, and updates the maximum.
-    void scale_and_mask(float* scores, int64_t position, int64_t oldest, int64_t end, float scale) {
+    // Takes in a score without a value, before all keys.
+    void start_with(float sink) {
+        alignas(64) float first[kLanes] = {1.0f};
+        max_ = sink, totals_ = load<floats>(first);
+    }
+
+    // First step: scales the scores of the keys from `position` on, and bounds them if the call
+    // does; sets those outside [oldest, end) to -infinity, and updates the maximum.
+    void scale_and_mask(float* scores, int64_t position, int64_t oldest, int64_t end,
+                        const AttentionCall& call) {
+        const bool is_bounded = call.soft_cap > 0.0f;
+        if (is_bounded) bound(scores, call.scale, call.soft_cap);
+        const float scale = is_bounded ? 1.0f : call.scale;
         // In memory: registers with them would be missing for other loops' sums.
         static constexpr Numbers<kKeys> kNumbers;
         const ints first = splat(static_cast<int32_t>(oldest - position));
@@ -64,6 +74,15 @@ class Softmax {
     float total() const { return sum_lanes(totals_); }
 
   private:
+    // cap * tanh(scale * score / cap), for some keys.
+    static void bound(float* scores, float scale, float cap) {
+        const float twice = 2.0f * scale / cap;
+        for (int k = 0; k < kKeys; k += kLanes) {
+            const floats power = exp16(load<floats>(scores + k) * twice);
+            store16(scores + k, (1.0f - 2.0f / (power + 1.0f)) * cap);
+        }
+    }
+
     float max_ = -INFINITY, previous_max_ = -INFINITY;
     floats totals_ = {};  // by lane, so that lanes are added up only once
 };

@@ -126,7 +126,7 @@ template <typename T, typename Stored>
 void attend_in_tiles(const AttentionCall& call, int64_t request, int64_t kv_head,
                      int64_t first_row, int count) {
     const QueryRows<T, Stored> rows(call, request, kv_head, first_row);
-    const int64_t dim = call.head_dim;
+    const int64_t dim = call.head_dim, value_dim = call.value_dim;
     const int tiles = (count + kTileRows - 1) / kTileRows;
     alignas(64) float sums[kTaskRows * kMaxHeadDim], values[kKeys * kMaxHeadDim];
     alignas(64) float scores[kTileRows][kKeys], wide[kTileRows][kMaxHeadDim];
@@ -135,16 +135,19 @@ void attend_in_tiles(const AttentionCall& call, int64_t request, int64_t kv_head
     const Factor<T>* query[kTileRows];
     float corrections[kTileRows];
     Softmax softmax[kTaskRows];
-    memset(sums, 0, static_cast<size_t>(tiles * kTileRows * dim) * sizeof(float));
-    for (int r = 0; r < tiles * kTileRows; ++r)  // The last row fills up the last tile.
-        query_rows[r] = rows.query(r < count ? r : count - 1);
-    KeyWalk<QueryRows<T, Stored>> walk(rows, rows.oldest(0), rows.end(count - 1), dim);
+    memset(sums, 0, static_cast<size_t>(tiles * kTileRows * value_dim) * sizeof(float));
+    for (int r = 0; r < tiles * kTileRows; ++r) {
+        const int row = r < count ? r : count - 1;  // The last row fills up the last tile.
+        query_rows[r] = rows.query(row);
+        if (call.sinks) softmax[r].start_with(call.sinks[rows.head_of(row)]);
+    }
+    KeyWalk<QueryRows<T, Stored>> walk(rows, rows.oldest(0), rows.end(count - 1), 1);
     for (; walk.count > 0; walk.advance()) {
-        const int64_t* offsets = walk.token_offsets();
-        pack_keys<T>(packed, rows.keys, offsets, dim);
+        const TokenOffsets& offsets = walk.token_offsets();
+        pack_keys<T>(packed, rows.keys, offsets.keys, dim);
         for (int k = 0; k < walk.count; ++k)
-            for (int64_t d = 0; d < dim; d += kLanes)
-                store16(values + k * dim + d, load16(rows.values + offsets[k] + d));
+            for (int64_t d = 0; d < value_dim; d += kLanes)
+                store16(values + k * value_dim + d, load16(rows.values + offsets.values[k] + d));
         for (int first = 0; first < tiles * kTileRows; first += kTileRows) {
             const int last = first + kTileRows < count ? first + kTileRows : count;
             const int64_t seen = rows.end(last - 1) - walk.position;
@@ -156,15 +159,16 @@ void attend_in_tiles(const AttentionCall& call, int64_t request, int64_t kv_head
             for (int r = 0; r < kTileRows; ++r) {
                 const int row = first + r < count ? first + r : count - 1;
                 softmax[first + r].scale_and_mask(scores[r], walk.position, rows.oldest(row),
-                                                  rows.end(row), call.scale);
+                                                  rows.end(row), call);
             }
             for (int r = 0; r < kTileRows; ++r)
                 corrections[r] = softmax[first + r].to_weights(scores[r]);
-            add_weighted_values(sums + first * dim, corrections, scores, values, keys, dim);
+            add_weighted_values(sums + first * value_dim, corrections, scores, values, keys,
+                                value_dim);
         }
     }
     for (int r = 0; r < count; ++r)
-        write_row(rows.out(r), sums + r * dim, dim, softmax[r].total());
+        write_row(rows.out(r), sums + r * value_dim, value_dim, softmax[r].total());
 }
 
 }  // namespace

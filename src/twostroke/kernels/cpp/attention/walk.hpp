@@ -15,7 +15,7 @@ constexpr int kKeys = 64;  // Keys whose scores are computed before their values
 // row `first_row` + r of one request and one KV head: token after token, head after head.
 struct RowRange {
     const AttentionCall& call;
-    const int64_t first_row, group, dim, head, start, length, context;
+    const int64_t first_row, group, dim, value_dim, head, start, length, context;
     const int32_t* const table;
 
     RowRange(const AttentionCall& attention_call, int64_t request, int64_t kv_head, int64_t first)
@@ -23,6 +23,7 @@ struct RowRange {
           first_row(first),
           group(call.heads / call.kv_heads),
           dim(call.head_dim),
+          value_dim(call.value_dim),
           head(kv_head * group),
           start(call.query_start[request]),
           length(call.query_start[request + 1] - start),
@@ -36,7 +37,7 @@ struct RowRange {
         return (start + token(r)) * call.query_stride + head_of(r) * dim;
     }
     int64_t out_offset(int r) const {
-        return ((start + token(r)) * call.heads + head_of(r)) * dim;
+        return ((start + token(r)) * call.heads + head_of(r)) * value_dim;
     }
 
     // Row r sees the keys [oldest(r), end(r)).
@@ -46,30 +47,46 @@ struct RowRange {
     }
 };
 
+// Where some tokens lie.
+struct TokenOffsets {
+    int64_t keys[kKeys], values[kKeys];
+
+    // Those from `count` on are as the last one before.
+    void fill_up(int count) {
+        for (int k = count; k < kKeys; ++k)
+            keys[k] = keys[count - 1], values[k] = values[count - 1];
+    }
+};
+
 // The same, with a cache of plain numbers. T: the queries' type; Stored: of the cache's elements,
 // T or fp8.
 template <typename T, typename Stored>
 struct QueryRows : RowRange {
-    const int64_t token_size;
+    const int64_t token_size, value_token_size;
     const Stored *const keys, *const values;
 
     QueryRows(const AttentionCall& attention_call, int64_t request, int64_t kv_head, int64_t first)
         : RowRange(attention_call, request, kv_head, first),
           token_size(call.kv_heads * dim),
+          value_token_size(call.kv_heads * call.value_width),
           keys(static_cast<const Stored*>(call.keys) + kv_head * dim),
-          values(static_cast<const Stored*>(call.values) + kv_head * dim) {}
+          values(static_cast<const Stored*>(call.values) + kv_head * call.value_width) {}
 
     const T* query(int r) const { return static_cast<const T*>(call.query) + query_offset(r); }
     T* out(int r) const { return static_cast<T*>(call.out) + out_offset(r); }
 
     // Where `count` tokens from `position` on lie, in elements from `keys` and from `values`.
-    void locate(int64_t position, int count, int64_t* offsets) const {
+    void locate(int64_t position, int count, TokenOffsets& offsets) const {
         int64_t block = position / call.block_size, inside = position % call.block_size;
         for (int k = 0; k < count; ++k) {
-            offsets[k] = (table[block] * call.block_size + inside) * token_size;
+            const int64_t slot = table[block] * call.block_size + inside;
+            offsets.keys[k] = slot * token_size, offsets.values[k] = slot * value_token_size;
             if (++inside == call.block_size) inside = 0, ++block;
         }
     }
+    // How far apart two heads of a token are, and two of its values.
+    int64_t key_step() const { return dim; }
+    int64_t value_step() const { return call.value_width; }
 };
 
 // A walk over the keys from `oldest` to `end`, kKeys at a time from a multiple of kKeys on: sums
@@ -79,15 +96,17 @@ template <typename Rows>
 struct KeyWalk {
     const Rows& rows;
     int64_t position;
-    const int64_t end, size;  // size: the elements of a token that are read
+    const int64_t end;
+    const int64_t sizes[2];  // elements of a token's keys, and of its values, that are read
     int count, next_count, turn = 0;
-    int64_t offsets[2][kKeys];  // of these keys, offsets[turn], and of the next ones
+    TokenOffsets offsets[2];  // of these keys, offsets[turn], and of the next ones
 
-    KeyWalk(const Rows& query_rows, int64_t oldest, int64_t end_key, int64_t token_elements)
+    // Reads `heads` KV heads.
+    KeyWalk(const Rows& query_rows, int64_t oldest, int64_t end_key, int64_t heads)
         : rows(query_rows),
           position(oldest / kKeys * kKeys),
           end(end_key),
-          size(token_elements),
+          sizes{heads * rows.key_step(), heads * rows.value_step()},
           count(min_of(end - position, kKeys)) {
         rows.locate(position, count, offsets[0]);
         locate_next();
@@ -97,12 +116,12 @@ struct KeyWalk {
         return static_cast<int>(left < right ? left : right);
     }
 
-    const int64_t* token_offsets() const { return offsets[turn]; }
+    const TokenOffsets& token_offsets() const { return offsets[turn]; }
 
     void locate_next() {
         next_count = min_of(end - position - count, kKeys);
         rows.locate(position + count, next_count, offsets[turn ^ 1]);
-        for (int k = count; k < kKeys; ++k) offsets[turn][k] = offsets[turn][count - 1];
+        offsets[turn].fill_up(count);
     }
 
     void advance() {
@@ -143,8 +162,10 @@ class TokenPrefetcher {
         }
         const int64_t behind = line - end;
         const auto* base = in_values ? walk.rows.values : walk.rows.keys;
-        line = reinterpret_cast<const char*>(base + walk.offsets[turn][token++]);
-        end = line + walk.size * static_cast<int64_t>(sizeof(*base));
+        const TokenOffsets& offsets = walk.offsets[turn];
+        line = reinterpret_cast<const char*>(
+            base + (in_values ? offsets.values : offsets.keys)[token++]);
+        end = line + walk.sizes[in_values] * static_cast<int64_t>(sizeof(*base));
         line += behind;
     }
 

@@ -175,8 +175,10 @@ void attend_to_scaled_tokens(const AttentionCall& call, int64_t request, int64_t
     constexpr int kColumns = kChosen < kLeast ? kLeast : kChosen;
     static_assert((DIM ? DIM : kLeast) % kColumns == 0);
     const ScaledRows<BITS> rows(call, request, kv_head, 0);
-    const int64_t dim = DIM ? DIM : call.head_dim, groups = rows.sizes.groups;
-    const int64_t span = rows.group * dim;  // from one KV head's queries to the next's
+    const int64_t dim = DIM ? DIM : call.head_dim, value_dim = DIM ? DIM : call.value_dim;
+    const int64_t groups = rows.sizes.groups, value_groups = rows.value_sizes.groups;
+    // From one KV head's queries to the next's, and from its output to the next's.
+    const int64_t span = rows.group * dim, out_span = rows.group * value_dim;
     constexpr int kRoom = DIM ? DIM : kMaxHeadDim;
     alignas(64) float sums[kMaxSpan][ROWS * kRoom];
     alignas(64) float scores[kMaxSpan][ROWS][kKeys];
@@ -186,16 +188,23 @@ void attend_to_scaled_tokens(const AttentionCall& call, int64_t request, int64_t
     TokenScales key_scales, value_scales;
     memset(sums, 0, static_cast<size_t>(heads) * sizeof(sums[0]));
     for (int head = 0; head < heads; ++head)
-        for (int r = 0; r < ROWS; ++r) round_query<BITS>(rows, r, head * span, query[head][r]);
-    const int64_t row = rows.sizes.row;
-    KeyWalk<ScaledRows<BITS>> walk(rows, rows.oldest(0), rows.end(ROWS - 1), heads * row);
+        for (int r = 0; r < ROWS; ++r) {
+            round_query<BITS>(rows, r, head * span, query[head][r]);
+            if (call.sinks)
+                softmax[head][r].start_with(call.sinks[rows.head_of(r) + head * rows.group]);
+        }
+    const int64_t row = rows.key_step(), value_row = rows.value_step();
+    KeyWalk<ScaledRows<BITS>> walk(rows, rows.oldest(0), rows.end(ROWS - 1), heads);
     TokenPrefetcher<ScaledRows<BITS>> prefetcher(walk);
     for (; walk.count > 0; walk.advance()) {
-        const int64_t* offsets = walk.token_offsets();
+        const int64_t *offsets = walk.token_offsets().keys, position = walk.position;
+        const int64_t* value_offsets = walk.token_offsets().values;
         const int scored = (walk.count + kLanes - 1) / kLanes * kLanes;
-        const int64_t end = walk.position + walk.count;
-        key_scales.load_all(rows, call.keys, walk.position, walk.count, walk.next_count, heads);
-        value_scales.load_all(rows, call.values, walk.position, walk.count, walk.next_count, heads);
+        const int64_t end = position + walk.count;
+        key_scales.load_all(rows, rows.sizes, call.keys, position, walk.count, walk.next_count,
+                            heads);
+        value_scales.load_all(rows, rows.value_sizes, call.values, position, walk.count,
+                              walk.next_count, heads);
         for (int k = 0; k < walk.count; k += kLanes) {
             auto* first_scores = (float (*)[ROWS][kKeys])&scores[0][0][k];
             const float* scales = &key_scales.rows[0][k];
@@ -212,32 +221,33 @@ void attend_to_scaled_tokens(const AttentionCall& call, int64_t request, int64_t
                 float* row_scores = scores[head][r];
                 for (int k = scored; k < kKeys; k += kLanes) store16(row_scores + k, floats{});
                 const int64_t row_end = rows.end(r) < end ? rows.end(r) : end;
-                softmax[head][r].scale_and_mask(row_scores, walk.position, rows.oldest(r), row_end,
-                                                call.scale);
+                softmax[head][r].scale_and_mask(row_scores, position, rows.oldest(r), row_end,
+                                                call);
             }
         for (int head = 0; head < heads; ++head) {
             for (int r = 0; r < ROWS; ++r) {
-                float* sum = sums[head] + r * dim;
+                float* sum = sums[head] + r * value_dim;
                 const float correction = softmax[head][r].to_weights(scores[head][r]);
-                for (int64_t d = 0; d < dim; d += kLanes)
+                for (int64_t d = 0; d < value_dim; d += kLanes)
                     store16(sum + d, load<floats>(sum + d) * correction);
             }
         }
         for (int head = 0; head < heads; ++head)
-            scale_weights<ROWS>(&weights[head * groups], scores[head],
-                                &value_scales.rows[head * groups], groups);
+            scale_weights<ROWS>(&weights[head * value_groups], scores[head],
+                                &value_scales.rows[head * value_groups], value_groups);
         // Some tokens of all KV heads, in the order in which they lie and are fetched.
         for (int k = 0; k < walk.count; k += kLanes)
             for (int head = 0; head < heads; ++head) {
                 const int count = walk.min_of(walk.count - k, kLanes);
-                add_scaled_values<BITS, kColumns, ROWS>(sums[head], &weights[head * groups],
-                                                        rows.values + head * row, offsets, k, count,
-                                                        dim, prefetcher);
+                add_scaled_values<BITS, kColumns, ROWS>(sums[head], &weights[head * value_groups],
+                                                        rows.values + head * value_row,
+                                                        value_offsets, k, count, value_dim,
+                                                        prefetcher);
             }
     }
     for (int head = 0; head < heads; ++head)
         for (int r = 0; r < ROWS; ++r)
-            rows.write(r, head * span, sums[head] + r * dim, softmax[head][r].total());
+            rows.write(r, head * out_span, sums[head] + r * value_dim, softmax[head][r].total());
 }
 
 template <int BITS, int DIM>

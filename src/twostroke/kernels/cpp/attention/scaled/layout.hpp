@@ -17,7 +17,7 @@ constexpr int kScaleGroup = 32;                        // elements that share a 
 constexpr int kMaxGroups = kMaxHeadDim / kScaleGroup;  // scales of a row, at most
 
 // A block: [block_size][kv_heads][row] bytes of integers, then [kv_heads][groups][block_size]
-// scales.
+// scales. Of keys, or of values.
 template <int BITS>
 struct ScaledSizes {
     const int64_t kv_heads, block_size;
@@ -26,11 +26,12 @@ struct ScaledSizes {
     const int64_t token, data;  // bytes of a token, and of all of a block's tokens
     const int64_t block;        // bytes of a block
 
-    explicit ScaledSizes(const AttentionCall& call)
+    // `width`: elements of a row.
+    ScaledSizes(const AttentionCall& call, int64_t width)
         : kv_heads(call.kv_heads),
           block_size(call.block_size),
-          groups(BITS == 8 ? 1 : call.head_dim / kScaleGroup),
-          row(call.head_dim * BITS / 8),
+          groups(BITS == 8 ? 1 : width / kScaleGroup),
+          row(width * BITS / 8),
           token(kv_heads * row),
           data(block_size * token),
           block(data + kv_heads * groups * block_size * static_cast<int64_t>(sizeof(bf16))) {}
@@ -47,33 +48,37 @@ struct ScaledSizes {
 // See RowRange. `keys` and `values` point to the rows of the first token of the first block.
 template <int BITS>
 struct ScaledRows : RowRange {
-    const ScaledSizes<BITS> sizes;
+    const ScaledSizes<BITS> sizes, value_sizes;
     const int64_t kv_head;
     const char *const keys, *const values;
 
     ScaledRows(const AttentionCall& attention_call, int64_t request, int64_t first_kv_head,
                int64_t first)
         : RowRange(attention_call, request, first_kv_head, first),
-          sizes(attention_call),
+          sizes(attention_call, dim),
+          value_sizes(attention_call, call.value_width),
           kv_head(first_kv_head),
           keys(static_cast<const char*>(call.keys) + kv_head * sizes.row),
-          values(static_cast<const char*>(call.values) + kv_head * sizes.row) {}
+          values(static_cast<const char*>(call.values) + kv_head * value_sizes.row) {}
 
     // Where `count` tokens from `position` on lie, in bytes from `keys` and from `values`.
-    void locate(int64_t position, int count, int64_t* offsets) const {
+    void locate(int64_t position, int count, TokenOffsets& offsets) const {
         int64_t block = position / sizes.block_size, inside = position % sizes.block_size;
         for (int k = 0; k < count; ++k) {
-            offsets[k] = table[block] * sizes.block + inside * sizes.token;
+            offsets.keys[k] = table[block] * sizes.block + inside * sizes.token;
+            offsets.values[k] = table[block] * value_sizes.block + inside * value_sizes.token;
             if (++inside == sizes.block_size) inside = 0, ++block;
         }
     }
+    int64_t key_step() const { return sizes.row; }
+    int64_t value_step() const { return value_sizes.row; }
 
     void write(int r, int64_t offset, const float* sums, float total) const {
         const int64_t at = out_offset(r) + offset;
         if (call.is_float)
-            write_row(static_cast<float*>(call.out) + at, sums, dim, total);
+            write_row(static_cast<float*>(call.out) + at, sums, value_dim, total);
         else
-            write_row(static_cast<bf16*>(call.out) + at, sums, dim, total);
+            write_row(static_cast<bf16*>(call.out) + at, sums, value_dim, total);
     }
 };
 
@@ -82,11 +87,11 @@ struct ScaledRows : RowRange {
 struct TokenScales {
     alignas(64) float rows[8 * kMaxGroups][kKeys];
 
-    // Of `count` tokens from `position` on; `heads` KV heads, at most 8. Fetches the next ones.
+    // Of `count` tokens from `position` on, in keys or values of these sizes; `heads` KV heads, at
+    // most 8. Fetches the next ones.
     template <int BITS>
-    void load_all(const ScaledRows<BITS>& from, const void* tensor, int64_t position, int count,
-                  int next_count, int heads) {
-        const ScaledSizes<BITS>& sizes = from.sizes;
+    void load_all(const ScaledRows<BITS>& from, const ScaledSizes<BITS>& sizes, const void* tensor,
+                  int64_t position, int count, int next_count, int heads) {
         const char* cache = static_cast<const char*>(tensor);
         const int64_t num_rows = heads * sizes.groups, size = sizes.block_size;
         int64_t block = position / size, inside = position % size;

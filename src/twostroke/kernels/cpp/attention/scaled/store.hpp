@@ -46,14 +46,15 @@ inline void store_nibbles(const bf16* from, float inverse, char* to) {
 }
 
 template <int BITS>
-void store_token(const AttentionCall& call, char* cache, int64_t slot, const bf16* rows) {
-    const ScaledSizes<BITS> sizes(call);
+void store_token(const AttentionCall& call, int64_t width, char* cache, int64_t slot,
+                 const bf16* rows) {
+    const ScaledSizes<BITS> sizes(call, width);
     const int64_t block = slot / sizes.block_size, inside = slot % sizes.block_size;
-    const int64_t size = BITS == 4 ? kScaleGroup : call.head_dim;
+    const int64_t size = BITS == 4 ? kScaleGroup : width;
     char* to = cache + block * sizes.block + inside * sizes.token;
     for (int64_t head = 0; head < sizes.kv_heads; ++head)
         for (int64_t group = 0; group < sizes.groups; ++group) {
-            const bf16* from = rows + head * call.head_dim + group * size;
+            const bf16* from = rows + head * width + group * size;
             floats largest = load16(from), least = largest, poison = largest * 0.0f;
             for (int64_t d = kLanes; d < size; d += kLanes) {
                 const floats x = load16(from + d);
@@ -74,12 +75,13 @@ void store_token(const AttentionCall& call, char* cache, int64_t slot, const bf1
         }
 }
 
-// `rows`: [kv_heads, head_dim].
-inline void store_scaled(const AttentionCall& call, void* cache, int64_t slot, const bf16* rows) {
+// `rows`: [kv_heads, width].
+inline void store_scaled(const AttentionCall& call, int64_t width, void* cache, int64_t slot,
+                         const bf16* rows) {
     if (call.cache_format == kScaled8)
-        store_token<8>(call, static_cast<char*>(cache), slot, rows);
+        store_token<8>(call, width, static_cast<char*>(cache), slot, rows);
     else
-        store_token<4>(call, static_cast<char*>(cache), slot, rows);
+        store_token<4>(call, width, static_cast<char*>(cache), slot, rows);
 }
 
 }  // namespace

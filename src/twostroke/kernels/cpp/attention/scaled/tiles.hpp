@@ -101,7 +101,7 @@ template <int BITS>
 void attend_in_scaled_tiles(const AttentionCall& call, int64_t request, int64_t kv_head,
                             int64_t first_row, int count) {
     const ScaledRows<BITS> rows(call, request, kv_head, first_row);
-    const int64_t dim = call.head_dim, groups = rows.sizes.groups;
+    const int64_t dim = call.head_dim, value_dim = call.value_dim;
     const int tiles = (count + kTileRows - 1) / kTileRows;
     alignas(64) float sums[kTaskRows * kMaxHeadDim], values[kKeys * kMaxHeadDim];
     alignas(64) float scores[kTileRows][kKeys], weights[kMaxGroups][kTileRows][kKeys];
@@ -111,42 +111,48 @@ void attend_in_scaled_tiles(const AttentionCall& call, int64_t request, int64_t 
     float corrections[kTileRows];
     Softmax softmax[kTaskRows];
     TokenScales key_scales, value_scales;
-    memset(sums, 0, static_cast<size_t>(tiles * kTileRows * dim) * sizeof(float));
-    for (int r = 0; r < tiles * kTileRows; ++r)  // The last row fills up the last tile.
-        round_query<BITS>(rows, r < count ? r : count - 1, 0, rounded_rows.data()[r]);
-    KeyWalk<ScaledRows<BITS>> walk(rows, rows.oldest(0), rows.end(count - 1), rows.sizes.row);
+    memset(sums, 0, static_cast<size_t>(tiles * kTileRows * value_dim) * sizeof(float));
+    for (int r = 0; r < tiles * kTileRows; ++r) {
+        const int row = r < count ? r : count - 1;  // The last row fills up the last tile.
+        round_query<BITS>(rows, row, 0, rounded_rows.data()[r]);
+        if (call.sinks) softmax[r].start_with(call.sinks[rows.head_of(row)]);
+    }
+    KeyWalk<ScaledRows<BITS>> walk(rows, rows.oldest(0), rows.end(count - 1), 1);
     for (; walk.count > 0; walk.advance()) {
-        const int64_t* offsets = walk.token_offsets();
-        pack_scaled_keys<BITS>(packed, rows.keys, offsets, rows.sizes.row);
-        key_scales.load_all(rows, call.keys, walk.position, walk.count, walk.next_count, 1);
-        value_scales.load_all(rows, call.values, walk.position, walk.count, walk.next_count, 1);
+        const TokenOffsets& offsets = walk.token_offsets();
+        const int64_t position = walk.position;
+        pack_scaled_keys<BITS>(packed, rows.keys, offsets.keys, rows.sizes.row);
+        key_scales.load_all(rows, rows.sizes, call.keys, position, walk.count, walk.next_count, 1);
+        value_scales.load_all(rows, rows.value_sizes, call.values, position, walk.count,
+                              walk.next_count, 1);
         for (int k = 0; k < walk.count; ++k)
-            for (int64_t d = 0; d < dim; d += kStride<BITS>) {
+            for (int64_t d = 0; d < value_dim; d += kStride<BITS>) {
                 floats wide[2];
-                widen_values<BITS>(rows.values + offsets[k], d, wide);
+                widen_values<BITS>(rows.values + offsets.values[k], d, wide);
                 for (int i = 0; i < kStride<BITS> / kLanes; ++i)
-                    store16(values + k * dim + d + i * kLanes, wide[i]);
+                    store16(values + k * value_dim + d + i * kLanes, wide[i]);
             }
         for (int first = 0; first < tiles * kTileRows; first += kTileRows) {
             const int last = first + kTileRows < count ? first + kTileRows : count;
-            const int64_t seen = rows.end(last - 1) - walk.position;
+            const int64_t seen = rows.end(last - 1) - position;
             if (seen <= 0) continue;  // All of these keys come after all of these rows.
             const int keys = walk.min_of(seen, walk.count);
             for (int r = 0; r < kTileRows; ++r) query[r] = rounded_rows.data() + first + r;
             score_packed_steps<BITS>(scores, query, packed, key_scales.rows, keys, dim);
             for (int r = 0; r < kTileRows; ++r) {
                 const int row = first + r < count ? first + r : count - 1;
-                softmax[first + r].scale_and_mask(scores[r], walk.position, rows.oldest(row),
-                                                  rows.end(row), call.scale);
+                softmax[first + r].scale_and_mask(scores[r], position, rows.oldest(row),
+                                                  rows.end(row), call);
             }
             for (int r = 0; r < kTileRows; ++r)
                 corrections[r] = softmax[first + r].to_weights(scores[r]);
-            scale_weights<kTileRows>(weights, scores, value_scales.rows, groups);
-            add_scaled_weighted<BITS>(sums + first * dim, corrections, weights, values, keys, dim);
+            scale_weights<kTileRows>(weights, scores, value_scales.rows, rows.value_sizes.groups);
+            add_scaled_weighted<BITS>(sums + first * value_dim, corrections, weights, values, keys,
+                                      value_dim);
         }
     }
     for (int r = 0; r < count; ++r)
-        rows.write(r, 0, sums + r * dim, softmax[r].total());
+        rows.write(r, 0, sums + r * value_dim, softmax[r].total());
 }
 
 }  // namespace
