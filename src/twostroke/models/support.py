@@ -61,7 +61,8 @@ def check_runnable(spec: ModelSpec) -> None:
         _check_blocks(spec)
     elif spec.quantization:
         raise ModelLoadError(
-            f"the checkpoint is quantized ({spec.quantization}), which is not supported",
+            f"config.json: quantization_config: the checkpoint is quantized ({spec.quantization}),"
+            " which is not supported",
             hint="use the bfloat16, float16 or float32 version of this model",
         )
     family = FAMILIES[spec.model_type]
@@ -127,7 +128,7 @@ def _check_rope(rope: RopeSpec) -> None:
     if rope.kind not in ROPE_KINDS:
         reason = _REFUSED_ROPE.get(rope.kind, "it is unknown")
         raise ModelLoadError(
-            f"unsupported rope scaling {short(rope.kind)}: {reason}",
+            f"config.json: unsupported rope scaling {short(rope.kind)} (rope_type): {reason}",
             hint="supported: " + ", ".join(ROPE_KINDS),
         )
     if rope.kind == "yarn" and rope.theta <= 1:

@@ -25,6 +25,7 @@ from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.number_formats import NumberFormat, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
+from twostroke.models.family import DecoderFamily
 from twostroke.models.parameters import Parameter
 from twostroke.models.registry import decoder_family
 from twostroke.models.stored_names import Beside, names_as_stored
@@ -75,20 +76,9 @@ def load_model(
         InsufficientMemoryError: The weights exceed the free memory; raised before anything is
             loaded.
     """
-    family = decoder_family(spec.model_type)
     with ExitStack() as stack:
         files = TensorFiles(weight_files(folder), stack)
-        family, is_bare = names_as_stored(family, spec, files)
-        if is_bare or ranks:
-            # Without a head, as embedding models are stored, the embedding stands in for it.
-            spec = replace(spec, tied=spec.tied or family.head not in files)
-        expected = family.parameters(spec)
-        needless = {family.head, SCORE_HEAD} if ranks else {family.head}
-        beside = Beside(family, spec)
-        files.check(
-            expected,
-            lambda name: name in needless or name.endswith("inv_freq") or beside(name),
-        )
+        family, spec, expected = match_checkpoint(files, spec, ranks=ranks)
         torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
         if quantization is not None:
             _check_quantization(torch_dtype, device)
@@ -99,6 +89,27 @@ def load_model(
         with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
             parameters = StoredParameters(expected, files, torch_dtype, device, progress)
             return Decoder(spec, family, parameters, max_length, quantization, profiler)
+
+
+def match_checkpoint(
+    files: TensorFiles, spec: ModelSpec, *, ranks: bool
+) -> tuple[DecoderFamily, ModelSpec, list[Parameter]]:
+    """The names that a checkpoint uses, its own spec, and its parameters; ``load_model`` explains.
+
+    Raises:
+        ModelLoadError: Tensors are missing, unexpected, of the wrong shape or type.
+    """
+    family, is_bare = names_as_stored(decoder_family(spec.model_type), spec, files)
+    if is_bare or ranks:
+        # Without a head, as embedding models are stored, the embedding stands in for it.
+        spec = replace(spec, tied=spec.tied or family.head not in files)
+    expected = family.parameters(spec)
+    needless = {family.head, SCORE_HEAD} if ranks else {family.head}
+    beside = Beside(family, spec)
+    files.check(
+        expected, lambda name: name in needless or name.endswith("inv_freq") or beside(name)
+    )
+    return family, spec, expected
 
 
 def choose_dtype(stored: str, wanted: str) -> torch.dtype:
@@ -193,6 +204,12 @@ class TensorFiles:
         """Precision of the first parameter, for checkpoints whose config.json does not say it."""
         handle, _ = self._files[expected[0].parts[0][0]]
         return _STORED_DTYPES[handle.get_slice(expected[0].parts[0][0]).get_dtype()]
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Each precision in which tensors are stored, by name."""
+        stored = {handle.get_slice(name).get_dtype() for name, (handle, _) in self._files.items()}
+        return sorted(_STORED_DTYPES.get(name, name) for name in stored)
 
     def get(self, name: str) -> Tensor:
         tensor: Tensor = self._files[name][0].get_tensor(name)

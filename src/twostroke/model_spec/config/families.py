@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 # Kinds of layers in ``layer_types``.
@@ -252,7 +252,7 @@ FAMILIES = {
         experts=True,
     ),
     "qwen3_next": _DELTA,
-    "qwen3_5_text": _DELTA,
+    "qwen3_5_text": replace(_DELTA, experts=False),
     "qwen3_5_moe_text": _DELTA,
     "jamba": Family(
         qkv_bias=False, output_bias=False, kv_heads=8, recurrent="mamba", kinds=WITH_STATES

@@ -75,7 +75,7 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
         return _corrected_routing(fields, count, groups=min(8, count), chosen_groups=4, scale=2.5)
     if model_type == "deepseek_v2":
         grouped = fields.raw.get("topk_method", "greedy") == "group_limited_greedy"
-        groups = fields.integer("n_group", maximum=count) if grouped else 1
+        groups = _groups(fields, count) if grouped else 1
         return RoutingSpec(
             normalized=False,
             scale=fields.number("routed_scaling_factor", 1.0),
@@ -89,11 +89,7 @@ def _corrected_routing(
     fields: ConfigFields, count: int, *, groups: int, chosen_groups: int, scale: float
 ) -> RoutingSpec:
     """DeepSeek-V3's (arXiv:2412.19437, section 2.1.2), with a family's defaults."""
-    groups = fields.integer("n_group", groups)
-    if count % groups:
-        raise ModelLoadError(
-            f"config.json: n_group ({groups}) does not divide the {count} experts", hint=CHECK
-        )
+    groups = _groups(fields, count, groups)
     return RoutingSpec(
         "sigmoid",
         fields.flag("norm_topk_prob", True),
@@ -103,6 +99,16 @@ def _corrected_routing(
         chosen_groups=fields.integer("topk_group", min(chosen_groups, groups), maximum=groups),
         best_two=True,
     )
+
+
+def _groups(fields: ConfigFields, count: int, default: int | None = None) -> int:
+    """Groups of experts of one size. Raises ModelLoadError."""
+    groups = fields.integer("n_group", default, maximum=count)
+    if count % groups:
+        raise ModelLoadError(
+            f"config.json: n_group ({groups}) does not divide the {count} experts", hint=CHECK
+        )
+    return groups
 
 
 def _lfm2_size(fields: ConfigFields) -> int:
