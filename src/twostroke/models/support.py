@@ -72,7 +72,8 @@ def check_runnable(spec: ModelSpec) -> None:
         raise _refusal("final_logit_softcapping is not supported in this architecture")
     for layer in spec.layers:
         if layer.experts is not None and not family.experts:
-            raise _refusal("experts are not supported in this architecture")
+            names = "num_experts, num_local_experts or n_routed_experts"
+            raise _refusal(f"{names}: experts are not supported in this architecture")
         if (mlp := layer.mlp or layer.experts) is not None:
             _check_mlp(mlp)
         if layer.recurrent is not None:
