@@ -130,7 +130,7 @@ def refusal_of(raw: dict[str, Any], tensors: Tensors) -> str | None:
         unread = 0 if survey.parameters == sum(sizes.values()) else sizes["lm_head.weight"]
         assert survey.parameters == sum(sizes.values()) - unread  # a tied head may be there
         shapes = driver.executor.model.state_shapes
-        assert survey.state_bytes == sum(shape.nbytes for layer in shapes for shape in layer)
+        assert survey.state_bytes == sum(each.nbytes for layer in shapes for each in layer)
         assert survey.kv_bytes_per_token == info.kv_bytes_per_token
         return None
 

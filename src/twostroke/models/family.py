@@ -22,6 +22,8 @@ class DecoderFamily:
         layer: What the names of a layer's tensors begin with, with its index for ``{}``.
         embedding, norm, head: Names of tensors outside the layers.
         make_norm: Makes its norms.
+        predictor: What the names of a multi-token-prediction head begin with; empty: none is read.
+        ignored: What the names of tensors begin with that published files have and no pass needs.
     """
 
     branches: tuple[BranchKind, ...]
@@ -30,6 +32,8 @@ class DecoderFamily:
     norm: str = "model.norm.weight"
     head: str = "lm_head.weight"
     make_norm: MakeNorm = RMSNorm
+    predictor: str = ""
+    ignored: tuple[str, ...] = ()
 
     def with_prefix(self, prefix: str) -> DecoderFamily:
         """The same with ``prefix`` in place of ``model.`` before its names, but for the head's."""

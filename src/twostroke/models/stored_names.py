@@ -5,7 +5,7 @@ The text part of an image model has a prefix, and its towers are no part of it.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from twostroke.model_spec.spec import ModelSpec
@@ -17,7 +17,6 @@ _IMAGE_MODELS = {
     "model.language_model.": "lm_head.weight",
     "language_model.model.": "language_model.lm_head.weight",
 }
-_DRAFTING = "mtp."  # layers that draft several tokens, which nothing runs yet
 
 
 def names_as_stored(
@@ -38,11 +37,18 @@ def names_as_stored(
         if family.embedding not in names and bare.embedding in names:
             family, is_bare = bare, True
     layers = [family.layer.format(index) for index in range(spec.num_layers)]
+    return with_stored_experts(family, layers, names), is_bare
+
+
+def with_stored_experts(
+    family: DecoderFamily, layers: Sequence[str], names: Container[str]
+) -> DecoderFamily:
+    """The family with experts as a checkpoint stores them; ``layers``: what names begin with."""
     branches = [
         kind.as_stored(layers, names) if isinstance(kind, ExpertsKind) else kind
         for kind in family.branches
     ]
-    return replace(family, branches=tuple(branches)), is_bare
+    return replace(family, branches=tuple(branches))
 
 
 class Beside:
@@ -59,9 +65,9 @@ class Beside:
             if layer.attention is not None and layer.attention.shares is not None
             for name in ("k_proj", "v_proj", "k_norm")
         }
-        self._head = family.head
+        self._head, self._ignored = family.head, family.ignored
 
     def __call__(self, name: str) -> bool:
-        if name.startswith(_DRAFTING) or name in self._unused:
+        if name.startswith(self._ignored) or name in self._unused:
             return True
         return not name.startswith(self._root) and name != self._head

@@ -99,7 +99,8 @@ def match_checkpoint(
     Raises:
         ModelLoadError: Tensors are missing, unexpected, of the wrong shape or type.
     """
-    family, is_bare = names_as_stored(decoder_family(spec.model_type), spec, files)
+    family = decoder_family(spec.model_type)
+    family, is_bare = names_as_stored(family, spec, files)
     if is_bare or ranks:
         # Without a head, as embedding models are stored, the embedding stands in for it.
         spec = replace(spec, tied=spec.tied or family.head not in files)
@@ -107,7 +108,8 @@ def match_checkpoint(
     needless = {family.head, SCORE_HEAD} if ranks else {family.head}
     beside = Beside(family, spec)
     files.check(
-        expected, lambda name: name in needless or name.endswith("inv_freq") or beside(name)
+        expected,
+        lambda name: name in needless or name.endswith("inv_freq") or beside(name),
     )
     return family, spec, expected
 
