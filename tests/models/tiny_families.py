@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.checkpoints import LLAMA3_ROPE, tiny_config
 
-YARN_ROPE = {
+YARN_ROPE: dict[str, Any] = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
     "factor": 4.0,

@@ -44,6 +44,9 @@ _OWN = {
 }
 
 
+_FORMATS = {"gpt_oss": ("safetensors mxfp4",)}  # of experts
+
+
 @dataclass(frozen=True, slots=True)
 class FamilyRow:
     """One ``model_type`` that runs.
@@ -69,7 +72,8 @@ def list_families() -> list[FamilyRow]:
         family = FAMILIES[SAME.get(model_type, model_type)]
         path: HowItRuns = "compiled" if model_type in COMPILED else "layer by layer"
         layers, features = tuple(_layers(family)), tuple(_features(model_type, family))
-        rows.append(FamilyRow(model_type, layers, features, FORMATS, path))
+        formats = (*FORMATS, *_FORMATS.get(model_type, ()))
+        rows.append(FamilyRow(model_type, layers, features, formats, path))
     encoding = ("attention both ways", "MLP")
     for model_type in sorted(ENCODER_TYPES):
         rows.append(FamilyRow(model_type, encoding, ("vectors only",), FORMATS, "layer by layer"))

@@ -15,10 +15,12 @@ class Parameter:
 
     Attributes:
         parts: (name, shape) of each, stacked along the first dimension.
+        is_bytes: They are bytes, which stay what they are in a model of whichever precision.
     """
 
     name: str
     parts: tuple[tuple[str, tuple[int, ...]], ...]
+    is_bytes: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -28,7 +30,7 @@ class Parameter:
     def under(self, name: str, checkpoint: str) -> Parameter:
         """The same with ``name`` before its own, and ``checkpoint`` before those of its parts."""
         parts = tuple((checkpoint + part, shape) for part, shape in self.parts)
-        return Parameter(name + self.name, parts)
+        return Parameter(name + self.name, parts, self.is_bytes)
 
 
 class ParameterSource(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 
 from twostroke.core.errors import ModelLoadError
 from twostroke.layers.activation import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
+from twostroke.layers.mxfp4 import BLOCK
 from twostroke.layers.rotary import ROPE_KINDS
 from twostroke.model_spec.config.families import FAMILIES, Family
 from twostroke.model_spec.config_fields import CHECK, short
@@ -56,7 +57,9 @@ def check_runnable(spec: ModelSpec) -> None:
     Raises:
         ModelLoadError: It names what is not supported.
     """
-    if spec.quantization:
+    if spec.quantization == "mxfp4" and spec.model_type == "gpt_oss":
+        _check_blocks(spec)
+    elif spec.quantization:
         raise ModelLoadError(
             f"config.json: quantization_config: the checkpoint is quantized ({spec.quantization}),"
             " which is not supported",
@@ -69,13 +72,25 @@ def check_runnable(spec: ModelSpec) -> None:
         raise _refusal("final_logit_softcapping is not supported in this architecture")
     for layer in spec.layers:
         if layer.experts is not None and not family.experts:
-            raise _refusal("experts are not supported in this architecture")
+            names = "num_experts, num_local_experts or n_routed_experts"
+            raise _refusal(f"{names}: experts are not supported in this architecture")
         if (mlp := layer.mlp or layer.experts) is not None:
             _check_mlp(mlp)
         if layer.recurrent is not None:
             _check_recurrent(layer.recurrent)
         if layer.attention is not None:
             _check_attention(layer.attention, family)
+
+
+def _check_blocks(spec: ModelSpec) -> None:
+    """Rows of experts' matrices consist of whole blocks."""
+    sizes = {layer.experts.size for layer in spec.layers if layer.experts}
+    for name, size in [
+        ("hidden_size", spec.hidden_size),
+        *(("intermediate_size", n) for n in sizes),
+    ]:
+        if size % BLOCK:
+            raise _refusal(f"{name} must be a multiple of {BLOCK} for mxfp4, got {size}")
 
 
 def _check_mlp(mlp: MlpSpec | ExpertsSpec) -> None:

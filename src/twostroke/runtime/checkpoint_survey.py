@@ -67,7 +67,9 @@ def survey_folder(folder: Path) -> CheckpointSurvey:
         family, spec, expected = match_checkpoint(files, spec, ranks=has_score_head(raw))
         dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), "auto")
         stored = files.dtypes
-    count = _count(expected)
+    in_bytes = _count([each for each in expected if each.is_bytes])
+    count = spec.num_parameters if in_bytes else _count(expected)
+    elements = _count(expected) - in_bytes
     device, name = resolve_device("auto"), str(dtype).removeprefix("torch.")
     has_kernels = device.type == "cpu" and load_library() is not None
     return CheckpointSurvey(
@@ -77,7 +79,7 @@ def survey_folder(folder: Path) -> CheckpointSurvey:
         dtype=name,
         stored=stored,
         parameters=count,
-        weight_bytes=count * dtype.itemsize,
+        weight_bytes=elements * dtype.itemsize + in_bytes,
         kv_bytes_per_token=int(spec.kv_bytes_per_token(name)),
         state_bytes=_state_bytes(spec, family, expected, dtype) if spec.state_bytes() else 0,
         context_length=spec.context_length,

@@ -22,7 +22,7 @@ from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoa
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP, load_library
 from twostroke.model_spec.model_files import weight_files
-from twostroke.model_spec.number_formats import NumberFormat
+from twostroke.model_spec.number_formats import NumberFormat, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
 from twostroke.models.family import DecoderFamily
@@ -39,6 +39,7 @@ _ROUNDED = {
     "int8": NumberFormat("int8", 8, "int8"),
     "int4": NumberFormat("int4", 4, "int8", scale_bits=32, group=GROUP),
 }
+MXFP4 = weight_format("mxfp4")  # of experts alone, kept as it is stored
 PROGRESS_AFTER_SECONDS = 1.0
 Advance = Callable[[int], None]  # called with each number of bytes that were loaded
 SCORE_HEAD = "score.weight"  # of a decoder that ranks pairs of texts, see ``ScoreHead``
@@ -124,11 +125,23 @@ def loaded_bytes(spec: ModelSpec, itemsize: int, quantization: str | None = None
     With tied embeddings the rounded head is a copy.
     """
     if quantization is None:
-        return spec.num_parameters * itemsize
+        in_few_bits = _expert_weights(spec) if spec.quantization == MXFP4.name else 0
+        whole = spec.num_parameters - in_few_bits
+        return whole * itemsize + int(in_few_bits * MXFP4.bits) // 8
     table = spec.vocab_size * spec.hidden_size
     rounded = spec.num_parameters - table - spec.layer_table + (table if spec.tied else 0)
     table += spec.layer_table
     return table * itemsize + int(rounded * _ROUNDED[quantization].bits) // 8
+
+
+def _expert_weights(spec: ModelSpec) -> int:
+    """Elements of the matrices of all experts."""
+    return sum(
+        layer.count * layer.experts.count * linear.inputs * linear.outputs
+        for layer in spec.layers
+        if layer.experts
+        for linear in layer.experts.linears
+    )
 
 
 class TensorFiles:
@@ -154,6 +167,7 @@ class TensorFiles:
         What is needless is ignored, such as a head where the embedding serves.
         """
         parts = {name: shape for parameter in expected for name, shape in parameter.parts}
+        in_bytes = {name for one in expected if one.is_bytes for name, _ in one.parts}
         missing = [name for name in parts if name not in self._files]
         if missing:
             hint = "it is incomplete, or config.json belongs to another model"
@@ -175,7 +189,7 @@ class TensorFiles:
                     f"{name} in {path.name} has shape {tuple(view.get_shape())}, expected {shape}",
                     hint="config.json and the weights do not belong together",
                 )
-            if view.get_dtype() not in _STORED_DTYPES:
+            if view.get_dtype() not in (["U8"] if name in in_bytes else _STORED_DTYPES):
                 raise ModelLoadError(
                     f"{name} in {path.name} is stored as {view.get_dtype()}, which is not"
                     " supported",
@@ -226,7 +240,8 @@ class StoredParameters:
 
     def pop(self, name: str) -> Tensor:
         parameter = self._expected.pop(name)
-        target = torch.empty(parameter.shape, dtype=self._dtype, device=self._device)
+        dtype = torch.uint8 if parameter.is_bytes else self._dtype
+        target = torch.empty(parameter.shape, dtype=dtype, device=self._device)
         row = 0
         for part, shape in parameter.parts:
             _copy(target[row : row + shape[0]], self._files.get(part))

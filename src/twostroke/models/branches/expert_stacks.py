@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from twostroke.layers.linear import Linear
+from twostroke.layers.mxfp4 import BLOCK, Mxfp4Linear, decode_mxfp4
 from twostroke.model_spec.layer_specs import ExpertsSpec
 from twostroke.models.branches.base import BranchParts
 from twostroke.models.parameters import Parameter
@@ -21,12 +23,20 @@ class ExpertStack:
         gate_up, down: Their names, relative to ``ExpertsKind.expert``; biases are ``{name}_bias``.
         inputs_first: An expert's matrix is ``[inputs, outputs]``, not the other way round.
         take_turns: Gate and up take turns; otherwise gates come first.
+        mxfp4: In place of each matrix are ``{name}_blocks`` and ``{name}_scales``, see
+            ``layers.mxfp4``, outputs first.
     """
 
     gate_up: str = "gate_up_proj"
     down: str = "down_proj"
     inputs_first: bool = False
     take_turns: bool = False
+    mxfp4: bool = False
+
+    def as_stored(self, prefixes: Sequence[str], names: Container[str]) -> ExpertStack:
+        """The same in the format of a checkpoint; ``prefixes`` are those of each layer's names."""
+        mxfp4 = any(f"{prefix}{self.gate_up}_blocks" in names for prefix in prefixes)
+        return replace(self, mxfp4=mxfp4)
 
     def parameters(self, spec: ExpertsSpec, hidden: int, prefix: str) -> list[Parameter]:
         inner, size = 2 * spec.size, spec.size
@@ -35,7 +45,13 @@ class ExpertStack:
         for name, (outputs, inputs) in shapes.items():
             own = prefix + (self.gate_up if name == "gate_up" else self.down)
             matrix = (inputs, outputs) if self.inputs_first else (outputs, inputs)
-            parameters.append(Parameter(f"stack.{name}", ((own, (spec.count, *matrix)),)))
+            if self.mxfp4:
+                groups = (spec.count, outputs, inputs // BLOCK)
+                for part, shape in (("blocks", (*groups, BLOCK // 2)), ("scales", groups)):
+                    stored = ((f"{own}_{part}", shape),)
+                    parameters.append(Parameter(f"stack.{name}_{part}", stored, is_bytes=True))
+            else:
+                parameters.append(Parameter(f"stack.{name}", ((own, (spec.count, *matrix)),)))
             if spec.bias:
                 bias = (f"{own}_bias", (spec.count, outputs))
                 parameters.append(Parameter(f"stack.{name}_bias", (bias,)))
@@ -43,22 +59,41 @@ class ExpertStack:
 
     def experts(self, spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:
         """Gates with ups, and downs, of each expert."""
-        gate_up, down = parts.tensor("stack.gate_up"), parts.tensor("stack.down")
-        biases: list[tuple[Tensor | None, Tensor | None]] = [(None, None)] * spec.count
+        both = [self._products(spec, parts, name) for name in ("gate_up", "down")]
+        return list(zip(*both, strict=True))
+
+    def _products(self, spec: ExpertsSpec, parts: BranchParts, name: str) -> list[Linear]:
+        """One of each expert."""
+        in_turns = self.take_turns and name == "gate_up"
+        biases: list[Tensor | None] = [None] * spec.count
         if spec.bias:
-            both = parts.tensor("stack.gate_up_bias"), parts.tensor("stack.down_bias")
-            biases = [(self._ordered(first), second) for first, second in zip(*both, strict=True)]
-        return [
-            (
-                parts.linear_of(self._ordered(self._outputs_first(gate_up[index])), first),
-                parts.linear_of(self._outputs_first(down[index]), second),
-            )
-            for index, (first, second) in enumerate(biases)
-        ]
+            stored = parts.tensor(f"stack.{name}_bias")
+            biases = [_untwined(bias) if in_turns else bias for bias in stored]
+        if self.mxfp4:
+            return self._decoded_late(parts, name, biases, in_turns=in_turns)
+        linears = list[Linear]()
+        for weight, bias in zip(parts.tensor(f"stack.{name}"), biases, strict=True):
+            rows = weight.T.contiguous() if self.inputs_first else weight
+            linears.append(parts.linear_of(_untwined(rows) if in_turns else rows, bias))
+        return linears
 
-    def _outputs_first(self, matrix: Tensor) -> Tensor:
-        return matrix.T.contiguous() if self.inputs_first else matrix
+    def _decoded_late(
+        self, parts: BranchParts, name: str, biases: Sequence[Tensor | None], *, in_turns: bool
+    ) -> list[Linear]:
+        """As stored; decoded now only where ``--quantization`` rounds them anyway."""
+        blocks, scales = parts.tensor(f"stack.{name}_blocks"), parts.tensor(f"stack.{name}_scales")
+        linears = list[Linear]()
+        for own_blocks, own_scales, bias in zip(blocks, scales, biases, strict=True):
+            both = (own_blocks, own_scales)
+            rows, factors = map(_untwined, both) if in_turns else both
+            if parts.quantization is not None:
+                weight = decode_mxfp4(rows, factors, torch.bfloat16)  # which rounding asks for
+                linears.append(parts.linear_of(weight, bias))
+            else:
+                linears.append(Mxfp4Linear(rows, factors, bias))
+        return linears
 
-    def _ordered(self, rows: Tensor) -> Tensor:
-        """Gates before ups along the first dimension."""
-        return torch.cat((rows[::2], rows[1::2])) if self.take_turns else rows
+
+def _untwined(rows: Tensor) -> Tensor:
+    """Gates before ups, where they take turns along the first dimension."""
+    return torch.cat((rows[::2], rows[1::2]))

@@ -90,13 +90,16 @@ class ExpertsKind:
         return parameters
 
     def as_stored(self, layers: Sequence[str], names: Container[str]) -> ExpertsKind:
-        """The same with experts that have their tensors in common, if a checkpoint has them so.
+        """The same with experts as a checkpoint has them: in common tensors, or in MXFP4.
 
         Args:
             layers: What the names of each layer's tensors begin with.
         """
         stack, common = ExpertStack(), self.expert.removesuffix("{}.")
-        if self.stack is None and any(f"{at}{common}{stack.gate_up}" in names for at in layers):
+        if self.stack is not None:
+            prefixes = [layer + self.expert for layer in layers]
+            return replace(self, stack=self.stack.as_stored(prefixes, names))
+        if any(f"{layer}{common}{stack.gate_up}" in names for layer in layers):
             return replace(self, stack=stack, expert=common)
         return self
 
