@@ -1,4 +1,4 @@
-"""Gated activations (Shazeer 2020), and the largest of each row."""
+"""Activations, most of them gated (Shazeer 2020), and the largest of each row."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.kernels.library import Library
-
-# From ``[rows, 2 * size]``, gates first, and the compiled kernels, if they are to be used.
-GatedActivation = Callable[[Tensor, Library | None], Tensor]
 
 
 def silu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
@@ -45,6 +42,11 @@ def clamped_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     return (up + 1) * (gate * torch.sigmoid(1.702 * gate))
 
 
+def squared_relu(x: Tensor, library: Library | None) -> Tensor:
+    """``max(x, 0)^2`` (So et al. 2021)."""
+    return F.relu(x).square()
+
+
 def _compiled(gate_up: Tensor, library: Library, activation: int) -> Tensor:
     gate_up = gate_up.contiguous()
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
@@ -53,16 +55,24 @@ def _compiled(gate_up: Tensor, library: Library, activation: int) -> Tensor:
     return out
 
 
+# From what comes before it, and the compiled kernels, if they are to be used.
+Activation = Callable[[Tensor, Library | None], Tensor]
 # What the kernels compute: ``Activation`` in ``cpp/kernels.hpp``.
-KERNEL_ACTIVATIONS: dict[GatedActivation, int] = {silu_mul: 0, gelu_mul: 1, gelu_tanh_mul: 2}
+KERNEL_ACTIVATIONS: dict[Activation, int] = {silu_mul: 0, gelu_mul: 1, gelu_tanh_mul: 2}
 # By their names in ``config.json``; each maps ``[rows, 2 * size]`` to ``[rows, size]``.
-GATED_ACTIVATIONS: dict[str, GatedActivation] = {
+GATED_ACTIVATIONS: dict[str, Activation] = {
     "silu": silu_mul,
     "swish": silu_mul,
     "gelu": gelu_mul,
     "gelu_pytorch_tanh": gelu_tanh_mul,
     "clamped_swiglu": clamped_mul,
 }
+# Those without a gate, of ``[rows, size]``.
+PLAIN_ACTIVATIONS: dict[str, Activation] = {"relu2": squared_relu}
+
+
+def activation_of(name: str, *, gated: bool) -> Activation:
+    return (GATED_ACTIVATIONS if gated else PLAIN_ACTIVATIONS)[name]
 
 
 def compiled_peaks(library: Library) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

@@ -54,4 +54,4 @@ def _backend(
 def _form(attention: AttentionSpec) -> ScoreForm:
     scale = attention.key_dim**-0.5 if attention.scale is None else attention.scale
     latent_values = None if attention.latent is None else attention.latent.value
-    return ScoreForm(scale, attention.soft_cap, latent_values, attention.sinks)
+    return ScoreForm(scale, attention.soft_cap, latent_values, attention.sinks, attention.chunked)
