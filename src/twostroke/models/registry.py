@@ -62,6 +62,8 @@ COMPILED = frozenset(
         "smollm3",
     }
 )
+# Models that read images, too: their text parts run.
+IMAGE_MODELS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")
 
 
 def decoder_family(model_type: str) -> DecoderFamily:
