@@ -10,9 +10,6 @@ from torch.nn import functional as F
 
 from twostroke.kernels.library import Library
 
-# From what comes before it, and the compiled kernels, if they are to be used.
-Activation = Callable[[Tensor, Library | None], Tensor]
-
 
 def silu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     """``silu(gate) * up`` of ``[rows, 2 * size]``, gates first; returns ``[rows, size]``."""
@@ -58,6 +55,8 @@ def _compiled(gate_up: Tensor, library: Library, activation: int) -> Tensor:
     return out
 
 
+# From what comes before it, and the compiled kernels, if they are to be used.
+Activation = Callable[[Tensor, Library | None], Tensor]
 # What the kernels compute: ``Activation`` in ``cpp/kernels.hpp``.
 KERNEL_ACTIVATIONS: dict[Activation, int] = {silu_mul: 0, gelu_mul: 1, gelu_tanh_mul: 2}
 # By their names in ``config.json``; each maps ``[rows, 2 * size]`` to ``[rows, size]``.

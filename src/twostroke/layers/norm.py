@@ -115,6 +115,7 @@ class MultipliedNorm:
     __slots__ = ("_factor", "_norm", "eps", "kernel_call", "weight")
 
     def __init__(self, norm: Norm, factor: float) -> None:
+        self.kernel_call: NormCall | None = None
         self.weight, self.eps = norm.weight, norm.eps
         self._norm, self._factor = norm, factor
         self.kernel_call: NormCall | None = None

@@ -35,8 +35,6 @@ _ROTATED = {
     "stated": "some layers unrotated",
     "window": "some layers unrotated",
 }
-# Those of ``layers.activation`` that the kernels compute.
-_COMPILED_ACTIVATIONS = ("silu", "swish", "gelu", "gelu_pytorch_tanh")
 # What a family's row does not say.
 _OWN = {
     "gpt_oss": ("sinks",),
@@ -87,25 +85,29 @@ def path_of(spec: ModelSpec, dtype: str, *, kernels: bool) -> HowItRuns:
         dtype: Precision of weights and activations.
         kernels: Whether it runs on a CPU, and the compiled kernels are there.
     """
-    is_compiled = kernels and dtype == "bfloat16" and all(map(_runs_compiled, spec.layers))
-    return "compiled" if is_compiled else "layer by layer"
+    is_whole = kernels and dtype == "bfloat16" and spec.model_type in COMPILED
+    whole = is_whole and all(map(_is_compiled, spec.layers))
+    # Layers of other shapes share memory with each other, which the kernels do not read.
+    attentions = [own for layer in spec.layers if (own := layer.attention)]
+    shapes = {(own.kv_heads, own.key_dim, own.value_dim) for own in attentions}
+    return "compiled" if whole and len(shapes) == 1 else "layer by layer"
 
 
-def _runs_compiled(layer: LayerSpec) -> bool:
-    """Whether a layer may be one of a compiled call: attention and an MLP of kinds that it has."""
+def _is_compiled(layer: LayerSpec) -> bool:
+    """Whether one compiled call takes such a layer."""
     attention, mlp = layer.attention, layer.mlp
     if attention is None or mlp is None or layer.recurrent is not None or layer.experts is not None:
         return False
-    is_plain = mlp.gated and mlp.activation in _COMPILED_ACTIVATIONS and layer.multipliers is None
-    return is_plain and _is_compiled_attention(attention)
+    return mlp.gated and _is_compiled_attention(attention)
 
 
 def _is_compiled_attention(attention: AttentionSpec) -> bool:
-    own = attention.shares is None and attention.latent is None and not attention.gated
-    others = attention.value_norm or attention.unit_norm or attention.temperature
+    own = attention
+    marks = own.gated, own.latent, own.chunked, own.unit_norm, own.value_norm, own.keys_as_values
+    others = any((*marks, own.temperature))
     sizes = attention.key_dim, attention.value_dim
     fits = all(size % 16 == 0 and size <= MAX_HEAD_DIM for size in sizes)
-    return own and fits and not (others or attention.chunked)
+    return fits and not others and attention.shares is None
 
 
 def _layers(family: Family) -> Iterator[str]:

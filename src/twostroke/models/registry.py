@@ -46,8 +46,21 @@ MODEL_TYPES = {
 }
 # Those whose layers the compiled kernels run in one call.
 COMPILED = frozenset(
-    "cohere2 gemma2 gemma3_text glm4 granite llama mistral olmo2 olmo3 phi3 qwen2 qwen3"
-    " smollm3".split()
+    {
+        "cohere2",
+        "gemma2",
+        "gemma3_text",
+        "glm4",
+        "granite",
+        "llama",
+        "mistral",
+        "olmo2",
+        "olmo3",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "smollm3",
+    }
 )
 # Models that read images, too: their text parts run.
 IMAGE_MODELS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")

@@ -44,8 +44,7 @@ def _backend(
     layouts = kv.layouts[kv.layouts[layers[0]].owner].tensors
     form = _form(attention)
     arguments = (keys, values, attention.heads, windows)
-    takes = CompiledBackend.supports(keys[0], layouts[0], layouts[-1], form)
-    if takes and not form.chunked:
+    if CompiledBackend.supports(keys[0], layouts[0], layouts[-1], form):
         library = load_library()
         if library is not None:
             return CompiledBackend(*arguments, library, layouts[0], layouts[-1], form)

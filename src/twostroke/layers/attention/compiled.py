@@ -80,7 +80,7 @@ class CompiledBackend:
         fits = all(size % multiple == 0 and size <= largest for size in sizes)
         known = layout.name in CACHE_FORMATS or layout.dtype is layout.read_dtype
         computes = layout.read_dtype in (torch.float32, torch.bfloat16)
-        is_alike = layout.name == values.name
+        is_alike = layout.name == values.name and not (form and form.chunked)
         on_cpu = keys.is_contiguous() and keys.device.type == "cpu"
         return fits and known and computes and is_alike and on_cpu
 

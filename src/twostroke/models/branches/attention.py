@@ -10,11 +10,10 @@ from torch import Tensor
 from twostroke.kernels.library import AttentionBranchCall
 from twostroke.layers.compiled_pass import CompiledBranch, norm_call
 from twostroke.layers.linear import Linear
-from twostroke.layers.norm import UnitNorm
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
-from twostroke.models.branches.heads import head_norm, positioned, row_order, value_heads
+from twostroke.models.branches.heads import HeadNorm, head_norm, positioned, row_order, value_heads
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
 
@@ -107,12 +106,11 @@ class AttentionBranch:
 
     def compiled(self) -> CompiledBranch | None:
         spec, qkv, output = self._spec, self._qkv.kernel_call, self._add.compiled()
-        if spec.gated or spec.shares is not None or spec.value_norm or spec.temperature:
+        heads = self._qk_norm.norm if isinstance(self._qk_norm, HeadNorm) else None
+        norm, heads_norm = norm_call(self._norm), norm_call(heads)
+        others = spec.gated or spec.value_norm or spec.unit_norm or spec.keys_as_values
+        if others or spec.temperature is not None or spec.shares is not None:
             return None
-        heads = self._qk_norm
-        if isinstance(heads, UnitNorm):
-            return None
-        norm, heads_norm = norm_call(self._norm), norm_call(None if heads is None else heads.norm)
         if qkv is None or output is None or norm is None or heads_norm is None:
             return None
         sinks = None if self._sinks is None else self._sinks.data_ptr()
