@@ -23,6 +23,7 @@ LIBRARY_PATH = Path(__file__).parent / "cpp" / "kernels.so"
 LANES = 16  # Outputs in a block of packed weights.
 GROUP = 32  # Inputs that share a scale in 4-bit weights.
 FORMATS = {"bfloat16": 0, "int8": 1, "int4": 2}  # ``WeightFormat``
+ACTIVATIONS = {"silu": 0, "swish": 0, "clamped_swiglu": 1}  # ``Activation``, by their names
 MAX_HEAD_DIM = 256
 COMPONENTS = ("norm", "gemm", "place", "attention", "activation")  # ``Component``, in order
 
@@ -134,6 +135,47 @@ class DraftCall(ctypes.Structure):
     ]
 
 
+class MlpCall(ctypes.Structure):
+    """A gated MLP's weights, see ``MlpCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [("gate_up", LinearCall), ("down", LinearCall)]
+
+
+class RoutingCall(ctypes.Structure):
+    """How experts are chosen, see ``RoutingCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("correction", c_void_p),
+        ("experts", c_int64),
+        ("per_token", c_int64),
+        ("groups", c_int64),
+        ("chosen_groups", c_int64),
+        ("scale", c_float),
+        ("sigmoid", c_int32),
+        ("best_two", c_int32),
+        ("normalized", c_int32),
+    ]
+
+
+class ExpertsCall(ctypes.Structure):
+    """Arguments of a layer's experts, see ``ExpertsCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("x", c_void_p),
+        ("onto", c_void_p),
+        ("out", c_void_p),
+        ("tokens", c_int64),
+        ("hidden", c_int64),
+        ("experts", POINTER(MlpCall)),
+        ("shared", POINTER(MlpCall)),
+        ("shared_gate", POINTER(LinearCall)),
+        ("router", LinearCall),
+        ("routing", RoutingCall),
+        ("scale", c_float),
+        ("activation", c_int32),
+    ]
+
+
 class Library:
     """The compiled kernels. Calls release the GIL.
 
@@ -154,7 +196,8 @@ class Library:
             return function
 
         layout = declare("layout", restype=c_int64)
-        calls = (LinearCall, AttentionCall, LayerCall, PassCall, DraftCall)
+        calls: list[type[ctypes.Structure]] = [LinearCall, AttentionCall, LayerCall, PassCall]
+        calls += [DraftCall, MlpCall, RoutingCall, ExpertsCall]
         if layout() != sum(map(ctypes.sizeof, calls)):
             raise OSError(f"{path} was built from other sources")
         find = declare("kernel", c_char_p, restype=c_void_p)
@@ -170,6 +213,7 @@ class Library:
         self.attention = kernel("attention", POINTER(AttentionCall))
         self.layers = kernel("decoder_layers", POINTER(PassCall))
         self.draft = kernel("draft", POINTER(DraftCall))
+        self.experts = kernel("experts", POINTER(ExpertsCall))
         # x, weight, out, rows, size, eps
         self.rms_norm = kernel("rms_norm", address, address, address, count, count, c_float)
         # qk, stride, tokens, heads, head_dim, positions, cos, sin

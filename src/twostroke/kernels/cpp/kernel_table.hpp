@@ -9,6 +9,7 @@
 #include "decoder_layers.hpp"
 #include "drafting.hpp"
 #include "elementwise.hpp"
+#include "experts/experts.hpp"
 #include "kernels.hpp"
 #include "linear/linear.hpp"
 

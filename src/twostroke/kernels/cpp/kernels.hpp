@@ -102,6 +102,37 @@ struct DraftCall {
     int32_t is_packed;
 };
 
+enum Activation : int32_t { kSilu = 0, kClamped = 1 };
+
+// A gated MLP: down(activation(gate_up(x))); weights only.
+struct MlpCall {
+    LinearCall gate_up, down;
+};
+
+// How experts are chosen and weighed: RoutingSpec in model_spec/routing.py.
+struct RoutingCall {
+    const float* correction;  // [experts], added to what experts are chosen by, or null
+    int64_t experts, per_token, groups, chosen_groups;
+    float scale;
+    int32_t sigmoid;  // 1: scores are sigmoids; 0: their softmax
+    int32_t best_two, normalized;
+};
+
+// out = onto + scale * (the weighed sum of each token's experts, and the shared ones, of x).
+struct ExpertsCall {
+    const bf16* x;     // [tokens, hidden]
+    const bf16* onto;  // [tokens, hidden]
+    bf16* out;         // [tokens, hidden]; may be `onto`
+    int64_t tokens, hidden;
+    const MlpCall* experts;         // [routing.experts], all of one shape
+    const MlpCall* shared;          // of every token, or null
+    const LinearCall* shared_gate;  // one output: its sigmoid weighs the shared experts; or null
+    LinearCall router;              // weights only
+    RoutingCall routing;
+    float scale;
+    int32_t activation;  // an Activation
+};
+
 // All kernels: the name of a function that each build defines, then what it takes. Python finds a
 // kernel by its name (kernels/library.py); a new one needs no other line in C++.
 #define TWOSTROKE_KERNELS(kernel)                                                                \
@@ -119,7 +150,8 @@ struct DraftCall {
     /* x: [rows, size]; highest: [rows], NaN if a row has one; index: [rows], its first place */ \
     kernel(peaks, const float* x, float* highest, int64_t* index, int64_t rows, int64_t size)    \
     kernel(decoder_layers, const PassCall& call)                                                 \
-    kernel(draft, const DraftCall& call)
+    kernel(draft, const DraftCall& call)                                                         \
+    kernel(experts, const ExpertsCall& call)
 
 // One build's kernels.
 struct Kernels {

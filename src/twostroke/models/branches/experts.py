@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from twostroke.layers.activation import GATED_ACTIVATIONS
+from twostroke.layers.compiled_experts import CompiledExperts, ExpertWeights, GatedMlp
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
@@ -97,21 +98,30 @@ class ExpertsBranch:
     mixes_tokens = False
     state: tuple[StateShape, ...] = ()
 
-    def __init__(
-        self, spec: ExpertsSpec, experts: Sequence[tuple[Linear, Linear]], parts: BranchParts
-    ) -> None:
+    def __init__(self, spec: ExpertsSpec, experts: Sequence[GatedMlp], parts: BranchParts) -> None:
         self._spec = spec
         self._kernels, self._profiler = parts.kernels, parts.profiler
         self._scale = parts.residual_scale
         self._activation = GATED_ACTIVATIONS[spec.activation]
         self._norm = parts.norm("experts_norm")
-        self._router = parts.linear("router", is_exact=True)
-        self._correction = parts.tensor("correction").float() if spec.routing.corrected else None
-        self._experts = experts
-        self._shared: tuple[Linear, Linear] | None = None
+        shared, gate = None, None
+        router = parts.linear("router", is_exact=True)
+        correction = parts.tensor("correction").float() if spec.routing.corrected else None
         if spec.shared_size:
-            self._shared = parts.linear("shared_gate_up"), parts.linear("shared_down")
-        self._shared_gate = parts.linear("shared_gate", is_exact=True) if spec.shared_gate else None
+            shared = GatedMlp(parts.linear("shared_gate_up"), parts.linear("shared_down"))
+        if spec.shared_gate:
+            gate = parts.linear("shared_gate", is_exact=True)
+        self._weights = ExpertWeights(router, experts, correction, shared, gate)
+        self._compiled: CompiledExperts | None = None
+        if parts.kernels is not None and CompiledExperts.can_run(self._weights, spec.activation):
+            self._compiled = CompiledExperts(
+                self._weights,
+                spec.routing,
+                spec.per_token,
+                spec.activation,
+                self._scale,
+                parts.kernels,
+            )
 
     def __call__(
         self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
@@ -123,54 +133,57 @@ class ExpertsBranch:
             return onto
         normed = self._norm(x)
         with self._profiler.measure(GEMM):
-            logits = self._router.wide(normed)
-            chosen, weights = route(
-                logits, self._spec.routing, self._spec.per_token, self._correction
-            )
-            added = self._mix(normed, chosen, weights)
-            if self._shared is not None:
-                added = added + self._share(normed, *self._shared)
-        added = added.to(x.dtype)
+            if self._compiled is not None:
+                return self._compiled(normed, onto)
+            added = self._mix(normed).to(x.dtype)
         return onto + (added if self._scale == 1.0 else added * self._scale)
 
     @property
     def linears(self) -> tuple[Linear, ...]:
-        own = [linear for expert in self._experts for linear in expert]
-        return (self._router, *own, *(self._shared or ()))
+        return tuple(self._weights.matrices)
 
     def compiled(self) -> CompiledBranch | None:
         return None
 
-    def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    def _mix(self, x: Tensor) -> Tensor:
+        """What is added, in PyTorch's operators, which ``CompiledExperts`` is checked against."""
+        spec, weights = self._spec, self._weights
+        logits = weights.router.wide(x)
+        chosen, shares = route(logits, spec.routing, spec.per_token, weights.correction)
+        added = self._sum_chosen(x, chosen, shares)
+        return added if weights.shared is None else added + self._share(x, *weights.shared)
+
+    def _sum_chosen(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         """Float32 ``[tokens, hidden]``; each token's experts are summed in the order of choice."""
         tokens, per_token = chosen.shape
         order = chosen.flatten().argsort(stable=True)  # pairs of token and place, by expert
         counts = chosen.flatten().bincount(minlength=self._spec.count).tolist()
         outputs = x.new_empty(tokens * per_token, x.shape[1])
         start = 0
-        for (gate_up, down), count in zip(self._experts, counts, strict=True):
+        for (gate_up, down), count in zip(self._weights.experts, counts, strict=True):
             if count:
                 pairs = order[start : start + count]
                 inner = self._activation(gate_up(x[pairs // per_token]), self._kernels)
                 outputs[pairs] = down(inner)
                 start += count
-        mixed = outputs.view(tokens, per_token, -1).float() * weights[..., None]
+        mixed = outputs.view(tokens, per_token, -1).float() * shares[..., None]
         return mixed.sum(1)
 
     def _share(self, x: Tensor, gate_up: Linear, down: Linear) -> Tensor:
         out = down(self._activation(gate_up(x), self._kernels))
-        return out if self._shared_gate is None else torch.sigmoid(self._shared_gate(x)) * out
+        gate = self._weights.shared_gate
+        return out if gate is None else torch.sigmoid(gate(x)) * out
 
 
-def _each(spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:
+def _each(spec: ExpertsSpec, parts: BranchParts) -> list[GatedMlp]:
     """Gates with ups, and downs, of each expert."""
     return [
-        (parts.linear(f"experts.{index}.gate_up"), parts.linear(f"experts.{index}.down"))
+        GatedMlp(parts.linear(f"experts.{index}.gate_up"), parts.linear(f"experts.{index}.down"))
         for index in range(spec.count)
     ]
 
 
-def _unstack(spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:
+def _unstack(spec: ExpertsSpec, parts: BranchParts) -> list[GatedMlp]:
     """The same of experts that lie in one tensor."""
     gate_up, down = parts.tensor("stack.gate_up_proj"), parts.tensor("stack.down_proj")
     biases: list[tuple[Tensor | None, Tensor | None]] = [(None, None)] * spec.count
@@ -178,7 +191,7 @@ def _unstack(spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear
         both = parts.tensor("stack.gate_up_proj_bias"), parts.tensor("stack.down_proj_bias")
         biases = [(_untwine(first), second) for first, second in zip(*both, strict=True)]
     return [
-        (
+        GatedMlp(
             parts.linear_of(_untwine(gate_up[index].T), first),
             parts.linear_of(down[index].T.contiguous(), second),
         )
