@@ -25,6 +25,8 @@ GROUP = 32  # Inputs that share a scale in 4-bit weights.
 FORMATS = {"bfloat16": 0, "int8": 1, "int4": 2}  # ``WeightFormat``
 ACTIVATIONS = {"silu": 0, "swish": 0, "clamped_swiglu": 1}  # ``Activation``, by their names
 MAX_HEAD_DIM = 256
+MAX_KERNEL = 8  # Tokens that a short convolution sees.
+SEGMENT_BYTES = 32  # of ``Segment``: four 64-bit integers
 COMPONENTS = ("norm", "gemm", "place", "attention", "activation")  # ``Component``, in order
 
 
@@ -176,6 +178,62 @@ class ExpertsCall(ctypes.Structure):
     ]
 
 
+class ConvolutionCall(ctypes.Structure):
+    """A short convolution, and a layer's states, see ``ConvolutionCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("segments", c_void_p),
+        ("num_segments", c_int64),
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("taps", c_void_p),
+        ("bias", c_void_p),
+        ("before", c_void_p),
+        ("channels", c_int64),
+        ("kernel", c_int64),
+    ]
+
+
+class MatrixCall(ctypes.Structure):
+    """What layers with matrices as states share, see ``MatrixCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("convolution", ConvolutionCall),
+        ("states", c_void_p),
+        ("gate", c_void_p),
+        ("gate_stride", c_int64),
+        ("rates", c_void_p),
+        ("bias", c_void_p),
+        ("norm", c_void_p),
+        ("out", c_void_p),
+        ("heads", c_int64),
+        ("groups", c_int64),
+        ("rows", c_int64),
+        ("columns", c_int64),
+        ("eps", c_float),
+        ("bf16_states", c_int32),
+    ]
+
+
+class DeltaCall(ctypes.Structure):
+    """Arguments of the gated delta rule, see ``DeltaCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [("matrix", MatrixCall), ("gates", c_void_p)]
+
+
+class Mamba2Call(ctypes.Structure):
+    """Arguments of a layer of Mamba-2, see ``Mamba2Call`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("matrix", MatrixCall),
+        ("steps", c_void_p),
+        ("steps_stride", c_int64),
+        ("skip", c_void_p),
+        ("norm_groups", c_int64),
+        ("least_step", c_float),
+    ]
+
+
 class Library:
     """The compiled kernels. Calls release the GIL.
 
@@ -198,7 +256,8 @@ class Library:
         layout = declare("layout", restype=c_int64)
         calls: list[type[ctypes.Structure]] = [LinearCall, AttentionCall, LayerCall, PassCall]
         calls += [DraftCall, MlpCall, RoutingCall, ExpertsCall]
-        if layout() != sum(map(ctypes.sizeof, calls)):
+        calls += [ConvolutionCall, MatrixCall, DeltaCall, Mamba2Call]
+        if layout() != SEGMENT_BYTES + sum(map(ctypes.sizeof, calls)):
             raise OSError(f"{path} was built from other sources")
         find = declare("kernel", c_char_p, restype=c_void_p)
 
@@ -214,6 +273,10 @@ class Library:
         self.layers = kernel("decoder_layers", POINTER(PassCall))
         self.draft = kernel("draft", POINTER(DraftCall))
         self.experts = kernel("experts", POINTER(ExpertsCall))
+        # call, out
+        self.short_convolution = kernel("short_convolution", POINTER(ConvolutionCall), address)
+        self.gated_delta = kernel("gated_delta", POINTER(DeltaCall))
+        self.mamba2 = kernel("mamba2", POINTER(Mamba2Call))
         # x, weight, out, rows, size, eps
         self.rms_norm = kernel("rms_norm", address, address, address, count, count, c_float)
         # qk, stride, tokens, heads, head_dim, positions, cos, sin

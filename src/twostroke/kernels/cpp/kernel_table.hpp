@@ -12,6 +12,9 @@
 #include "experts/experts.hpp"
 #include "kernels.hpp"
 #include "linear/linear.hpp"
+#include "recurrent/convolution.hpp"
+#include "recurrent/delta.hpp"
+#include "recurrent/mamba2.hpp"
 
 namespace twostroke {
 namespace {
