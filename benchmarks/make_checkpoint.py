@@ -32,6 +32,15 @@ SIZES: dict[str, dict[str, Any]] = {
         "intermediate_size": 2816,
         "vocab_size": 32000,
     },
+    "270m": {  # beside qwen3.5-300m
+        "hidden_size": 1024,
+        "num_hidden_layers": 17,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "intermediate_size": 2816,
+        "vocab_size": 32000,
+    },
     "10m": {
         "hidden_size": 320,
         "num_hidden_layers": 6,
@@ -40,6 +49,22 @@ SIZES: dict[str, dict[str, Any]] = {
         "head_dim": 64,
         "intermediate_size": 864,
         "vocab_size": 8192,
+    },
+    "qwen3.5-10m": {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "model_type": "qwen3_5_text",
+        "hidden_size": 320,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+        "head_dim": 64,
+        "intermediate_size": 640,
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+        "vocab_size": 8192,
+        "tie_word_embeddings": True,
     },
     # About 300 M parameters of what people run, in proportions of the published models.
     "qwen3.5-300m": {

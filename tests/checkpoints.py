@@ -47,7 +47,7 @@ def random_tensors(
 ) -> dict[str, torch.Tensor]:
     """Every tensor that the checkpoint of ``raw`` must hold.
 
-    Norms scale by about 1, so that a missing one is noticed.
+    Norms and factors scale by about 1, so that a missing one is noticed.
     """
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
@@ -58,7 +58,8 @@ def random_tensors(
         for name, shape in parameter.parts:
             values = torch.randn(shape, generator=generator)
             around = 0 if offset and "linear_attn" not in name else 1
-            tensors[name] = (around + 0.2 * values if "norm" in name else std * values).to(dtype)
+            is_factor = "norm" in name or "scal" in name
+            tensors[name] = (around + 0.2 * values if is_factor else std * values).to(dtype)
     return tensors
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.checkpoints import tiny_config, write_checkpoint
 from tests.fakes import FakeExecutor
 from tests.runtime.mixed_models import hybrid_spec
 from twostroke.core.config import EngineConfig
@@ -45,6 +47,13 @@ def test_loading_refuses_before_the_weights_are_read(
 
 def test_a_plain_configuration_passes() -> None:
     check_states(EngineConfig.from_flat({"model": "hybrid"}))
+
+
+def test_spacing_without_states_is_refused(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path, tiny_config("llama"))
+    config = EngineConfig.from_flat({"model": "a", "device": "cpu", "state_spacing": 4})
+    with pytest.raises(ConfigError, match=r"no recurrent layers, .* --state-spacing"):
+        loading.load_torch_executor(config, checkpoint)
 
 
 def test_other_models_have_it_all() -> None:

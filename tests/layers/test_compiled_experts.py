@@ -17,6 +17,7 @@ from twostroke.layers.recurrent_state import NO_LAYER_STATES
 from twostroke.model_spec.layer_specs import ExpertsSpec, LayerSpec
 from twostroke.model_spec.routing import RoutingSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
+from twostroke.models.branches.expert_stacks import ExpertStack
 from twostroke.models.branches.experts import ExpertsBranch, ExpertsKind
 from twostroke.observability.profile import NO_PROFILE
 
@@ -59,7 +60,8 @@ def _branch(
     quantization: str | None = None,
     scale: float = 1.0,
 ) -> ExpertsBranch:
-    kind = ExpertsKind(stacked=spec.bias)
+    stack = ExpertStack(inputs_first=True, take_turns=True) if spec.bias else None
+    kind = ExpertsKind(stack=stack)
     generator = torch.Generator().manual_seed(3)
     source = {}
     for parameter in kind.parameters(_layer(spec), HIDDEN):

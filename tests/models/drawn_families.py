@@ -42,7 +42,8 @@ def _window(random: Random) -> dict[str, Any]:
 def _base(random: Random) -> dict[str, Any]:
     """The rotation's base in ``rope_parameters``, scaled or not."""
     base = random.choice([1000.0, 10000.0, 500000.0])
-    scaled = random.choice([{"rope_type": "default"}, YARN_ROPE, LLAMA3_ROPE])
+    kinds: list[dict[str, Any]] = [{"rope_type": "default"}, YARN_ROPE, LLAMA3_ROPE]
+    scaled = random.choice(kinds)
     return {"rope_parameters": {**scaled, "rope_theta": base}}
 
 

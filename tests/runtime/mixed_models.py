@@ -18,6 +18,7 @@ from twostroke.core.kv_groups import KVGroups
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.kv_cache.state_room import state_spacing
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.kv_layout import KVLayout
 from twostroke.layers.linear import Linear
@@ -235,17 +236,19 @@ def engine_of(
     layouts = cache_layouts(model.spec, kv_format, model.dtype, BLOCK)
     kv = KVTensors(layouts, num_blocks, model.device, members.layers, states)
     scheduler = scheduler or SchedulerConfig()
+    per_token = int(model.spec.kv_bytes_per_token(kv.format))
+    state_bytes = sum(s.nbytes for layer in shapes for s in layer)
     info = ExecutorInfo(
         model_id="mixed",
         vocab_size=model.spec.vocab_size,
         max_model_len=200,
         num_blocks=num_blocks,
         block_size=BLOCK,
-        kv_bytes_per_token=int(model.spec.kv_bytes_per_token(kv.format)),
+        kv_bytes_per_token=per_token,
         kv_block_bytes=int(BLOCK * members.bytes_per_slot(model.spec, kv.format)),
         kv_groups=KVGroups(members.windows, scheduler.for_device(gpu=False).max_num_batched_tokens),
         num_state_slots=num_slots if states.exist else 0,
-        state_bytes=sum(s.nbytes for layer in shapes for s in layer),
+        state_spacing=state_spacing(state_bytes, BLOCK * per_token),
     )
     executor = TorchExecutor(model, kv, info, [])
     cache = CacheConfig(enable_prefix_caching=caching)

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from twostroke.core.config import CacheConfig
-from twostroke.core.errors import InsufficientMemoryError
+from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.kv_groups import ONE_GROUP
+from twostroke.kv_cache.state_room import StateSize, state_size
 from twostroke.runtime import kv_size
-from twostroke.runtime.kv_size import StateSize, plan_cache_size
+from twostroke.runtime.kv_size import plan_cache_size
 
 CPU = torch.device("cpu")
 
@@ -43,6 +44,21 @@ def test_number_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         InsufficientMemoryError, match=r"asks for 195\.3 KiB, but cpu has 97\.7 KiB free"
     ):
         num_blocks(CacheConfig(block_size=8, kv_cache_memory=200_000))
+
+
+def test_spacing_follows_from_bytes_or_is_given() -> None:
+    size = CacheConfig(block_size=8)
+    assert state_size(size, 1500, 100) == StateSize(1500, 2)  # 1500 bytes beside blocks of 800
+    assert state_size(CacheConfig(block_size=8, state_spacing=7), 1500, 100).spacing == 7
+    unused = CacheConfig(block_size=8, enable_prefix_caching=False)
+    assert state_size(unused, 1500, 100).spacing is None
+    with pytest.raises(ConfigError, match="--state-spacing must be at least 1, got 0"):
+        CacheConfig(state_spacing=0)
+
+
+def test_without_a_prefix_cache_only_running_requests_have_slots() -> None:
+    limited = CacheConfig(block_size=8, kv_cache_memory=20_000)
+    assert cache_size(limited, 2, StateSize(1500, None)) == (21, 2)
 
 
 def test_states_of_requests_and_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,10 @@ class CacheConfig:
     """On a CPU: share of the available memory that the KV cache may take."""
     enable_prefix_caching: bool = True
     """Keep the blocks of finished requests and reuse them for equal prefixes."""
+    state_spacing: Annotated[int | None, at_least(1, "at least 1")] = None
+    """Blocks between two states that are kept, of a model with recurrent layers; by default so many
+    that a state takes no more bytes than they do.
+    """
 
     @property
     def kv_format(self) -> KVCacheDtype:

@@ -7,6 +7,7 @@ import msgspec
 from twostroke.core.distribution import Distribution
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.prefix_hit import PrefixHit
 from twostroke.core.request import FinishReason, Request
 
 
@@ -30,6 +31,7 @@ class RequestOutput(msgspec.Struct):
         num_accepted_drafts: How many of them are its first new tokens.
         num_used_prompt_tokens: Prompt tokens computed or found in the cache by then: fewer than
             there are if the request ended before its prompt was through.
+        prefix_hit: How far the prefix cache had its prompt, of models with recurrent layers.
     """
 
     request_id: str
@@ -48,6 +50,7 @@ class RequestOutput(msgspec.Struct):
     num_accepted_drafts: int = 0
     vector: bytes | None = None
     distribution: Distribution | None = None
+    prefix_hit: PrefixHit | None = None
 
     @property
     def finished(self) -> bool:
@@ -70,4 +73,5 @@ def make_output(
         finish_reason=finish_reason,
         error=error,
         num_used_prompt_tokens=request.num_used_prompt_tokens,
+        prefix_hit=request.prefix_hit,
     )

@@ -7,6 +7,7 @@ from enum import Enum
 
 from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.prefix_hit import PrefixHit
 from twostroke.core.sampling_params import SamplingParams
 
 # Content of a full block and of all blocks before it: a hash of the tokens. Simulated requests
@@ -48,15 +49,13 @@ class Request:
         leader: The sample whose prompt blocks this one shares, if it is one of several.
         sequence_number: Order of arrival; breaks ties.
         request_id: Of ``spec``, as are the five after it: unique among the requests in the engine.
-        token_ids: Prompt, then output; grows by what is sampled.
-        num_prompt_tokens: How many of them are the prompt.
-        block_hashes: Prefix-cache keys of its full blocks, as far as the KV manager has computed
-            them.
+        token_ids: Prompt (``num_prompt_tokens``), then output; grows by what is sampled.
+        block_hashes: Prefix-cache keys of its full blocks, as far as they have been computed.
         draft_token_ids: Guesses of its next tokens, to be verified by its next step.
         num_sent_tokens: How many of ``token_ids`` the executor has been told.
-        num_scored_tokens: Prompt tokens whose log-probabilities have been delivered (a preempted
-            request's are computed again).
+        num_scored_tokens: Prompt tokens whose log-probabilities have been delivered.
         num_cached_tokens: Prompt tokens that did not have to be computed, at first admission.
+        prefix_hit: The same, explained, of models with recurrent layers.
         num_charged_tokens: The highest position that was ever computed or found for it;
             preemption does not lower it, so that no prompt token is charged twice.
     """
@@ -80,6 +79,7 @@ class Request:
     num_computed_tokens: int = 0
     num_sent_tokens: int = 0
     num_cached_tokens: int = 0
+    prefix_hit: PrefixHit | None = None
     num_charged_tokens: int = 0
     num_scored_tokens: int = 0
     num_preemptions: int = 0

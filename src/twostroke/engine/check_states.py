@@ -1,4 +1,7 @@
-"""What does not work beside recurrent layers: it knows of blocks, and nothing of states."""
+"""What does not work beside recurrent layers: it knows of blocks, and nothing of states.
+
+And what does nothing without them.
+"""
 
 from __future__ import annotations
 
@@ -28,3 +31,16 @@ def check_states(config: EngineConfig) -> None:
                 f"this model has recurrent layers, and {flag} knows nothing of their state",
                 hint=hint.format(flag),
             )
+
+
+def check_without_states(config: EngineConfig) -> None:
+    """Refuse what only a model with recurrent layers can be served with.
+
+    Raises:
+        ConfigError: It names the flag.
+    """
+    if config.cache.state_spacing is not None:
+        raise ConfigError(
+            "this model has no recurrent layers, whose states --state-spacing is about",
+            hint="leave --state-spacing out",
+        )

@@ -27,8 +27,8 @@ class ExecutorInfo:
         kv_bytes_per_token: Bytes of keys and values of one token, over all layers, with scales.
         kv_groups: Which layers share a block.
         kv_block_bytes: Bytes of a block; 0: those of its tokens, in all layers.
-        num_state_slots: Slots for the state of recurrent layers, if the model has any; they hold
-            ``state_bytes`` each.
+        num_state_slots: Slots for the state of recurrent layers, if the model has any.
+        state_spacing: Blocks between two checkpoints of it that are kept.
         kv_cache_dtype: Format of keys and values; empty where nothing is cached.
         weight_bytes: Bytes of the weights.
         eos_token_ids: Tokens by which the model ends an answer.
@@ -51,7 +51,7 @@ class ExecutorInfo:
     kv_groups: KVGroups = ONE_GROUP
     kv_block_bytes: int = 0
     num_state_slots: int = 0
-    state_bytes: int = 0
+    state_spacing: int = 1
     kv_cache_dtype: str = ""
     weight_bytes: int = 0
     eos_token_ids: frozenset[int] = frozenset()
@@ -67,11 +67,6 @@ class ExecutorInfo:
     def block_bytes(self) -> int:
         """Bytes of one KV block."""
         return self.kv_block_bytes or self.block_size * self.kv_bytes_per_token
-
-    @property
-    def state_spacing(self) -> int:
-        """See ``state_spacing``."""
-        return state_spacing(self.state_bytes, self.block_size * self.kv_bytes_per_token)
 
     @property
     def cache_tokens(self) -> int:
@@ -99,11 +94,6 @@ class ExecutorInfo:
         """Most tokens of one request, prompt and output: of the model, and of its KV cache."""
         cached = self.kv_groups.longest_request(self.num_blocks, self.block_size)
         return self.max_model_len if cached is None else min(self.max_model_len, cached)
-
-
-def state_spacing(state_bytes: int, block_bytes: int) -> int:
-    """Blocks between kept checkpoints: each takes at most what the blocks since then do."""
-    return max(1, -(-state_bytes // max(1, block_bytes)))
 
 
 class Executor(Protocol):

@@ -23,12 +23,11 @@ from twostroke.engine.engine import Engine
 from twostroke.engine.executor import Executor, ExecutorInfo
 from twostroke.engine.inspection import EndedRequests, take_snapshot
 from twostroke.engine.intake import Intake
+from twostroke.engine.make_kv import make_kv
 from twostroke.engine.messages import AddRequest, make_requests
 from twostroke.engine.refuse_overdue import refuse_overdue
 from twostroke.engine.text_writer import TextWriter
 from twostroke.engine.waiting_samples import WaitingSamples
-from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.kv_cache.state_slots import NO_STATES, States, StateSlots
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.observability.observer import Observer
@@ -203,19 +202,6 @@ class LLMEngine:
         return outputs
 
 
-def make_states(info: ExecutorInfo, *, enable_prefix_caching: bool) -> States:
-    """The slots of recurrent layers, if the model has any."""
-    if not info.num_state_slots:
-        return NO_STATES
-    return StateSlots(
-        info.num_state_slots,
-        info.block_size,
-        info.state_spacing,
-        info.kv_groups.count,
-        enable_prefix_caching=enable_prefix_caching,
-    )
-
-
 def make_scheduler(info: ExecutorInfo, config: EngineConfig) -> MadeScheduler:
     """Scheduler and KV manager for an executor, as configured.
 
@@ -224,14 +210,7 @@ def make_scheduler(info: ExecutorInfo, config: EngineConfig) -> MadeScheduler:
     """
     if info.num_state_slots:
         check_states(config)
-    kv = KVCacheManager(
-        info.num_blocks,
-        info.block_size,
-        info.kv_groups,
-        states=make_states(info, enable_prefix_caching=config.cache.enable_prefix_caching),
-        model_id=info.model_id,
-        enable_prefix_caching=config.cache.enable_prefix_caching,
-    )
+    kv = make_kv(info, enable_prefix_caching=config.cache.enable_prefix_caching)
     speculation, tiers = config.speculation.resolve(), config.tiers
     scheduler = config.scheduler.for_device(gpu=info.device.startswith("cuda"))
     return assemble_scheduler(scheduler, kv, speculation, tiers.preemption, info.tiers)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import UNSET, UnsetType
+
+from twostroke.core.prefix_hit import PrefixHit
 from twostroke.inspector.source import OverviewRequest
 from twostroke.observability.events import ScheduledTokens, StepEvent
 from twostroke.observability.snapshot import RequestSnapshot
@@ -32,6 +35,7 @@ class _Row:
     last_step: int | None = None
     finish: float | None = None
     finish_reason: str | None = None
+    hit: PrefixHit | UnsetType = UNSET
 
 
 class RequestTable:
@@ -59,6 +63,7 @@ class RequestTable:
             if row := self._rows.get(started.request_id):
                 row.prompt, row.max_total = started.num_prompt_tokens, started.max_total_tokens
                 row.cached, row.tenant = started.num_cached_tokens, started.tenant
+                row.hit = started.prefix_hit
                 row.priority, row.arrival = started.priority, started.arrival_time
         for labelled in event.labelled:
             if row := self._rows.get(labelled.request_id):
@@ -149,4 +154,5 @@ def _state(row: _Row, status: str, share: ScheduledTokens | None, time: float) -
         first_token_time=row.first_token if is_token else None,
         finish_time=row.finish if status == "finished" else None,
         finish_reason=row.finish_reason if status == "finished" else None,
+        prefix_hit=row.hit,
     )

@@ -5,10 +5,10 @@ layer has one state instead, which each token changes: going back needs a copy f
 some block boundaries the executor copies a request's state into a slot of its own, a *checkpoint*,
 which is found by the content of all tokens up to there, kept and evicted like a block.
 
-A checkpoint is made at the last boundary within a prompt, at every ``spacing`` blocks, and, while
-an answer grows, at each of its boundaries, where it takes the place of the one before: so the next
-turn of a conversation starts where this one ended. All of them are optional: without a free slot
-none is made.
+A checkpoint is made at the last boundary within a prompt, where it parts from an earlier one, at
+every ``spacing`` blocks, and, while an answer grows, at each of its boundaries, where it takes the
+place of the one before: so the next turn of a conversation starts where this one ended. All of them
+are optional: without a free slot none is made.
 """
 
 from __future__ import annotations
@@ -262,10 +262,15 @@ class StateSlots:
     def _is_kept(self, request: Request, position: int) -> bool:
         """Whether the checkpoint outlives the next one: only those within an answer do not.
 
-        The last token of a prompt is computed in any case, so no prefix of it ends after it.
+        The last token of a prompt is computed in any case, so no prefix of it ends after it. Where
+        it goes another way than one before it (blocks were there, no state), others may as well.
         """
-        prompt_end = (request.num_prompt_tokens - 1) // self._size
-        return position % self._spacing == 0 or position == prompt_end
+        prompt_end, hit = (request.num_prompt_tokens - 1) // self._size, request.prefix_hit
+        return (
+            position % self._spacing == 0
+            or position == prompt_end
+            or (hit is not None and position * self._size == hit.block_tokens)
+        )
 
     def _drop_latest(self, states: _States) -> None:
         slot, states.latest = states.latest, NO_SLOT

@@ -10,7 +10,7 @@ from twostroke.core.request import BlockKey, Request
 class CacheWatcher(Protocol):
     """Is told of each change of the prefix cache's index, in order, while it happens.
 
-    It may read everything it is given, and changes nothing.
+    It may read everything it is given, and changes nothing of the cache.
     """
 
     def on_stored(self, request: Request, first: int, blocks: list[int]) -> None:

@@ -20,12 +20,8 @@ from twostroke.kernels.library import (
 from twostroke.layers.linear import Linear
 from twostroke.model_spec.routing import RoutingSpec
 
-
-class GatedMlp(NamedTuple):
-    """``down(activation(gate_up(x)))``, gates before ups."""
-
-    gate_up: Linear
-    down: Linear
+# Gates with ups, and down, of ``down(activation(gate_up(x)))``; gates before ups.
+GatedMlp = tuple[Linear, Linear]
 
 
 class ExpertWeights(NamedTuple):
@@ -84,8 +80,11 @@ class CompiledExperts:
         self._reference = ctypes.byref(self._call)
 
     @staticmethod
-    def can_run(weights: ExpertWeights, activation: str) -> bool:
+    def can_run(weights: ExpertWeights, routing: RoutingSpec, activation: str) -> bool:
         """Whether the kernels have all that such a layer needs."""
+        by_logits = routing.scores == "sigmoid" and not routing.corrected
+        if routing.scales_inputs or by_logits:
+            return False
         gate = [] if weights.shared_gate is None else [weights.shared_gate]
         linears = [*weights.matrices, *gate]
         return activation in ACTIVATIONS and all(one.kernel_call is not None for one in linears)
@@ -117,7 +116,8 @@ def _routing_call(
 
 
 def _mlp_call(mlp: GatedMlp) -> MlpCall:
-    return MlpCall(gate_up=_call_of(mlp.gate_up), down=_call_of(mlp.down))
+    gate_up, down = mlp
+    return MlpCall(gate_up=_call_of(gate_up), down=_call_of(down))
 
 
 def _call_of(linear: Linear) -> LinearCall:

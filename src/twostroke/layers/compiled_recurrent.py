@@ -8,6 +8,7 @@ where its prompt is cut.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 
 import torch
@@ -132,8 +133,9 @@ class CompiledMamba2:
 
     @staticmethod
     def can_run(form: Mamba2Form) -> bool:
-        """Whether the kernels take such sizes."""
-        return form.kernel <= MAX_KERNEL and form.state % 2 == 0
+        """Whether the kernels have all that such a layer needs."""
+        is_plain = form.most_step == math.inf and not form.norm_first
+        return is_plain and form.kernel <= MAX_KERNEL and form.state % 2 == 0
 
     def __call__(self, inputs: Tensor, states: LayerStates, layer: int) -> Tensor:
         """Normalized and gated outputs, bfloat16 ``[tokens, inner]``; the states change.

@@ -8,6 +8,7 @@ from twostroke.layers.norm import MakeNorm, RMSNorm
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.branches.base import BranchKind
+from twostroke.models.layer_inputs import layer_input_parameters
 from twostroke.models.parameters import Parameter
 
 
@@ -45,6 +46,8 @@ class DecoderFamily:
         """What to load: fused parameters in terms of a checkpoint's names and shapes."""
         table = (spec.vocab_size, spec.hidden_size)
         parameters = [Parameter("embed", ((self.embedding, table),))]
+        prefix = self.embedding.removesuffix("embed_tokens.weight")
+        parameters += layer_input_parameters(spec, prefix)
         for index, layer in enumerate(spec.each_layer()):
             for kind in self.branches_of(layer):
                 for parameter in kind.parameters(layer, spec.hidden_size):

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from twostroke.core.prefix_hit import PrefixHit
 from twostroke.core.request import FinishReason
 from twostroke.core.step import DepthChange, Reason
 
@@ -185,6 +186,7 @@ class StartedRequest(msgspec.Struct, frozen=True, kw_only=True):
         arrival_time: When it joined the queue.
         max_total_tokens: Prompt and output may not exceed this together.
         num_cached_tokens: Prompt tokens that the prefix cache held.
+        prefix_hit: The same, explained; only of models with recurrent layers.
     """
 
     request_id: str
@@ -194,12 +196,13 @@ class StartedRequest(msgspec.Struct, frozen=True, kw_only=True):
     num_cached_tokens: int = 0
     tenant: str = ""
     priority: int = 0
+    prefix_hit: PrefixHit | msgspec.UnsetType = msgspec.UNSET
 
 
 class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One step, its times in seconds on the engine's clock.
 
-    A written event has no undefined fields, only ``None``.
+    A written event has no undefined fields, only ``None``; ``StartedRequest`` leaves one out.
 
     Attributes:
         step: Number of the step, from the plan.

@@ -21,6 +21,7 @@ from twostroke.observability.histogram import BulkHistogram
 from twostroke.observability.load_gauges import LoadGauges
 from twostroke.observability.observer import ObservedStep
 from twostroke.observability.speculation_metrics import SpeculationMetrics
+from twostroke.observability.state_metrics import StateMetrics
 from twostroke.observability.targets.exposition import TargetSeries
 from twostroke.observability.targets.observer import TargetObserver
 from twostroke.observability.tier_metrics import TierMetrics
@@ -94,6 +95,7 @@ class EngineMetrics:
         self._make_request_metrics()
         self._speculation = SpeculationMetrics(self.labels, self.counts)
         self._tiers = TierMetrics(self.labels, self.counts)
+        self._states = StateMetrics(self.labels, self.counts)
         self._startup = Gauge(
             "twostroke:startup_seconds",
             "Seconds of start-up, by phase; process and ready count from the start of the process.",
@@ -162,6 +164,7 @@ class EngineMetrics:
         if step.prefix_queries:
             self._prefix_queries.inc(step.prefix_queries)
             self._prefix_hits.inc(step.prefix_hits)
+            self._states.observe(step.started)
         if step.refused:
             self._refused.inc(len(step.refused))
         if step.plan.decisions:

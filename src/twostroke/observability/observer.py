@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import UNSET
+
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.core.step import (
@@ -111,6 +113,11 @@ class ObservedStep:
         return [request for request in self.requests if request.finish_reason is not None]
 
     @property
+    def started(self) -> list[Request]:
+        """Requests that ran for the first time."""
+        return [each for each in self.requests if each.first_scheduled_time == self.plan.time]
+
+    @property
     def event(self) -> StepEvent:
         """The step as a record that lasts, made when it is first asked for."""
         if self._event is None:
@@ -120,7 +127,7 @@ class ObservedStep:
     def _make_event(self) -> StepEvent:
         plan, result = self.plan, self.result
         pairs = list(zip(plan.scheduled.values(), self.requests, strict=True))
-        started = [r for r in self.requests if r.first_scheduled_time == plan.time]
+        started = self.started
         return make_event(
             self.stats,
             plan.decisions,
@@ -202,6 +209,7 @@ def _started(request: Request) -> StartedRequest:
         num_cached_tokens=request.num_cached_tokens,
         tenant=request.tenant,
         priority=request.spec.priority,
+        prefix_hit=UNSET if request.prefix_hit is None else request.prefix_hit,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from twostroke.core.prefix_hit import PrefixHit
 from twostroke.core.request import BlockKey, Request
 
 
@@ -14,6 +15,7 @@ class RequestSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         status: ``waiting``, ``loading``, ``held``, ``running`` or ``finished``.
         num_blocks: Length of its block table.
         num_cached_tokens: Prompt tokens that the prefix cache held at its first admission.
+        prefix_hit: The same, explained; only of models with recurrent layers.
     """
 
     request_id: str
@@ -33,6 +35,7 @@ class RequestSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     first_token_time: float | None = None
     finish_time: float | None = None
     finish_reason: str | None = None
+    prefix_hit: PrefixHit | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def of(cls, request: Request, num_blocks: int = 0) -> RequestSnapshot:
@@ -54,6 +57,7 @@ class RequestSnapshot(msgspec.Struct, frozen=True, kw_only=True):
             first_token_time=request.first_token_time,
             finish_time=request.finish_time,
             finish_reason=None if request.finish_reason is None else request.finish_reason.value,
+            prefix_hit=msgspec.UNSET if request.prefix_hit is None else request.prefix_hit,
         )
 
 

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
 from twostroke.core.config import CacheConfig
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.kv_groups import KVGroups
+from twostroke.kv_cache.state_room import NO_STATE, CacheSize, StateSize, divide_room
 from twostroke.runtime.device import free_memory, total_memory
-
-
-class StateSize(NamedTuple):
-    """What recurrent layers keep of a request.
-
-    Attributes:
-        num_bytes: Of one state; 0 where there are no such layers.
-        spacing: Blocks between two checkpoints that are kept.
-    """
-
-    num_bytes: int = 0
-    spacing: int = 1
-
-
-NO_STATE = StateSize()
-
-
-class CacheSize(NamedTuple):
-    """KV blocks, and slots of recurrent state."""
-
-    num_blocks: int
-    num_slots: int
 
 
 def plan_cache_size(
@@ -49,28 +26,23 @@ def plan_cache_size(
 
     ``kv_cache_memory`` if given, else the configured share of the memory. On a CPU that share is
     shared with others, so it ends where ``max_num_seqs`` requests of full length have room; what is
-    asked for, and a GPU, is filled: more blocks keep more prefixes. States of running requests take
-    at most half; of the rest, each ``spacing`` blocks come with a slot for a checkpoint.
+    asked for, and a GPU, is filled: more blocks keep more prefixes.
 
     Raises:
         InsufficientMemoryError: Not even one request of ``max_model_len`` tokens fits.
     """
     per_request = groups.most_blocks(max_model_len, config.block_size)
-    per_block = block_bytes + state.num_bytes / state.spacing
-    longest = int(per_request * per_block) + state.num_bytes
+    longest = int(per_request * (block_bytes + state.per_block)) + state.num_bytes
     budget = _budget(config, max_num_seqs * longest, device)
-    num_running = 0
-    if state.num_bytes:
-        num_running = max(1, min(max_num_seqs, budget // 2 // state.num_bytes))
-    fitting = int(max(budget - num_running * state.num_bytes, 0) // per_block)
-    if fitting < per_request:
+    size = divide_room(budget, block_bytes, state, max_num_seqs)
+    if size.num_blocks < per_request:
         raise InsufficientMemoryError(
             f"one request of {max_model_len} tokens needs {format_bytes(longest)}"
             f" of KV cache, but only {format_bytes(max(budget, 0))} may be used on {device}, enough"
-            f" for {groups.longest_request(fitting, config.block_size)} tokens",
+            f" for {groups.longest_request(size.num_blocks, config.block_size)} tokens",
             hint="lower --max-model-len or raise --kv-cache-memory",
         )
-    return CacheSize(fitting, num_running + fitting // state.spacing if num_running else 0)
+    return size
 
 
 def _budget(config: CacheConfig, most: int, device: torch.device) -> int:

@@ -15,9 +15,10 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.core.pooling import PoolingAbility
-from twostroke.engine.check_states import check_states
-from twostroke.engine.executor import ExecutorInfo, state_spacing
+from twostroke.engine.check_states import check_states, check_without_states
+from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
+from twostroke.kv_cache.state_room import StateSize, state_size
 from twostroke.kv_tiers.block_file import KEY_BYTES, BlockKind
 from twostroke.kv_tiers.open_tiers import open_transfers
 from twostroke.kv_tiers.transfers import Transfers
@@ -38,7 +39,7 @@ from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.device import release_cached_memory, resolve_device
 from twostroke.runtime.hooks.make_hooks import make_hooks
 from twostroke.runtime.hooks.vectors import Vectors
-from twostroke.runtime.kv_size import StateSize, plan_cache_size
+from twostroke.runtime.kv_size import plan_cache_size
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.speculation.drafting import load_draft, load_heads, make_proposer
@@ -74,7 +75,7 @@ class _Caches(NamedTuple):
     groups: KVGroups
     block_bytes: int
     num_slots: int
-    state_bytes: int
+    state: StateSize
 
 
 def load_torch_executor(
@@ -102,8 +103,7 @@ def load_torch_executor(
     device = resolve_device(config.model.device)
     folder = folder or resolve_model(config.model.model, config.model.revision)
     spec = read_runnable(folder)
-    if spec.state_bytes():
-        check_states(config)
+    (check_states if spec.state_bytes() else check_without_states)(config)
     defaults, max_new_tokens = _sampling_defaults(config.model, folder)
     max_model_len = _max_model_len(config.model.max_model_len, spec)
     score_head = ScoreHead.load(folder, spec.hidden_size, device)
@@ -154,7 +154,7 @@ def _describe(
         kv_groups=caches.groups,
         kv_block_bytes=caches.block_bytes,
         num_state_slots=caches.num_slots,
-        state_bytes=caches.state_bytes,
+        state_spacing=caches.state.spacing or 1,
         kv_cache_dtype=kv.format,
         weight_bytes=models.weight_bytes,
         eos_token_ids=frozenset(spec.eos_token_ids),
@@ -240,7 +240,7 @@ def _allocate_caches(
     shapes = target.state_shapes
     state_bytes = sum(shape.nbytes for layer in shapes for shape in layer)
     bytes_per_token = sum(map(_kv_bytes_per_token, decoders, formats))
-    spacing = state_spacing(state_bytes, block_size * bytes_per_token)
+    state = state_size(config.cache, state_bytes, bytes_per_token)
     num_blocks, num_slots = plan_cache_size(
         config.cache,
         block_bytes=block_bytes,
@@ -248,14 +248,14 @@ def _allocate_caches(
         max_model_len=max_model_len,
         max_num_seqs=scheduler.max_num_seqs,
         device=target.device,
-        state=StateSize(state_bytes, spacing),
+        state=state,
     )
     states = StateTensors(shapes, num_slots, target.device)
     kv = KVTensors(layouts[0], num_blocks, target.device, members.layers, states)
     draft_kv = None
     if draft is not None:
         draft_kv = KVTensors(layouts[1], num_blocks, draft.device)
-    return _Caches(kv, draft_kv, bytes_per_token, groups, block_bytes, num_slots, state_bytes)
+    return _Caches(kv, draft_kv, bytes_per_token, groups, block_bytes, num_slots, state)
 
 
 def _open_transfers(

@@ -9,13 +9,15 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from tests import wire
+from tests.fakes import FakeExecutor
 from tests.scheduling.harness import make_request
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import StepResult
+from twostroke.engine.make_kv import make_kv
 from twostroke.kv_cache.block_hash import extend_block_hashes
-from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.state_slots import StateSlots
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.simulator.jumping.decode_run import DecodeRun, find_decode_run
@@ -35,6 +37,7 @@ class Simulation:
     caching: bool
     jumps: bool
     groups: KVGroups = ONE_GROUP
+    num_slots: int = 0
     requests: list[Request] = field(default_factory=list)
     blocks: list[tuple[int, int]] = field(default_factory=list)  # free and cached, after each step
     finished: list[tuple[int, str]] = field(default_factory=list)
@@ -42,9 +45,11 @@ class Simulation:
     num_jumped: int = 0
 
     def __post_init__(self) -> None:
-        self.kv = KVCacheManager(
-            self.num_blocks, BLOCK, self.groups, enable_prefix_caching=self.caching
-        )
+        info = FakeExecutor(
+            self.num_blocks, BLOCK, groups=self.groups, num_state_slots=self.num_slots
+        ).info
+        info = replace(info, model_id="", state_spacing=2)
+        self.kv = make_kv(info, enable_prefix_caching=self.caching)
         self.scheduler = Scheduler(self.config, self.kv, choose_policy(self.config))
         self.step = 0
 
@@ -95,8 +100,11 @@ class Simulation:
 
     def state(self) -> dict[str, Any]:
         """Everything that can matter later, the order of the free list included."""
-        running = self.scheduler.running
+        running, states = self.scheduler.running, self.kv.states
+        slots = states.pool if isinstance(states, StateSlots) else None
         return {
+            "slots": slots and (slots.free_in_order(), slots.cached()),
+            "hits": [r.prefix_hit for r in self.requests],
             "free": self.kv.pool.free_in_order(),
             "cached": self.kv.pool.cached(),
             "prefix": (self.kv.prefix_queries, self.kv.prefix_hits),
@@ -141,15 +149,22 @@ def cases(draw: st.DrawFn) -> tuple[SchedulerConfig, int, bool, list[Arrival], d
 
 
 @settings(max_examples=400, deadline=None)
-@given(cases(), st.sampled_from([(None,), (None,), (3,), (9,), (None, 5, 5)]))
+@given(
+    cases(),
+    st.sampled_from([(None,), (None,), (3,), (9,), (None, 5, 5)]),
+    st.sampled_from([0, 0, 1, 3, 6, 12]),
+)
 def test_jumping_is_stepping(
     case: tuple[SchedulerConfig, int, bool, list[Arrival], dict[int, int]],
     windows: tuple[int | None, ...],
+    num_slots: int,
 ) -> None:
     config, num_blocks, caching, arrivals, aborts = case
     groups = KVGroups(windows, config.max_num_batched_tokens)
     num_blocks += groups.most_blocks(44, BLOCK) - 11
-    both = [Simulation(config, num_blocks, caching, jumps, groups) for jumps in (False, True)]
+    both = [
+        Simulation(config, num_blocks, caching, jumps, groups, num_slots) for jumps in (False, True)
+    ]
     for step in sorted({arrival[0] for arrival in arrivals} | set(aborts.values())):
         for simulation in both:
             simulation.until(step)

@@ -119,7 +119,8 @@ class Mamba2Branch:
         """What ``CompiledMamba2`` computes, in PyTorch's operators."""
         form = self._form
         gate, mixed = inputs[:, : form.inner], inputs[:, form.inner : -form.heads]
-        steps = F.softplus(inputs[:, -form.heads :].float() + self._bias).clamp(form.least_step)
+        steps = F.softplus(inputs[:, -form.heads :].float() + self._bias)
+        steps = steps.clamp(form.least_step, form.most_step)
         out = steps.new_empty(len(inputs), form.inner)
         run_segments(
             step.states,
@@ -127,11 +128,15 @@ class Mamba2Branch:
             out,
             lambda own, state: self._run(mixed[own], steps[own], state),
         )
-        gated = out * F.silu(gate.float())
-        if self._inner_norm is not None:
-            parts = form.norm_groups, form.inner // form.norm_groups
-            gated = self._inner_norm(gated.view(len(gated), *parts)).flatten(1)
+        gate = F.silu(gate.float())
+        gated = self._normed(out) * gate if form.norm_first else self._normed(out * gate)
         return gated.to(inputs.dtype)
+
+    def _normed(self, out: Tensor) -> Tensor:
+        if self._inner_norm is None:
+            return out
+        parts = self._form.norm_groups, self._form.inner // self._form.norm_groups
+        return self._inner_norm(out.view(len(out), *parts)).flatten(1)
 
     def _run(self, mixed: Tensor, steps: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         """Tokens of one request; ``mixed`` ``[tokens, channels]``."""

@@ -243,6 +243,7 @@ class Generation:
                 self._tokens.rejected += len(output.draft_token_ids) - output.num_accepted_drafts
             if output.index == 0:
                 self._tokens.cached[prompt] = output.num_cached_tokens
+                self._tokens.hit = output.prefix_hit if len(self._tokens.cached) == 1 else None
             choice = prompt * self._n + output.index
             delivery.deliver(choice, output, last=not self._num_running)
         except MemoryError:

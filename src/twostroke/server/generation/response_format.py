@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from twostroke.core.output import RequestOutput
+from twostroke.core.prefix_hit import PrefixHit
 from twostroke.engine.answer import CollectedAnswer
 
 
@@ -21,6 +22,7 @@ class CallTokens:
         rejected: Drafts that were verified and wrong.
         arrived: When the client's call arrived; ``submitted``: when the engine got its prompts;
             ``begun``: when the first output came, 0 before. All on the clock ``time.monotonic``.
+        hit: Of a single prompt, where the model has recurrent layers.
     """
 
     prompt: int
@@ -31,6 +33,7 @@ class CallTokens:
     arrived: float = 0.0
     submitted: float = 0.0
     begun: float = 0.0
+    hit: PrefixHit | None = None
 
 
 class ResponseFormat(Protocol):

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
 
+from twostroke.core.prefix_hit import PrefixEnd, PrefixHit
 from twostroke.server.generation.response_format import CallTokens
 from twostroke.text.context_report import ContextReport
 
 
+class PrefixHitDetails(Struct):
+    __doc__ = (
+        "Of a model with recurrent layers: the prompt's beginning was cached up to ``state_tokens``"
+        " with the layers' state, up to ``block_tokens`` without; ``end`` says why no more was."
+    )
+
+    state_tokens: int
+    block_tokens: int
+    end: PrefixEnd
+
+
 class PromptTokensDetails(Struct):
     cached_tokens: int
+    prefix_hit: PrefixHitDetails | UnsetType = UNSET
 
 
 class CompletionTokensDetails(Struct):
@@ -110,11 +123,15 @@ def make_usage(tokens: CallTokens, num_unsent: int = 0, num_reasoning: int | Non
         tokens.prompt,
         completion,
         tokens.prompt + completion,
-        PromptTokensDetails(sum(tokens.cached)),
+        PromptTokensDetails(sum(tokens.cached), _hit_details(tokens.hit)),
         CompletionTokensDetails(tokens.accepted, tokens.rejected, num_reasoning or 0)
         if tokens.accepted or tokens.rejected or num_reasoning is not None
         else UNSET,
     )
+
+
+def _hit_details(hit: PrefixHit | None) -> PrefixHitDetails | UnsetType:
+    return UNSET if hit is None else PrefixHitDetails(hit.state_tokens, hit.block_tokens, hit.end)
 
 
 def context_usage(report: ContextReport) -> ContextUsage:

@@ -11,6 +11,7 @@ from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
 from twostroke.core.kv_groups import KVGroups
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.kv_cache.state_room import CacheSize, StateSize, divide_room, state_size
 from twostroke.model_spec.layer_groups import groups_beside
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.public_models import find_model
@@ -37,7 +38,7 @@ class Deployment:
         scheduler: How requests share its steps.
         weight_bytes: Weights on one device.
         kv_bytes: KV cache on one device.
-        state_bytes: Recurrent states on one device, of as many requests as may run at once.
+        state_bytes: Recurrent states on one device, of running requests and checkpoints.
         max_model_len: Most tokens of one request.
         notes: Sentences on what differs from what the options suggest.
     """
@@ -58,13 +59,13 @@ class _Sizes(NamedTuple):
     """Bytes of the model, and of a draft model beside it.
 
     Attributes:
-        weights: Of all devices; ``states``: recurrent state of all requests at once.
+        weights: Of all devices; ``state``: recurrent state of one request.
         per_token: Of keys and values; ``block``: of a block of one group of layers.
     """
 
     weights: int
     per_token: float
-    states: int
+    state: StateSize
     groups: KVGroups
     block: float
 
@@ -86,8 +87,8 @@ def _sizes(
         per_token += drafts_per_token
         state += draft.state_bytes(options.tp)
         in_slot += drafts_per_token
-    states = state * min(scheduler.max_num_seqs, MAX_COUNT)
-    return _Sizes(weights, per_token, states, groups, cache.block_size * in_slot)
+    size = state_size(cache, state, round(per_token))
+    return _Sizes(weights, per_token, size, groups, cache.block_size * in_slot)
 
 
 def deploy(
@@ -103,19 +104,18 @@ def deploy(
     cost = _cost_model(options, cache.kv_format)
     hardware, model = cost.hardware, cost.model
     sizes = _sizes(options, cache, scheduler, model)
-    weights, per_token, states, groups, block_bytes = sizes
+    weights, per_token, state, groups, block_bytes = sizes
+    states = state.num_bytes * min(scheduler.max_num_seqs, MAX_COUNT)
 
     def bytes_of(tokens: int) -> float:
-        return groups.most_blocks(tokens, cache.block_size) * block_bytes
+        blocks = groups.most_blocks(tokens, cache.block_size)
+        return blocks * (block_bytes + state.per_block)
 
     whole = bytes_of(options.max_model_len or model.context_length)
     kv_room = room_for_kv(options, cache, scheduler, hardware, model, weights, whole, states)
     wanted = options.max_model_len or min(model.context_length, MAX_LENGTH)
     longest = -(-wanted // cache.block_size)
-    # Nothing is kept in the blocks of a model that caches nothing by the token.
-    num_blocks = max(longest, min(scheduler.max_num_seqs * longest, _FREE_BLOCKS))
-    if per_token:
-        num_blocks = min(int(kv_room // block_bytes), _MAX_BLOCKS)
+    num_blocks, num_slots = _cache_size(cache, scheduler, sizes, kv_room, longest)
     longest_cached = groups.longest_request(num_blocks, cache.block_size)
     capacity = wanted if longest_cached is None else longest_cached
     if capacity < (options.max_model_len or 2):
@@ -137,6 +137,8 @@ def deploy(
             kv_bytes_per_token=round(per_token),
             kv_groups=groups,
             kv_block_bytes=round(block_bytes),
+            num_state_slots=num_slots,
+            state_spacing=state.spacing or 1,
             kv_cache_dtype=cache_format(cache.kv_format).name,
             weight_bytes=weights,
             device="simulated",
@@ -144,10 +146,33 @@ def deploy(
         scheduler=scheduler,
         weight_bytes=weights,
         kv_bytes=round(num_blocks * block_bytes),
-        state_bytes=states,
+        state_bytes=num_slots * state.num_bytes,
         max_model_len=length,
         notes=tuple(_notes(options, cost, capacity if capacity < wanted else None)),
     )
+
+
+def _cache_size(
+    cache: CacheConfig, scheduler: SchedulerConfig, sizes: _Sizes, kv_room: float, longest: int
+) -> CacheSize:
+    """Blocks and slots of states, as the live engine divides the same memory.
+
+    Args:
+        kv_room: What states of as many requests as may run leave, or ``--kv-cache-memory``.
+        longest: Blocks of a request of full length.
+    """
+    state, seqs = sizes.state, min(scheduler.max_num_seqs, MAX_COUNT)
+    if not sizes.per_token:
+        # Nothing is kept in the blocks of a model that caches nothing by the token.
+        num_blocks = max(longest, min(seqs * longest, _FREE_BLOCKS))
+        num_kept = 0 if state.spacing is None else int(kv_room // max(1, state.num_bytes))
+        num_slots = seqs + num_kept if state.num_bytes else 0
+    else:
+        is_whole = cache.kv_cache_memory is not None
+        budget = kv_room if is_whole else kv_room + seqs * state.num_bytes
+        num_blocks, num_slots = divide_room(budget, sizes.block, state, seqs)
+        num_blocks = min(num_blocks, _MAX_BLOCKS)
+    return CacheSize(num_blocks, min(num_slots, _MAX_BLOCKS))
 
 
 def _cost_model(options: DeploymentOptions, kv_format: str) -> RooflineCostModel:

@@ -11,8 +11,8 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.engine import Engine
+from twostroke.engine.make_kv import make_kv
 from twostroke.engine.refuse_overdue import refuse_overdue
-from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.observer import ObservedStep, Observer
 from twostroke.scheduling.admission.load_meter import LoadMeter
 from twostroke.scheduling.admission.overdue import OverdueCalls
@@ -53,13 +53,7 @@ class Replica:
         info = executor.info
         self.executor = executor
         self.clock = executor.clock
-        self.kv = KVCacheManager(
-            info.num_blocks,
-            info.block_size,
-            info.kv_groups,
-            model_id=info.model_id,
-            enable_prefix_caching=enable_prefix_caching,
-        )
+        self.kv = make_kv(info, enable_prefix_caching=enable_prefix_caching)
         made = assemble_scheduler(config, self.kv, speculation, preemption, info.tiers)
         self.scheduler = made.scheduler
         self._targets = targets or TTFTTargets((), info.model_id)

@@ -42,8 +42,8 @@ def find_decode_run(scheduler: Scheduler, token: int) -> DecodeRun | None:
         return None
     if len(running) > scheduler.config.max_num_batched_tokens:
         return None
-    # In a step that ends a request, its blocks are free before those that others give back.
-    spared = 1 if scheduler.kv.groups.has_windows else 0
+    # In a step that ends a request, its room is free before that which others give back.
+    spared = 1 if scheduler.kv.groups.has_windows or scheduler.kv.states.exist else 0
     steps, context = MAX_STEPS, 0
     for request in running:
         if not _only_decodes(request, token):
@@ -97,8 +97,9 @@ def _steps_with_blocks(scheduler: Scheduler, running: Sequence[Request], steps: 
 def _why_the_first_waits(scheduler: Scheduler, num_running: int) -> Decision | None:
     """What the scheduler decides about the first waiting request in each step of a run.
 
-    ``None``: it might enter. Without windows, a run frees no block, and it ends no request, so what
-    keeps a request out of its first step keeps it out of all, unless its prefix grows.
+    ``None``: it might enter. Without windows, a run frees no block, without recurrent layers no
+    slot of a state, and it ends no request, so what keeps a request out of its first step keeps it
+    out of all, unless its prefix grows.
     """
     request = scheduler.policy.peek()
     if request is None:
@@ -110,8 +111,8 @@ def _why_the_first_waits(scheduler: Scheduler, num_running: int) -> Decision | N
     if obstacle is None:
         promised = scheduler.batch.num_promised()
         obstacle = scheduler.find_entry(request, promised, plan, boosted=False).obstacle
-    frees_blocks = scheduler.kv.groups.has_windows
-    if obstacle is None or (obstacle is Reason.NO_FREE_BLOCK and frees_blocks):
+    frees_room = scheduler.kv.groups.has_windows or scheduler.kv.states.exist
+    if obstacle is None or (obstacle is Reason.NO_FREE_BLOCK and frees_room):
         return None
     return scheduler.waiting.held_by(obstacle)
 

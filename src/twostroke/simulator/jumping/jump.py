@@ -61,6 +61,10 @@ def _grow_tables(
         for request in due[step % size] if step else requests:
             request.num_computed_tokens = starts[request.request_id] + step
             assert kv.allocate_slots(request, 1) is not None, "a run has blocks enough"
+        if kv.states.exist:  # checkpoints at blocks that this step fills
+            for request in due[(step + 1) % size] if step else requests:
+                request.num_computed_tokens = starts[request.request_id] + step
+                kv.states.plan(request, 1)
         for request in due[(step + 1) % size]:
             request.num_computed_tokens = starts[request.request_id] + step + 1
             kv.commit(request)

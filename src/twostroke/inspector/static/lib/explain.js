@@ -64,6 +64,23 @@ const ENDS = {
   error: "it failed",
 };
 
+/** Why a prefix hit was not longer: of models with recurrent layers, whose state it needs, too. */
+function whyNoLonger(hit) {
+  const at = count(hit.state_tokens);
+  const blocks =
+    `Blocks were there up to token ${count(hit.block_tokens)}, but the layers' state` +
+    (hit.state_tokens ? ` only up to the checkpoint at token ${at}` : " nowhere");
+  const reasons = {
+    whole_prompt: `The prefix hit was as long as it can be: ${at} tokens.`,
+    no_checkpoint: `${blocks}: none was kept after that.`,
+    checkpoint_evicted: `${blocks}: a later one had been evicted.`,
+    block_evicted: `The prefix hit ended at token ${at}: the next block had been evicted.`,
+    first_time: `The prefix hit ended at token ${at}: what follows came for the first time.`,
+    new_salt: "Nothing of the prompt was cached with its cache_salt; other salts do not count.",
+  };
+  return reasons[hit.end] ?? `The prefix hit ended at token ${at}: ${hit.end}.`;
+}
+
 /** A request's life so far, in sentences. */
 export function aboutRequest(record) {
   const lines = [];
@@ -95,6 +112,7 @@ export function aboutRequest(record) {
         " were in the prefix cache and did not have to be computed.",
     );
   }
+  if (record.hit) lines.push(whyNoLonger(record.hit));
   if (record.firstToken !== null && record.arrival !== null) {
     const ttft = time(record.firstToken - record.arrival);
     lines.push(`Its first token came ${ttft} after the engine had the request.`);

@@ -216,6 +216,7 @@ function learnBefore(state, history) {
     record.arrival = found.arrival_time;
     record.max = found.max_total_tokens;
     record.cached = found.num_cached_tokens;
+    record.hit = found.prefix_hit ?? null;
     record.tenant = found.tenant;
     record.labels = found.labels;
     const begin = history.steps.time[0] ?? 0;

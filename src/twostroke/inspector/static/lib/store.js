@@ -88,6 +88,7 @@ export class Store extends Rows {
         prompt: 0,
         max: 0,
         cached: 0,
+        hit: null, // how far the prefix cache had its prompt, of models with recurrent layers
         tenant: "",
         labels: {},
         arrival: null,
@@ -124,6 +125,7 @@ export class Store extends Rows {
       record.prompt = found.num_prompt_tokens;
       record.max = found.max_total_tokens;
       record.cached = found.num_cached_tokens;
+      record.hit = found.prefix_hit ?? null;
       record.tenant = found.tenant;
       record.labels = found.labels;
       record.arrival = found.arrival_time;
@@ -238,6 +240,7 @@ export class Store extends Rows {
       record.prompt = started.num_prompt_tokens;
       record.max = started.max_total_tokens;
       record.cached = started.num_cached_tokens;
+      record.hit = started.prefix_hit ?? null;
       record.tenant = started.tenant;
     }
     for (const [id, labels] of Object.entries(note.labels)) this.request(id).labels = labels;

@@ -1,0 +1,43 @@
+"""How far a prompt was found in the prefix cache of a model with recurrent layers, and why so far.
+
+Blocks alone are no use to such a model: a hit ends where its state was kept, too.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+
+class PrefixEnd(str, Enum):
+    """Why a prefix hit was not longer.
+
+    ``WHOLE_PROMPT``: it was as long as it can be; the last token is computed in any case.
+    ``NO_CHECKPOINT``: further blocks were there, but no state was kept after the hit's end.
+    ``CHECKPOINT_EVICTED``: further blocks were there, and a state of them had been evicted.
+    ``BLOCK_EVICTED``: the next block had been there and was evicted.
+    ``FIRST_TIME``: nobody had sent the next block's tokens, or so long ago that it is forgotten.
+    ``NEW_SALT``: nor any of them with this ``cache_salt``; other salts are not looked at.
+    """
+
+    WHOLE_PROMPT = "whole_prompt"
+    NO_CHECKPOINT = "no_checkpoint"
+    CHECKPOINT_EVICTED = "checkpoint_evicted"
+    BLOCK_EVICTED = "block_evicted"
+    FIRST_TIME = "first_time"
+    NEW_SALT = "new_salt"
+
+
+class PrefixHit(msgspec.Struct, frozen=True):
+    """What a request found when it was admitted first.
+
+    Attributes:
+        state_tokens: Up to where blocks and a state were there: so many were not computed.
+        block_tokens: Up to where all blocks were there.
+        end: Why there was no more.
+    """
+
+    state_tokens: int
+    block_tokens: int
+    end: PrefixEnd

@@ -1,0 +1,34 @@
+"""The block tables and state slots for an executor; live and simulated engines have the same."""
+
+from __future__ import annotations
+
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.kv_cache.hit_explainer import HitExplainer
+from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.state_slots import NO_STATES, StateSlots
+
+
+def make_kv(info: ExecutorInfo, *, enable_prefix_caching: bool) -> KVCacheManager:
+    """With slots for recurrent layers, and explained hits, if the model has any."""
+    slots = _make_slots(info, enable_prefix_caching) if info.num_state_slots else None
+    kv = KVCacheManager(
+        info.num_blocks,
+        info.block_size,
+        info.kv_groups,
+        states=NO_STATES if slots is None else slots,
+        model_id=info.model_id,
+        enable_prefix_caching=enable_prefix_caching,
+    )
+    if slots is not None and enable_prefix_caching:
+        HitExplainer(kv, slots.pool)
+    return kv
+
+
+def _make_slots(info: ExecutorInfo, enable_prefix_caching: bool) -> StateSlots:
+    return StateSlots(
+        info.num_state_slots,
+        info.block_size,
+        info.state_spacing,
+        info.kv_groups.count,
+        enable_prefix_caching=enable_prefix_caching,
+    )

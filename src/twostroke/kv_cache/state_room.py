@@ -1,0 +1,64 @@
+"""How memory is divided between KV blocks and slots of recurrent state."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from twostroke.core.config import CacheConfig
+
+
+class StateSize(NamedTuple):
+    """What recurrent layers keep of a request.
+
+    Attributes:
+        num_bytes: Of one state; 0 where there are no such layers.
+        spacing: Blocks between two checkpoints that are kept; ``None``: none are made.
+    """
+
+    num_bytes: int = 0
+    spacing: int | None = 1
+
+    @property
+    def per_block(self) -> float:
+        """Bytes of checkpoints that come with a block."""
+        return 0.0 if self.spacing is None else self.num_bytes / self.spacing
+
+
+NO_STATE = StateSize()
+
+
+class CacheSize(NamedTuple):
+    """KV blocks, and slots of recurrent state."""
+
+    num_blocks: int
+    num_slots: int
+
+
+def state_spacing(state_bytes: int, block_bytes: int) -> int:
+    """Blocks between kept checkpoints: each takes at most what the blocks since then do."""
+    return max(1, -(-state_bytes // max(1, block_bytes)))
+
+
+def state_size(config: CacheConfig, state_bytes: int, kv_bytes_per_token: int) -> StateSize:
+    """As configured: of a state of so many bytes, beside keys and values of so many."""
+    if not config.enable_prefix_caching:
+        return StateSize(state_bytes, None)
+    block_bytes = config.block_size * kv_bytes_per_token
+    return StateSize(state_bytes, config.state_spacing or state_spacing(state_bytes, block_bytes))
+
+
+def divide_room(
+    budget: float, block_bytes: float, state: StateSize, max_num_seqs: int
+) -> CacheSize:
+    """What fits into ``budget`` bytes.
+
+    States of running requests take at most half; of the rest, each ``spacing`` blocks come with a
+    slot for a checkpoint.
+    """
+    num_running = 0
+    if state.num_bytes:
+        num_running = max(1, min(max_num_seqs, int(budget // 2 // state.num_bytes)))
+    rest = max(budget - num_running * state.num_bytes, 0)
+    num_blocks = int(rest // (block_bytes + state.per_block))
+    num_kept = 0 if state.spacing is None else num_blocks // state.spacing
+    return CacheSize(num_blocks, num_running + num_kept if num_running else 0)
