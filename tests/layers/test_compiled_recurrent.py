@@ -80,8 +80,11 @@ def _branch(form: RecurrentForm, library: Library, *, compiled: bool) -> Recurre
     return branch
 
 
-def _fresh(shapes: Sequence[StateShape]) -> LayerState:
-    return tuple(torch.zeros((SLOTS, *shape), dtype=dtype) for shape, dtype in shapes)
+def _fresh(shapes: Sequence[StateShape], matrix_dtype: torch.dtype = torch.float32) -> LayerState:
+    """Zeros; float32 ones of another dtype, if one is given."""
+    dtypes = [matrix_dtype if dtype == torch.float32 else dtype for _, dtype in shapes]
+    rows = zip(shapes, dtypes, strict=True)
+    return tuple(torch.zeros((SLOTS, *shape), dtype=dtype) for (shape, _), dtype in rows)
 
 
 def _run(branch: Recurrent, x: Tensor, state: LayerState, segments: Sequence[Segment]) -> Tensor:
@@ -118,12 +121,32 @@ def test_equals_pytorch_up_to_rounding(library: Library, name: str) -> None:
         torch.testing.assert_close(own, theirs, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["delta", "mamba"])
+def test_states_in_bfloat16_are_rounded_after_each_token(library: Library, name: str) -> None:
+    """Decay and rounding hold back what a text has long past, so few tokens are compared."""
+    x, results = _tokens()[:24], []
+    for compiled in (True, False):
+        branch = _branch(FORMS[name], library, compiled=compiled)
+        state = _fresh(branch.state, torch.bfloat16)
+        results.append((_run(branch, x, state, [Segment(0, 24, (0,))]), state))
+    wide = _branch(FORMS[name], library, compiled=True)
+    exact = _run(wide, x, _fresh(wide.state), [Segment(0, 24, (0,))]).float()
+    (actual, state), (expected, expected_state) = results
+    difference = (actual.float() - expected.float()).abs().mean()
+    assert 3 * difference < (actual.float() - exact).abs().mean()  # the rounding shows, alike
+    own, theirs = state[1].float(), expected_state[1].float()
+    assert (own - theirs).abs().mean() < 1e-3 * theirs.abs().mean()
+
+
+@pytest.mark.parametrize("matrix_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FORMS)
-def test_bits_depend_neither_on_cuts_nor_on_company(library: Library, name: str) -> None:
+def test_bits_depend_neither_on_cuts_nor_on_company(
+    library: Library, name: str, matrix_dtype: torch.dtype
+) -> None:
     branch, x = _branch(FORMS[name], library, compiled=True), _tokens()
-    state = _fresh(branch.state)
+    state = _fresh(branch.state, matrix_dtype)
     whole = _run(branch, x, state, [Segment(0, TOKENS, (0,))])
-    cut_state = _fresh(branch.state)
+    cut_state = _fresh(branch.state, matrix_dtype)
     cuts = [0, 1, 2, 5, 70, 128, 129, TOKENS]
     for begin, end in pairwise(cuts):
         beside = _tokens()[: 3 + end - begin]  # three rows of another request before

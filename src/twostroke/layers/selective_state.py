@@ -14,7 +14,9 @@ from torch import Tensor
 def selective_state(
     x: Tensor, steps: Tensor, rates: Tensor, write: Tensor, read: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Token by token: each one's result is the same whatever comes with it. All float32.
+    """Token by token: each one's result is the same whatever comes with it.
+
+    All float32 but for the state, which may be bfloat16 and is rounded after each token then.
 
     Args:
         x: ``[tokens, heads, head_dim]``.
@@ -26,9 +28,9 @@ def selective_state(
         (``[tokens, heads, head_dim]`` without the skip; the state after the last token).
     """
     decays = torch.exp(-steps * rates)
-    outs = []
+    outs, kept = [], state.dtype
     for value, step, decay, w, r in zip(x, steps, decays, write, read, strict=True):
         added = w[:, :, None] * (value * step[:, None])[:, None, :]
-        state = state * decay[:, None, None] + added
-        outs.append(torch.einsum("hsd,hs->hd", state, r))
+        state = (state.float() * decay[:, None, None] + added).to(kept)
+        outs.append(torch.einsum("hsd,hs->hd", state.float(), r))
     return torch.stack(outs), state
