@@ -63,7 +63,8 @@ def test_the_path_is_the_one_that_is_taken(family: str, tmp_path: Path) -> None:
     path = "compiled" if runs_compiled(driver) else "layer by layer"
     survey = survey_folder(tmp_path)
     assert survey.path == path and survey.dtype == "bfloat16"
-    assert survey.state_bytes == driver.executor.info.state_bytes
+    shapes = driver.executor.model.state_shapes
+    assert survey.state_bytes == sum(each.nbytes for layer in shapes for each in layer)
     assert survey.kv_bytes_per_token == driver.executor.info.kv_bytes_per_token
 
 

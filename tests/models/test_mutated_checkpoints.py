@@ -129,7 +129,8 @@ def refusal_of(raw: dict[str, Any], tensors: Tensors) -> str | None:
         sizes = {name: tensor.numel() for name, tensor in tensors.items()}
         unread = 0 if survey.parameters == sum(sizes.values()) else sizes["lm_head.weight"]
         assert survey.parameters == sum(sizes.values()) - unread  # a tied head may be there
-        assert survey.state_bytes == info.state_bytes
+        shapes = driver.executor.model.state_shapes
+        assert survey.state_bytes == sum(each.nbytes for layer in shapes for each in layer)
         assert survey.kv_bytes_per_token == info.kv_bytes_per_token
         return None
 

@@ -110,6 +110,10 @@ def _text_model(
         raise _unknown(config.get("model_type"), "supported architectures", model_types)
     inner = config.get("text_config")
     raw = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
+    if "tie_word_embeddings" in config:  # the head belongs to the whole
+        raw["tie_word_embeddings"] = config["tie_word_embeddings"]
+    if model_types is not None and raw.get("model_type") not in model_types:
+        raise _unknown(raw.get("model_type"), "supported architectures", model_types)
     stated = str(raw.get("model_type"))
     model_type = SAME.get(stated, stated)
     if model_type not in FAMILIES:

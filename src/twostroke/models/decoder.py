@@ -144,7 +144,7 @@ class Decoder:
             Normed hidden states ``[rows, hidden]``.
         """
         with self._profiler.measure(LAYERS):
-            x = self._embed(token_ids)  # [tokens, hidden]
+            x = self.embed(token_ids)  # [tokens, hidden]
             cache = attention.kernel_cache
             if self.compiled_pass is not None and cache is not None:
                 return self._norm(self.compiled_pass(x, positions, cache, rows))
@@ -166,7 +166,7 @@ class Decoder:
             logits = cap * torch.tanh(logits / cap)
         return logits
 
-    def _embed(self, token_ids: Tensor) -> Tensor:
+    def embed(self, token_ids: Tensor) -> Tensor:
         table = self._embedding
         x = self._head.weight_rows(token_ids) if table is None else F.embedding(token_ids, table)
         return x if self.spec.embedding_scale == 1.0 else x * self._scale

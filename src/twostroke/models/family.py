@@ -22,6 +22,8 @@ class DecoderFamily:
         layer: What the names of a layer's tensors begin with, with its index for ``{}``.
         embedding, norm, head: Names of tensors outside the layers.
         make_norm: Makes its norms.
+        predictor: What the names of a multi-token-prediction head begin with; empty: none is read.
+        ignored: What the names of tensors begin with that published files have and no pass needs.
     """
 
     branches: tuple[BranchKind, ...]
@@ -30,14 +32,18 @@ class DecoderFamily:
     norm: str = "model.norm.weight"
     head: str = "lm_head.weight"
     make_norm: MakeNorm = RMSNorm
+    predictor: str = ""
+    ignored: tuple[str, ...] = ()
 
-    def without_prefix(self) -> DecoderFamily:
-        """The same with the names of a checkpoint that was saved without a language head."""
-        bare = {
-            name: getattr(self, name).removeprefix("model.")
-            for name in ("layer", "embedding", "norm")
-        }
-        return replace(self, **bare)
+    def with_prefix(self, prefix: str) -> DecoderFamily:
+        """The same with ``prefix`` in place of ``model.`` before its names, but for the head's."""
+
+        def renamed(name: str) -> str:
+            return prefix + name[len(own) :] if name.startswith(own := "model.") else name
+
+        names = (self.layer, self.embedding, self.norm)
+        layer, embedding, norm = map(renamed, names)
+        return replace(self, layer=layer, embedding=embedding, norm=norm)
 
     def branches_of(self, layer: LayerSpec) -> list[BranchKind]:
         return [kind for kind in self.branches if kind.is_in(layer)]

@@ -46,6 +46,8 @@ MODEL_TYPES = {
 }
 # Those whose layers the compiled kernels run in one call.
 COMPILED = frozenset({"llama", "mistral", "phi3", "qwen2", "qwen3"})
+# Models that read images, too: their text parts run.
+IMAGE_MODELS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")
 
 
 def decoder_family(model_type: str) -> DecoderFamily:

@@ -16,7 +16,7 @@ from twostroke.model_spec.reader import parse_model, read_model
 from twostroke.model_spec.recurrent_forms import Mamba2Form
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.models.registry import MODEL_TYPES
+from twostroke.models.registry import IMAGE_MODELS, MODEL_TYPES
 
 _PER_DIMENSION = "its per-dimension factors are not implemented"
 _REFUSED_ROPE = {
@@ -38,14 +38,14 @@ def read_runnable(folder: Path) -> ModelSpec:
     if not (folder / "config.json").is_file():
         hint = "give a Hugging Face checkpoint folder: config.json and safetensors"
         raise ModelLoadError(f"{folder} has no config.json", hint=hint)
-    spec = read_model(folder, [*MODEL_TYPES])
+    spec = read_model(folder, [*MODEL_TYPES, *IMAGE_MODELS])
     check_runnable(spec)
     return spec
 
 
 def parse_runnable(config: Mapping[str, Any]) -> ModelSpec:
     """The same of the contents of ``config.json``."""
-    spec = parse_model(config, None, [*MODEL_TYPES])
+    spec = parse_model(config, None, [*MODEL_TYPES, *IMAGE_MODELS])
     check_runnable(spec)
     return spec
 

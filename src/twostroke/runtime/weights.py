@@ -28,6 +28,7 @@ from twostroke.models.decoder import Decoder
 from twostroke.models.family import DecoderFamily
 from twostroke.models.parameters import Parameter
 from twostroke.models.registry import decoder_family
+from twostroke.models.stored_names import Beside, names_as_stored
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.device import free_memory
 
@@ -59,7 +60,8 @@ def load_model(
 
     Args:
         folder: Holds ``*.safetensors``, sharded or not. Where its names lack the usual prefix, it
-            may lack the head, too; then the model's own spec says ``tied``.
+            may lack the head, too; then the model's own spec says ``tied``. Of an image model,
+            the text part is loaded.
         spec: Of its ``config.json``, see ``read_runnable``.
         dtype: ``auto`` keeps the checkpoint's precision.
         max_length: Longest request in tokens; sizes the rotary table.
@@ -97,15 +99,17 @@ def match_checkpoint(
         ModelLoadError: Tensors are missing, unexpected, of the wrong shape or type.
     """
     family = decoder_family(spec.model_type)
-    is_bare = family.embedding not in files and family.without_prefix().embedding in files
-    if is_bare:
-        family = family.without_prefix()
+    family, is_bare = names_as_stored(family, spec, files)
     if is_bare or ranks:
         # Without a head, as embedding models are stored, the embedding stands in for it.
         spec = replace(spec, tied=spec.tied or family.head not in files)
     expected = family.parameters(spec)
     needless = {family.head, SCORE_HEAD} if ranks else {family.head}
-    files.check(expected, lambda name: name in needless or name.endswith("inv_freq"))
+    beside = Beside(family, spec)
+    files.check(
+        expected,
+        lambda name: name in needless or name.endswith("inv_freq") or beside(name),
+    )
     return family, spec, expected
 
 
@@ -141,7 +145,7 @@ class TensorFiles:
                 text = panic_text(error)
                 raise ModelLoadError(f"cannot read {path}: {text}", hint=hint) from error
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._files
 
     def check(self, expected: list[Parameter], is_needless: Callable[[str], bool]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -89,6 +89,17 @@ class ExpertsKind:
             gate = [(self.shared_gate, 1)]
             parameters += linear_parameters("shared_gate", gate, hidden, False)
         return parameters
+
+    def as_stored(self, layers: Sequence[str], names: Container[str]) -> ExpertsKind:
+        """The same with experts that have their tensors in common, if a checkpoint has them so.
+
+        Args:
+            layers: What the names of each layer's tensors begin with.
+        """
+        stack, common = ExpertStack(), self.expert.removesuffix("{}.")
+        if self.stack is None and any(f"{at}{common}{stack.gate_up}" in names for at in layers):
+            return replace(self, stack=stack, expert=common)
+        return self
 
     def _names(self, spec: ExpertsSpec, own: str, size: int) -> MlpNames:
         gate = [(own + self.gate, size)] if spec.gated else []
