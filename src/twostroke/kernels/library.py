@@ -23,7 +23,11 @@ LIBRARY_PATH = Path(__file__).parent / "cpp" / "kernels.so"
 LANES = 16  # Outputs in a block of packed weights.
 GROUP = 32  # Inputs that share a scale in 4-bit weights.
 FORMATS = {"bfloat16": 0, "int8": 1, "int4": 2}  # ``WeightFormat``
+# ``Activation``, by their names.
+ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_pytorch_tanh": 2, "clamped_swiglu": 3}
 MAX_HEAD_DIM = 576
+MAX_KERNEL = 8  # Tokens that a short convolution sees.
+SEGMENT_BYTES = 32  # of ``Segment``: four 64-bit integers
 COMPONENTS = ("norm", "gemm", "place", "attention", "activation")  # ``Component``, in order
 
 
@@ -171,6 +175,103 @@ class DraftCall(ctypes.Structure):
     ]
 
 
+class ExpertCall(ctypes.Structure):
+    """One expert's weights, see ``ExpertCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [("gate_up", LinearCall), ("down", LinearCall)]
+
+
+class RoutingCall(ctypes.Structure):
+    """How experts are chosen, see ``RoutingCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("correction", c_void_p),
+        ("experts", c_int64),
+        ("per_token", c_int64),
+        ("groups", c_int64),
+        ("chosen_groups", c_int64),
+        ("scale", c_float),
+        ("sigmoid", c_int32),
+        ("best_two", c_int32),
+        ("normalized", c_int32),
+    ]
+
+
+class ExpertsCall(ctypes.Structure):
+    """Arguments of a layer's experts, see ``ExpertsCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("x", c_void_p),
+        ("onto", c_void_p),
+        ("out", c_void_p),
+        ("tokens", c_int64),
+        ("hidden", c_int64),
+        ("experts", POINTER(ExpertCall)),
+        ("shared", POINTER(ExpertCall)),
+        ("shared_gate", POINTER(LinearCall)),
+        ("router", LinearCall),
+        ("routing", RoutingCall),
+        ("scale", c_float),
+        ("activation", c_int32),
+    ]
+
+
+class ConvolutionCall(ctypes.Structure):
+    """A short convolution, and a layer's states, see ``ConvolutionCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("segments", c_void_p),
+        ("num_segments", c_int64),
+        ("x", c_void_p),
+        ("x_stride", c_int64),
+        ("taps", c_void_p),
+        ("bias", c_void_p),
+        ("before", c_void_p),
+        ("channels", c_int64),
+        ("kernel", c_int64),
+    ]
+
+
+class MatrixCall(ctypes.Structure):
+    """What layers with matrices as states share, see ``MatrixCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("convolution", ConvolutionCall),
+        ("states", c_void_p),
+        ("gate", c_void_p),
+        ("gate_stride", c_int64),
+        ("rates", c_void_p),
+        ("bias", c_void_p),
+        ("norm", c_void_p),
+        ("out", c_void_p),
+        ("heads", c_int64),
+        ("groups", c_int64),
+        ("rows", c_int64),
+        ("columns", c_int64),
+        ("eps", c_float),
+        ("bf16_states", c_int32),
+    ]
+
+
+class DeltaCall(ctypes.Structure):
+    """Arguments of the gated delta rule, see ``DeltaCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [("matrix", MatrixCall), ("gates", c_void_p)]
+
+
+class Mamba2Call(ctypes.Structure):
+    """Arguments of a layer of Mamba-2, see ``Mamba2Call`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("matrix", MatrixCall),
+        ("steps", c_void_p),
+        ("steps_stride", c_int64),
+        ("skip", c_void_p),
+        ("norm_groups", c_int64),
+        ("least_step", c_float),
+    ]
+
+
 class Library:
     """The compiled kernels. Calls release the GIL.
 
@@ -191,8 +292,10 @@ class Library:
             return function
 
         layout = declare("layout", restype=c_int64)
-        calls = (LinearCall, AttentionCall, NormCall, LayerCall, PassCall, DraftCall)
-        if layout() != sum(map(ctypes.sizeof, calls)):
+        calls: list[type[ctypes.Structure]] = [LinearCall, AttentionCall, NormCall, LayerCall]
+        calls += [PassCall, DraftCall, ExpertCall, RoutingCall, ExpertsCall]
+        calls += [ConvolutionCall, MatrixCall, DeltaCall, Mamba2Call]
+        if layout() != SEGMENT_BYTES + sum(map(ctypes.sizeof, calls)):
             raise OSError(f"{path} was built from other sources")
         find = declare("kernel", c_char_p, restype=c_void_p)
 
@@ -211,6 +314,11 @@ class Library:
         self.norm = kernel(
             "norm_rows", POINTER(NormCall), count, address, address, count, count, c_float
         )
+        self.experts = kernel("experts", POINTER(ExpertsCall))
+        # call, out
+        self.short_convolution = kernel("short_convolution", POINTER(ConvolutionCall), address)
+        self.gated_delta = kernel("gated_delta", POINTER(DeltaCall))
+        self.mamba2 = kernel("mamba2", POINTER(Mamba2Call))
         # qk, stride, tokens, heads, head_dim, positions, cos, sin
         self.rotate = kernel(
             "rotate", address, count, count, count, count, address, address, address

@@ -43,18 +43,18 @@ def gated_delta(
     Args:
         query: ``[tokens, heads, key_dim]`` of length 1, scaled; ``key`` the same, unscaled.
         value: ``[tokens, heads, value_dim]``.
-        decay: ``[tokens, heads]``, in (0, 1]; ``rate``: ``[tokens, heads]``. All float32.
-        state: ``[heads, key_dim, value_dim]``, not changed.
+        decay: ``[tokens, heads]``, in (0, 1]; ``rate``: ``[tokens, heads]``. All these float32.
+        state: ``[heads, key_dim, value_dim]``, not changed; bfloat16 is rounded after each token.
 
     Returns:
         (``[tokens, heads, value_dim]``; the state after the last token).
     """
-    outs = []
+    outs, kept = [], state.dtype
     for q, k, v, g, b in zip(query, key, value, decay, rate, strict=True):
-        state = state * g[:, None, None]
+        state = state.float() * g[:, None, None]
         recalled = torch.einsum("hk,hkv->hv", k, state)
-        state = state + k[:, :, None] * ((v - recalled) * b[:, None])[:, None, :]
-        outs.append(torch.einsum("hk,hkv->hv", q, state))
+        state = (state + k[:, :, None] * ((v - recalled) * b[:, None])[:, None, :]).to(kept)
+        outs.append(torch.einsum("hk,hkv->hv", q, state.float()))
     return torch.stack(outs), state
 
 

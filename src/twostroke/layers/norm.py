@@ -118,7 +118,6 @@ class MultipliedNorm:
         self.kernel_call: NormCall | None = None
         self.weight, self.eps = norm.weight, norm.eps
         self._norm, self._factor = norm, factor
-        self.kernel_call: NormCall | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._norm(x) * self._factor

@@ -26,7 +26,7 @@ class Segment(NamedTuple):
     """Rows ``begin`` up to ``end`` of a pass: tokens of one request, one after the other.
 
     Attributes:
-        slots: Where the state after them goes; the first is where that before them is.
+        slots: Where the state after them goes, one or two; the first is where that before them is.
     """
 
     begin: int
@@ -50,6 +50,21 @@ class LayerStates(Protocol):
 
     def write(self, layer: int, segment: Segment, state: LayerState) -> None: ...
 
+    def storage(self, layer: int) -> LayerState:
+        """The states of all slots, ``[slots, *shape]``, which kernels change in place."""
+        ...
+
+    @property
+    def table(self) -> Tensor:
+        """What kernels read of the segments, see ``segment_table``."""
+        ...
+
+
+def segment_table(segments: Sequence[Segment]) -> Tensor:
+    """int64 ``[segments, 4]`` on the CPU: begin, end, the first slot, and the second or -1."""
+    rows = [(begin, end, *slots, -1)[:4] for begin, end, slots in segments]
+    return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
+
 
 class NoLayerStates:
     """Of a pass through layers that have none."""
@@ -61,6 +76,13 @@ class NoLayerStates:
 
     def write(self, layer: int, segment: Segment, state: LayerState) -> None:
         raise LookupError(f"layer {layer} has no state")
+
+    def storage(self, layer: int) -> LayerState:
+        raise LookupError(f"layer {layer} has no state")
+
+    @property
+    def table(self) -> Tensor:
+        return segment_table(self.segments)
 
 
 NO_LAYER_STATES = NoLayerStates()
@@ -88,6 +110,7 @@ class FreshStates:
         self, shapes: Sequence[Sequence[StateShape]], num_tokens: int, device: torch.device
     ) -> None:
         self.segments: Sequence[Segment] = [Segment(0, num_tokens, (0,))]
+        self.table = segment_table(self.segments)
         self._shapes, self._device = shapes, device
 
     def read(self, layer: int, segment: Segment) -> LayerState:
@@ -98,3 +121,7 @@ class FreshStates:
 
     def write(self, layer: int, segment: Segment, state: LayerState) -> None:
         """Nothing comes after it."""
+
+    def storage(self, layer: int) -> LayerState:
+        segment = self.segments[0]
+        return tuple(tensor[None] for tensor in self.read(layer, segment))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from twostroke.core.step import NO_SLOT, ScheduledRequest, StepPlan
-from twostroke.layers.recurrent_state import LayerState, Segment, StateShape
+from twostroke.layers.recurrent_state import LayerState, Segment, StateShape, segment_table
 
 
 class StateTensors:
@@ -93,6 +94,13 @@ class StepStates:
         for tensor, value in zip(self._layers[layer], state, strict=True):
             for slot in segment.slots:
                 tensor[slot] = value
+
+    def storage(self, layer: int) -> LayerState:
+        return self._layers[layer]
+
+    @cached_property
+    def table(self) -> Tensor:
+        return segment_table(self.segments)
 
 
 NO_STATE_TENSORS = StateTensors([], 0, torch.device("cpu"))

@@ -10,9 +10,13 @@
 #include "decoder_layers.hpp"
 #include "drafting.hpp"
 #include "elementwise.hpp"
+#include "experts/experts.hpp"
 #include "kernels.hpp"
 #include "linear/linear.hpp"
 #include "norms.hpp"
+#include "recurrent/convolution.hpp"
+#include "recurrent/delta.hpp"
+#include "recurrent/mamba2.hpp"
 
 namespace twostroke {
 namespace {

@@ -63,8 +63,8 @@ struct NormCall {
     int32_t kind;        // a NormKind
 };
 
-// The activation of the gates of an MLP.
-enum Activation : int32_t { kSilu = 0, kGelu = 1, kTanhGelu = 2 };
+// The activation of the gates of an MLP. Experts alone have the clamped one.
+enum Activation : int32_t { kSilu = 0, kGelu = 1, kTanhGelu = 2, kClamped = 3 };
 
 // How a branch ends: x + scale * norm(product).
 struct AdditionCall {
@@ -142,6 +142,86 @@ struct DraftCall {
     int32_t is_packed;
 };
 
+// A gated MLP: down(activation(gate_up(x))); weights only.
+struct ExpertCall {
+    LinearCall gate_up, down;
+};
+
+// How experts are chosen and weighed: RoutingSpec in model_spec/routing.py.
+struct RoutingCall {
+    const float* correction;  // [experts], added to what experts are chosen by, or null
+    int64_t experts, per_token, groups, chosen_groups;
+    float scale;
+    int32_t sigmoid;  // 1: scores are sigmoids; 0: their softmax
+    int32_t best_two, normalized;
+};
+
+// out = onto + scale * (the weighed sum of each token's experts, and the shared ones, of x).
+struct ExpertsCall {
+    const bf16* x;     // [tokens, hidden]
+    const bf16* onto;  // [tokens, hidden]
+    bf16* out;         // [tokens, hidden]; may be `onto`
+    int64_t tokens, hidden;
+    const ExpertCall* experts;        // [routing.experts], all of one shape
+    const ExpertCall* shared;        // of every token, or null
+    const LinearCall* shared_gate;  // one output: its sigmoid weighs the shared experts; or null
+    LinearCall router;              // weights only
+    RoutingCall routing;
+    float scale;
+    int32_t activation;  // an Activation
+};
+
+// Tokens of one request, one after the other, and the slots of its state.
+struct Segment {
+    int64_t begin, end;  // rows of the pass
+    int64_t slot;        // holds the state before them, and then the state after them
+    int64_t copy;        // gets the state after them too; -1: none
+};
+
+// A causal convolution of each channel by itself, and the states of a recurrent layer. Segments are
+// taken in order, since several may be of one request.
+struct ConvolutionCall {
+    const Segment* segments;
+    int64_t num_segments;
+    const bf16* x;  // [tokens, channels], tokens `x_stride` elements apart
+    int64_t x_stride;
+    const float* taps;  // [kernel, channels]
+    const float* bias;  // [channels], or null
+    bf16* before;       // [slots, kernel - 1, channels]: the latest inputs
+    int64_t channels, kernel;
+};
+
+// What layers with a matrix [rows, columns] a head as their state share.
+struct MatrixCall {
+    ConvolutionCall convolution;
+    void* states;       // [slots, heads, rows, columns], float32 or bf16
+    const bf16* gate;   // [tokens, heads * columns], tokens `gate_stride` elements apart
+    int64_t gate_stride;
+    const float* rates;  // [heads]: exp of what checkpoints hold
+    const float* bias;   // [heads], of the decays' inputs
+    const float* norm;   // of the output, or null: [columns], or of all heads
+    bf16* out;           // [tokens, heads * columns]
+    int64_t heads, groups, rows, columns;  // heads of a group share keys and queries
+    float eps;
+    int32_t bf16_states;
+};
+
+// The gated delta rule: layers/gated_delta.py. Channels are queries, keys and values.
+struct DeltaCall {
+    MatrixCall matrix;
+    const float* gates;  // [tokens, 2 * heads]: inputs of the rates, then of the decays
+};
+
+// The recurrence of Mamba-2: layers/selective_state.py. Channels are values, keys and queries.
+struct Mamba2Call {
+    MatrixCall matrix;
+    const bf16* steps;  // [tokens, heads], tokens `steps_stride` elements apart
+    int64_t steps_stride;
+    const float* skip;    // [heads]
+    int64_t norm_groups;  // parts that the norm of the output divides by their own sizes
+    float least_step;
+};
+
 // All kernels: the name of a function that each build defines, then what it takes. Python finds a
 // kernel by its name (kernels/library.py); a new one needs no other line in C++.
 #define TWOSTROKE_KERNELS(kernel)                                                                \
@@ -160,7 +240,12 @@ struct DraftCall {
     /* x: [rows, size]; highest: [rows], NaN if a row has one; index: [rows], its first place */ \
     kernel(peaks, const float* x, float* highest, int64_t* index, int64_t rows, int64_t size)    \
     kernel(decoder_layers, const PassCall& call)                                                 \
-    kernel(draft, const DraftCall& call)
+    kernel(draft, const DraftCall& call)                                                         \
+    kernel(experts, const ExpertsCall& call)                                                     \
+    /* out: [tokens, channels] */                                                                \
+    kernel(short_convolution, const ConvolutionCall& call, bf16* out)                            \
+    kernel(gated_delta, const DeltaCall& call)                                                   \
+    kernel(mamba2, const Mamba2Call& call)
 
 // One build's kernels.
 struct Kernels {

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from twostroke.layers.activation import activation_of
+from twostroke.layers.compiled_experts import CompiledExperts, ExpertWeights
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
@@ -141,6 +142,7 @@ class ExpertsBranch:
         if spec.narrow:
             self._narrow = parts.linear("narrow_down"), parts.linear("narrow_up")
         self._shared_gate = parts.linear("shared_gate", is_exact=True) if spec.shared_gate else None
+        self._compiled = self._compile()
 
     def __call__(
         self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
@@ -150,6 +152,10 @@ class ExpertsBranch:
             x, onto = x[rows], onto[rows]
         if not len(x):  # no row goes on
             return onto
+        if self._compiled is not None:
+            normed = self._norm(x)
+            with self._profiler.measure(GEMM):
+                return self._compiled(normed, onto)
         added = self.added(x).to(x.dtype)
         return onto + (added if self._scale == 1.0 else added * self._scale)
 
@@ -177,6 +183,18 @@ class ExpertsBranch:
 
     def compiled(self) -> CompiledBranch | None:
         return None
+
+    def _compile(self) -> CompiledExperts | None:
+        """What computes all but the norm in one call, if the kernels have all of it."""
+        spec, own = self._spec, (self._router, self._experts, self._correction)
+        weights = ExpertWeights(*own, self._shared, self._shared_gate)
+        is_plain = spec.gated and self._narrow is None and self._expert_scale is None
+        if self._kernels is None or not is_plain:
+            return None
+        if not CompiledExperts.can_run(weights, spec.routing, spec.activation):
+            return None
+        sizes = spec.per_token, spec.activation, self._scale
+        return CompiledExperts(weights, spec.routing, *sizes, self._kernels)
 
     def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Float32 ``[tokens, hidden]``; each token's experts are summed in the order of choice."""

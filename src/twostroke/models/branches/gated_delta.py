@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.compiled_recurrent import CompiledDelta
 from twostroke.layers.gated_delta import decays, gated_delta, short_convolution, unit_length
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
@@ -78,8 +79,15 @@ class GatedDeltaBranch:
         self._conv = parts.tensor("delta_conv").squeeze(1)  # [channels, kernel]
         self._log_rates = parts.tensor("delta_log_rates")
         self._bias = parts.tensor("delta_bias")
-        self._head_norm = RMSNorm(parts.tensor("delta_head_norm"), parts.norm_eps)
+        norm = parts.tensor("delta_head_norm")
+        self._head_norm = RMSNorm(norm, parts.norm_eps)
         self._add = parts.addition("delta_out", "")
+        self._compiled: CompiledDelta | None = None
+        if parts.kernels is not None and CompiledDelta.can_run(form):
+            decay = self._log_rates, self._bias
+            self._compiled = CompiledDelta(
+                form, self._conv, *decay, norm, parts.norm_eps, parts.kernels
+            )
         heads = (form.value_heads, form.key_dim, form.value_dim)
         self.state: tuple[StateShape, ...] = (
             StateShape((form.kernel - 1, form.channels), self._conv.dtype),
@@ -89,18 +97,18 @@ class GatedDeltaBranch:
     def __call__(
         self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
     ) -> Tensor:
-        onto, normed, form = x if onto is None else onto, self._norm(x), self._form
+        onto, normed = x if onto is None else onto, self._norm(x)
         with self._profiler.measure(GEMM):
             inputs, gates = self._input(normed), self._gates.wide(normed)
-        mixed, gate = inputs[:, : form.channels], inputs[:, form.channels :]
         with self._profiler.measure(ATTENTION):
-            out = self._mix(mixed, gates, step)  # [tokens, value_heads, value_dim]
+            if self._compiled is None:
+                out = self._mix(inputs, gates, step)
+            else:
+                out = self._compiled(inputs, gates, step.states, self._index)
         if rows is not None:
-            out, gate, onto = out[rows], gate[rows], onto[rows]
-        normed = self._head_norm(out.to(x.dtype)).float()
-        gated = normed * F.silu(gate.float().view_as(normed))
+            out, onto = out[rows], onto[rows]
         with self._profiler.measure(GEMM):
-            return self._add(gated.to(x.dtype).flatten(1), onto)
+            return self._add(out, onto)
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -109,9 +117,10 @@ class GatedDeltaBranch:
     def compiled(self) -> CompiledBranch | None:
         return None
 
-    def _mix(self, mixed: Tensor, gates: Tensor, step: PassInputs) -> Tensor:
-        """What the tokens of all requests read of their states."""
+    def _mix(self, inputs: Tensor, gates: Tensor, step: PassInputs) -> Tensor:
+        """What ``CompiledDelta`` computes, in PyTorch's operators."""
         form = self._form
+        mixed, gate = inputs[:, : form.channels], inputs[:, form.channels :]
         rate = gates[:, : form.value_heads].sigmoid()
         decay = decays(gates[:, form.value_heads :], self._log_rates, self._bias)
         out = gates.new_empty(len(mixed), form.value_heads, form.value_dim)
@@ -120,7 +129,9 @@ class GatedDeltaBranch:
             return self._run(mixed[rows], decay[rows], rate[rows], state)
 
         run_segments(step.states, self._index, out, run)
-        return out
+        normed = self._head_norm(out.to(inputs.dtype)).float()
+        gated = normed * F.silu(gate.float().view_as(normed))
+        return gated.to(inputs.dtype).flatten(1)
 
     def _run(
         self, mixed: Tensor, decay: Tensor, rate: Tensor, state: LayerState

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.compiled_recurrent import CompiledMamba2
 from twostroke.layers.gated_delta import short_convolution
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
@@ -68,12 +69,24 @@ class Mamba2Branch:
         self._rates = parts.tensor("mamba_log_rates").float().exp()
         self._skip = parts.tensor("mamba_skip").float()[:, None]
         self._bias = parts.tensor("mamba_bias").float()
+        norm = parts.tensor("mamba_inner_norm") if form.norm_groups else None
         self._inner_norm = None
-        if form.norm_groups:
-            weight = parts.tensor("mamba_inner_norm").view(form.norm_groups, -1)
-            self._inner_norm = RMSNorm(weight, parts.norm_eps)
+        if norm is not None:
+            self._inner_norm = RMSNorm(norm.view(form.norm_groups, -1), parts.norm_eps)
         self._add = parts.addition("mamba_out", "")
-        heads = (form.heads, form.head_dim, form.state)
+        self._compiled: CompiledMamba2 | None = None
+        if parts.kernels is not None and CompiledMamba2.can_run(form):
+            self._compiled = CompiledMamba2(
+                form,
+                (self._conv, self._conv_bias),
+                self._rates,
+                self._skip,
+                self._bias,
+                norm,
+                parts.norm_eps,
+                parts.kernels,
+            )
+        heads = (form.heads, form.state, form.head_dim)
         self.state: tuple[StateShape, ...] = (
             StateShape((form.kernel - 1, form.channels), self._conv.dtype),
             StateShape(heads, torch.float32),
@@ -82,26 +95,18 @@ class Mamba2Branch:
     def __call__(
         self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
     ) -> Tensor:
-        onto, form = x if onto is None else onto, self._form
+        onto = x if onto is None else onto
         with self._profiler.measure(GEMM):
             inputs = self._input(self._norm(x))
-        gate, mixed = inputs[:, : form.inner], inputs[:, form.inner : -form.heads]
-        steps = F.softplus(inputs[:, -form.heads :].float() + self._bias)
-        steps = steps.clamp(form.least_step, form.most_step)
-        out = steps.new_empty(len(x), form.inner)
         with self._profiler.measure(ATTENTION):
-            run_segments(
-                step.states,
-                self._index,
-                out,
-                lambda own, state: self._run(mixed[own], steps[own], state),
-            )
+            if self._compiled is None:
+                out = self._mix(inputs, step)
+            else:
+                out = self._compiled(inputs, step.states, self._index)
         if rows is not None:
-            out, gate, onto = out[rows], gate[rows], onto[rows]
-        gate = F.silu(gate.float())
-        gated = self._normed(out) * gate if form.norm_first else self._normed(out * gate)
+            out, onto = out[rows], onto[rows]
         with self._profiler.measure(GEMM):
-            return self._add(gated.to(x.dtype), onto)
+            return self._add(out, onto)
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -109,6 +114,23 @@ class Mamba2Branch:
 
     def compiled(self) -> CompiledBranch | None:
         return None
+
+    def _mix(self, inputs: Tensor, step: PassInputs) -> Tensor:
+        """What ``CompiledMamba2`` computes, in PyTorch's operators."""
+        form = self._form
+        gate, mixed = inputs[:, : form.inner], inputs[:, form.inner : -form.heads]
+        steps = F.softplus(inputs[:, -form.heads :].float() + self._bias)
+        steps = steps.clamp(form.least_step, form.most_step)
+        out = steps.new_empty(len(inputs), form.inner)
+        run_segments(
+            step.states,
+            self._index,
+            out,
+            lambda own, state: self._run(mixed[own], steps[own], state),
+        )
+        gate = F.silu(gate.float())
+        gated = self._normed(out) * gate if form.norm_first else self._normed(out * gate)
+        return gated.to(inputs.dtype)
 
     def _normed(self, out: Tensor) -> Tensor:
         if self._inner_norm is None:

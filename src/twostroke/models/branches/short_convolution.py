@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.compiled_recurrent import CompiledConvolution
 from twostroke.layers.gated_delta import short_convolution
 from twostroke.layers.linear import Linear
-from twostroke.layers.recurrent_state import LayerState, StateShape, run_segments
+from twostroke.layers.recurrent_state import (
+    LayerState,
+    LayerStates,
+    StateShape,
+    run_segments,
+)
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.recurrent_forms import ConvolutionForm
 from twostroke.models.branches.base import BranchParts, PassInputs
@@ -55,6 +62,9 @@ class ShortConvolutionBranch:
         self._taps = parts.tensor("conv_taps").squeeze(1)  # [hidden, kernel]
         self._bias = parts.tensor("conv_bias") if form.bias else None
         self._add = parts.addition("conv_out", "")
+        self._compiled: CompiledConvolution | None = None
+        if parts.kernels is not None and CompiledConvolution.can_run(form.kernel):
+            self._compiled = CompiledConvolution(self._taps, self._bias, parts.kernels)
         shape = (form.kernel - 1, len(self._taps))
         self.state: tuple[StateShape, ...] = (StateShape(shape, self._taps.dtype),)
 
@@ -65,16 +75,20 @@ class ShortConvolutionBranch:
         with self._profiler.measure(GEMM):
             first, second, third = self._input(self._norm(x)).chunk(3, -1)
         mixed = first * third
-        out = mixed.new_empty(mixed.shape)
         with self._profiler.measure(ATTENTION):
-            run_segments(
-                step.states, self._index, out, lambda own, state: self._run(mixed[own], *state)
-            )
+            out = self._convolve(mixed, step.states)
         gated = second * out
         if rows is not None:
             gated, onto = gated[rows], onto[rows]
         with self._profiler.measure(GEMM):
             return self._add(gated, onto)
+
+    def _convolve(self, mixed: Tensor, states: LayerStates) -> Tensor:
+        if self._compiled is not None:
+            return self._compiled(mixed, states, self._index)
+        out = torch.empty_like(mixed)
+        run_segments(states, self._index, out, lambda own, state: self._run(mixed[own], *state))
+        return out
 
     def _run(self, mixed: Tensor, before: Tensor) -> tuple[Tensor, LayerState]:
         """Tokens of one request, after the inputs ``before`` them."""

@@ -75,19 +75,25 @@ inline void compute_task(const LinearCall& call, const PackedRows& x, const Line
     }
 }
 
+inline int64_t count_tasks(const LinearPlan& plan) { return plan.panels * plan.tasks_per_panel; }
+
+// Computes one of the tasks, which may run in any order.
+inline void run_task(const LinearCall& call, const PackedRows& x, const LinearPlan& plan,
+                     int64_t task) {
+    const int64_t panel = plan.weights_first ? task % plan.panels : task / plan.tasks_per_panel;
+    const int64_t part = plan.weights_first ? task / plan.panels : task % plan.tasks_per_panel;
+    const int64_t block = part * plan.blocks_per_task, end = block + plan.blocks_per_task;
+    compute_task(call, x, plan, plan.strips * panel / plan.panels,
+                 plan.strips * (panel + 1) / plan.panels, block,
+                 end < plan.blocks ? end : plan.blocks);
+}
+
 inline void linear(const LinearCall& call) {
     if (call.rows == 0) return;
     const LinearPlan plan = plan_linear(call);
     const PackedRows x(call, plan.strips);
-    auto compute = [&](int64_t task) {
-        const int64_t panel = plan.weights_first ? task % plan.panels : task / plan.tasks_per_panel;
-        const int64_t part = plan.weights_first ? task / plan.panels : task % plan.tasks_per_panel;
-        const int64_t block = part * plan.blocks_per_task, end = block + plan.blocks_per_task;
-        compute_task(call, x, plan, plan.strips * panel / plan.panels,
-                     plan.strips * (panel + 1) / plan.panels, block,
-                     end < plan.blocks ? end : plan.blocks);
-    };
-    parallel_for(plan.panels * plan.tasks_per_panel, compute);
+    auto compute = [&](int64_t task) { run_task(call, x, plan, task); };
+    parallel_for(count_tasks(plan), compute);
 }
 
 }  // namespace

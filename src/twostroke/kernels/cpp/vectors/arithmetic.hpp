@@ -58,6 +58,22 @@ inline floats load16(const float* from) { return load<floats>(from); }
 inline void store16(bf16* to, floats values) { store(to, narrow(values)); }
 inline void store16(float* to, floats values) { store(to, values); }
 
+// The same of the first `count` lanes, or of all 16 if there are as many; other lanes read 0.
+template <typename Number>
+inline floats load_first(const Number* from, int64_t count) {
+    if (count >= kLanes) return load16(from);
+    Number lanes[kLanes] = {};
+    memcpy(lanes, from, static_cast<size_t>(count) * sizeof(Number));
+    return load16(lanes);
+}
+template <typename Number>
+inline void store_first(Number* to, const floats& values, int64_t count) {
+    if (count >= kLanes) return store16(to, values);
+    Number lanes[kLanes];
+    store16(lanes, values);
+    memcpy(to, lanes, static_cast<size_t>(count) * sizeof(Number));
+}
+
 // One vector of bf16 as floats.
 inline vfloat load_vector(const bf16* from) {
 #ifdef TWOSTROKE_AVX512

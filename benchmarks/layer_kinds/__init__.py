@@ -1,0 +1,1 @@
+"""Kinds of layers against what bounds them."""

@@ -1,0 +1,126 @@
+"""A layer's experts in one call of the compiled kernels: bfloat16 activations on a CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from twostroke.kernels.library import (
+    ACTIVATIONS,
+    ExpertCall,
+    ExpertsCall,
+    Library,
+    LinearCall,
+    RoutingCall,
+)
+from twostroke.layers.linear import Linear
+from twostroke.model_spec.routing import RoutingSpec
+
+# Gates with ups, and down, of ``down(activation(gate_up(x)))``; gates before ups.
+GatedMlp = tuple[Linear, Linear]
+
+
+class ExpertWeights(NamedTuple):
+    """Attributes:
+    correction: See ``route``.
+    shared: What every token goes through; ``shared_gate`` has one output, whose sigmoid weighs it.
+    """
+
+    router: Linear
+    experts: Sequence[GatedMlp]
+    correction: Tensor | None = None
+    shared: GatedMlp | None = None
+    shared_gate: Linear | None = None
+
+    @property
+    def matrices(self) -> list[Linear]:
+        """All but the gate of the shared experts, which is a vector."""
+        mlps = [*self.experts, *([] if self.shared is None else [self.shared])]
+        return [self.router, *(linear for mlp in mlps for linear in mlp)]
+
+
+class CompiledExperts:
+    """Chooses each token's experts, and adds what they compute.
+
+    Only the weights of experts that some token needs are read. A token's numbers depend on no other
+    token: each is summed in an order of its own.
+
+    Args:
+        weights: Kept, since the call points to them.
+        scale: What is added is multiplied with it.
+    """
+
+    def __init__(
+        self,
+        weights: ExpertWeights,
+        routing: RoutingSpec,
+        per_token: int,
+        activation: str,
+        scale: float,
+        library: Library,
+    ) -> None:
+        self._weights, self._library = weights, library
+        router = _call_of(weights.router)
+        experts = (ExpertCall * len(weights.experts))(*map(_mlp_call, weights.experts))
+        shared, gate = weights.shared, weights.shared_gate
+        self._call = ExpertsCall(
+            hidden=router.inputs,
+            experts=experts,
+            shared=None if shared is None else ctypes.pointer(_mlp_call(shared)),
+            shared_gate=None if gate is None else ctypes.pointer(_call_of(gate)),
+            router=router,
+            routing=_routing_call(routing, len(weights.experts), per_token, weights.correction),
+            scale=scale,
+            activation=ACTIVATIONS[activation],
+        )
+        self._reference = ctypes.byref(self._call)
+
+    @staticmethod
+    def can_run(weights: ExpertWeights, routing: RoutingSpec, activation: str) -> bool:
+        """Whether the kernels have all that such a layer needs."""
+        by_logits = routing.scores == "sigmoid" and not routing.corrected
+        if routing.scales_inputs or by_logits:
+            return False
+        gate = [] if weights.shared_gate is None else [weights.shared_gate]
+        linears = [*weights.matrices, *gate]
+        return activation in ACTIVATIONS and all(one.kernel_call is not None for one in linears)
+
+    def __call__(self, x: Tensor, onto: Tensor) -> Tensor:
+        """``onto`` and what is added to it, both ``[tokens, hidden]``, of the normalized ``x``."""
+        out, onto = torch.empty_like(x), onto.contiguous()
+        call = self._call
+        call.x, call.onto, call.out = x.data_ptr(), onto.data_ptr(), out.data_ptr()
+        call.tokens = len(x)
+        self._library.experts(self._reference)
+        return out
+
+
+def _routing_call(
+    routing: RoutingSpec, experts: int, per_token: int, correction: Tensor | None
+) -> RoutingCall:
+    return RoutingCall(
+        correction=None if correction is None else correction.data_ptr(),
+        experts=experts,
+        per_token=per_token,
+        groups=routing.groups,
+        chosen_groups=routing.chosen_groups,
+        scale=routing.scale,
+        sigmoid=routing.scores == "sigmoid",
+        best_two=routing.best_two,
+        normalized=routing.normalized,
+    )
+
+
+def _mlp_call(mlp: GatedMlp) -> ExpertCall:
+    gate_up, down = mlp
+    return ExpertCall(gate_up=_call_of(gate_up), down=_call_of(down))
+
+
+def _call_of(linear: Linear) -> LinearCall:
+    call = linear.kernel_call
+    assert call is not None  # as ``can_run`` says
+    return call
