@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from twostroke.layers.norm import OffsetNorm
 from twostroke.models.registry import decoder_family
 from twostroke.models.support import parse_runnable
 
@@ -46,15 +47,19 @@ def random_tensors(
 ) -> dict[str, torch.Tensor]:
     """Every tensor that the checkpoint of ``raw`` must hold.
 
-    Norms lie around 1, so that a missing one is noticed.
+    Norms and factors scale by about 1, so that a missing one is noticed.
     """
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     spec = parse_runnable(raw)
-    for parameter in decoder_family(spec.model_type).parameters(spec):
+    family = decoder_family(spec.model_type)
+    offset = family.make_norm is OffsetNorm
+    for parameter in family.parameters(spec):
         for name, shape in parameter.parts:
             values = torch.randn(shape, generator=generator)
-            tensors[name] = (1 + 0.2 * values if "norm" in name else std * values).to(dtype)
+            around = 0 if offset and "linear_attn" not in name else 1
+            is_factor = "norm" in name or "scal" in name
+            tensors[name] = (around + 0.2 * values if is_factor else std * values).to(dtype)
     return tensors
 
 

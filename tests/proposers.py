@@ -21,6 +21,8 @@ class ScriptedProposer:
         guessing: ``half right`` changes about one draft in four, ``random`` knows nothing.
     """
 
+    reads_all_rows = False
+
     def __init__(
         self, answers: Mapping[str, list[int]], guessing: Guessing, vocab_size: int, seed: int = 0
     ) -> None:

@@ -23,6 +23,7 @@ from twostroke.text.own_template import apply_template
 from twostroke.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from twostroke.runtime.checkpoint_survey import CheckpointSurvey
     from twostroke.runtime.speed_probe import SpeedProbe
 
 CallsTaker = Callable[[], Sequence[CallStations]]
@@ -92,6 +93,17 @@ def _load(
             grammars=grammars,
             take_calls=take_calls,
         )
+
+
+def survey_checkpoint(model: str) -> CheckpointSurvey:
+    """Whether a model runs here, and how; ``model`` as in ``resolve_model``.
+
+    Raises:
+        ModelLoadError: It does not, or there is none.
+    """
+    from twostroke.runtime.checkpoint_survey import survey_folder
+
+    return survey_folder(resolve_model(model))
 
 
 def make_speed_probe(device: str) -> SpeedProbe:

@@ -65,6 +65,7 @@ def test_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ["--speculative-model", "llama-3.2-1b", "--speculative-tokens", "4"],
         ["--speculation", "early-exit"],
         ["--speculation", "medusa"],
+        ["--speculation", "mtp"],
     ],
 )
 def test_speculation_as_in_serve(

@@ -22,13 +22,13 @@ def test_without_flags_nothing_is_guessed() -> None:
     assert EngineConfig().speculation.resolve() is None
 
 
-@pytest.mark.parametrize("method", ["ngram", "suffix", "draft", "early-exit", "medusa"])
+@pytest.mark.parametrize("method", ["ngram", "suffix", "draft", "early-exit", "medusa", "mtp"])
 def test_the_short_flag_and_the_long_one_agree(method: Any) -> None:
     short = SpeculationConfig(speculation=method).resolve()
     assert short == resolve(method=method)
     assert short is not None
     assert 1 <= short.num_speculative_tokens <= 16
-    assert short.writes_kv == (method in ("draft", "early-exit"))
+    assert short.writes_kv == (method in ("draft", "early-exit", "mtp"))
 
 
 def test_settings_under_the_names_of_vllm() -> None:

@@ -104,10 +104,10 @@ def test_the_last_layer_ends_early_for_rows_without_a_draw(tmp_path: Path) -> No
     seen: list[Tensor] = []
 
     def embed(token_ids: Tensor) -> Tensor:
-        seen.append(decoder.Decoder._embed(model, token_ids))
+        seen.append(decoder.Decoder.embed(model, token_ids))
         return seen[-1]
 
-    model._embed = embed  # type: ignore[method-assign]
+    model.embed = embed  # type: ignore[method-assign]
     states = {}
     for name, rows in (
         ("none", torch.empty(0, dtype=torch.int64)),

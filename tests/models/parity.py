@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +23,12 @@ from twostroke.runtime.torch_executor import TorchExecutor
 TOKENS = torch.randint(0, 96, (45,), generator=torch.Generator().manual_seed(1)).tolist()
 CHUNKS = ([45], [1] * 45, [10, 20, 1, 1, 2, 11], [3, 8, 9, 25])
 TOLERANCE = 1e-4  # of logits, in float32
-OPTIONS = {"device": "cpu", "max_num_seqs": 4, "max_model_len": 128, "block_size": 4}
+OPTIONS: dict[str, Any] = {
+    "device": "cpu",
+    "max_num_seqs": 4,
+    "max_model_len": 128,
+    "block_size": 4,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Distances:
     hit: float
 
     def largest(self) -> float:
-        return max(astuple(self))
+        return max(self.whole, self.chunks, self.preempted, self.hit)
 
 
 def measure_distances(raw: dict[str, Any], folder: Path) -> Distances:

@@ -71,6 +71,40 @@ def test_what_cannot_be_computed_is_refused_with_a_hint(
     assert failure.value.hint
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
+        ({"num_kv_shared_layers": 2}, "num_kv_shared_layers: no layer before layer 0"),
+        ({"num_kv_shared_layers": 3}, "num_kv_shared_layers must be from 0 to 2, got 3"),
+        ({"per_layer_config": {"1": {"sliding_window": 3}}}, "per_layer_config of layer 1 has"),
+        ({"per_layer_config": {"1": 3}}, "per_layer_config of layer 1 has 3"),
+        ({"enable_moe_block": True}, "num_experts is missing"),
+    ],
+)
+def test_what_gemma_4_cannot_have_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message) as failure:
+        parse_runnable(tiny_config("gemma4_text", **changes))
+    assert failure.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers must be 5 numbers"),
+        ({"mlp_multipliers": ["a", 1]}, "mlp_multipliers must be 2 numbers"),
+        ({"time_step_limit": [0.5, 0.1]}, "time_step_limit must be two numbers in order"),
+        ({"time_step_limit": ["x", 0.1]}, "time_step_limit must be two numbers in order"),
+        ({"hidden_act": "gelu"}, "unsupported activation of Mamba-2 layers: 'gelu'"),
+    ],
+)
+def test_what_mamba_2_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    sizes = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 12}
+    with pytest.raises(ModelLoadError, match=message) as failure:
+        parse_runnable(tiny_config("falcon_h1", **sizes, **changes))
+    assert failure.value.hint
+
+
 def test_an_unreadable_config_is_refused_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"has no config\.json") as failure:
         read_runnable(tmp_path)

@@ -18,6 +18,7 @@ from twostroke.cli.help_pages import HelpPages
 from twostroke.cli.inspect import inspect
 from twostroke.cli.key import key
 from twostroke.cli.kv import kv
+from twostroke.cli.models import models
 from twostroke.cli.serve import serve
 from twostroke.cli.simulate import simulate
 from twostroke.cli.terminal import print_error, print_note
@@ -54,6 +55,7 @@ def build_app() -> App:
     app.command(key, usage="Usage: twostroke key NAME [OPTIONS]")
     app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")
     app.command(kv, usage="Usage: twostroke kv MODEL [OPTIONS]")
+    app.command(models, usage="Usage: twostroke models [MODEL] [OPTIONS]")
     app.command(calibrate, usage="Usage: twostroke calibrate [MODEL] [OPTIONS]")
     app.command(bench_app())
     return app

@@ -10,11 +10,17 @@ from twostroke.core.flags.declared import Count, Must, check_fields, within
 from twostroke.core.flags.json_flags import read_json_object
 from twostroke.core.sampling_params import MAX_DRAFTS
 
-Method = Literal["ngram", "suffix", "draft", "early-exit", "medusa"]
+Method = Literal["ngram", "suffix", "draft", "early-exit", "medusa", "mtp"]
 # `synthetic` guesses nothing: it is for measuring, and so in --speculative-config only.
-MethodName = Literal["ngram", "suffix", "draft", "early-exit", "medusa", "synthetic"]
+MethodName = Literal["ngram", "suffix", "draft", "early-exit", "medusa", "mtp", "synthetic"]
 # vLLM's names of what is called otherwise here.
-_METHOD_ALIASES = {"draft_model": "draft", "early_exit": "early-exit", "[ngram]": "ngram"}
+_METHOD_ALIASES = {
+    "draft_model": "draft",
+    "early_exit": "early-exit",
+    "[ngram]": "ngram",
+    "qwen3_next_mtp": "mtp",
+    "qwen3_5_mtp": "mtp",
+}
 _FIELD_ALIASES = {
     "suffix_decoding_max_tree_depth": "max_match",
     "suffix_decoding_max_spec_factor": "max_factor",
@@ -70,7 +76,7 @@ class Speculation:
     @property
     def writes_kv(self) -> bool:
         """Whether drafting writes keys and values, and so needs slots."""
-        return self.method in ("draft", "early-exit")
+        return self.method in ("draft", "early-exit", "mtp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,8 @@ class SpeculationConfig:
     speculation: Method | None = None
     """Guess tokens ahead: `ngram` quotes prompt and answer, `suffix` earlier answers too, `draft`
     asks a smaller model, `early-exit` the model's own first layers, `medusa` heads on its last
-    hidden state. Answers stay the same, token by token.
+    hidden state, `mtp` the checkpoint's multi-token-prediction head. Answers stay the same, token
+    by token.
     """
     speculative_config: str | None = None
     """The same with settings, as JSON: `{"method": "ngram", "num_speculative_tokens": 5}`."""

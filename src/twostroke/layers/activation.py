@@ -1,4 +1,4 @@
-"""Gated activations (Shazeer 2020), and the largest of each row."""
+"""Activations, most of them gated (Shazeer 2020), and the largest of each row."""
 
 from __future__ import annotations
 
@@ -41,14 +41,27 @@ def clamped_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     return (up + 1) * (gate * torch.sigmoid(1.702 * gate))
 
 
+def squared_relu(x: Tensor, library: Library | None) -> Tensor:
+    """``max(x, 0)^2`` (So et al. 2021)."""
+    return F.relu(x).square()
+
+
+# From what comes before it, and the compiled kernels, if they are to be used.
+Activation = Callable[[Tensor, Library | None], Tensor]
 # By their names in ``config.json``; each maps ``[rows, 2 * size]`` to ``[rows, size]``.
-GATED_ACTIVATIONS: dict[str, Callable[[Tensor, Library | None], Tensor]] = {
+GATED_ACTIVATIONS: dict[str, Activation] = {
     "silu": silu_mul,
     "swish": silu_mul,
     "gelu": gelu_mul,
     "gelu_pytorch_tanh": gelu_tanh_mul,
     "clamped_swiglu": clamped_mul,
 }
+# Those without a gate, of ``[rows, size]``.
+PLAIN_ACTIVATIONS: dict[str, Activation] = {"relu2": squared_relu}
+
+
+def activation_of(name: str, *, gated: bool) -> Activation:
+    return (GATED_ACTIVATIONS if gated else PLAIN_ACTIVATIONS)[name]
 
 
 def compiled_peaks(library: Library) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

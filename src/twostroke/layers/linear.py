@@ -159,3 +159,32 @@ class PackedLinear:
         call.residual = None if residual is None else residual.data_ptr()
         self._library.linear(self._reference)
         return out
+
+
+class MultipliedLinear:
+    """Another layer, its outputs multiplied with ``factor``, float32 ``[out]`` (Falcon-H1)."""
+
+    __slots__ = ("_factor", "_linear")
+
+    kernel_call: LinearCall | None = None
+
+    def __init__(self, linear: Linear, factor: Tensor) -> None:
+        self._linear, self._factor = linear, factor
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        out = self.wide(x).to(x.dtype)
+        return out if residual is None else residual + out
+
+    def wide(self, x: Tensor) -> Tensor:
+        return self._linear.wide(x) * self._factor
+
+    def weight_rows(self, indices: Tensor) -> Tensor:
+        return self._linear.weight_rows(indices) * self._factor[indices, None]
+
+    @property
+    def is_exact(self) -> bool:
+        return self._linear.is_exact
+
+    @property
+    def nbytes(self) -> int:
+        return self._linear.nbytes

@@ -83,6 +83,31 @@ class CenteredNorm:
         return (_unit(centered, self.eps) * self._wide).to(x.dtype)
 
 
+class UnitNorm:
+    """``x / sqrt(mean(x^2) + eps)``, without a weight: of heads (Llama 4, Gemma 4)."""
+
+    __slots__ = ("_eps",)
+
+    def __init__(self, eps: float) -> None:
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return _unit(x.float(), self._eps).to(x.dtype)
+
+
+class MultipliedNorm:
+    """What another gives, times a factor (Falcon-H1)."""
+
+    __slots__ = ("_factor", "_norm", "eps", "weight")
+
+    def __init__(self, norm: Norm, factor: float) -> None:
+        self.weight, self.eps = norm.weight, norm.eps
+        self._norm, self._factor = norm, factor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._norm(x) * self._factor
+
+
 def _unit(wide: Tensor, eps: float) -> Tensor:
     """Of root mean square 1."""
     return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)

@@ -12,7 +12,7 @@ from twostroke.kernels.library import Library
 from twostroke.model_spec.rope import RopeSpec
 
 # Kinds of stretching for which angles are computed here.
-ROPE_KINDS = ("default", "linear", "llama3", "yarn")
+ROPE_KINDS = ("default", "linear", "llama3", "yarn", "proportional")
 
 
 class Rotation(Protocol):
@@ -97,7 +97,9 @@ def rope_frequencies(rope: RopeSpec, head_dim: int) -> tuple[Tensor, float]:
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     base = 1.0 / (rope.theta**exponents)
-    if rope.kind == "linear":
+    if rope.kind == "proportional":  # Gemma 4: the other pairs stand still
+        base[int(rope.proportion * head_dim // 2) :] = 0.0
+    if rope.kind in ("linear", "proportional"):
         return base / rope.factor, 1.0
     if rope.kind == "llama3":
         return _llama3(rope, base), 1.0

@@ -22,7 +22,10 @@ def route(
         (experts, int64; weights, float32), both ``[tokens, per_token]``, the best first.
     """
     scores = logits.softmax(-1) if routing.scores == "softmax" else logits.sigmoid()
-    choice = scores if correction is None else scores + correction
+    # Scores near 1 may be equal where what they come from is not.
+    choice = logits if correction is None and routing.scores == "sigmoid" else scores
+    if correction is not None:
+        choice = scores + correction
     if routing.groups > 1:
         choice = _within_best_groups(choice, routing)
     chosen = choice.topk(per_token, -1).indices

@@ -69,9 +69,10 @@ def group_layers(model: ModelSpec, *, keeps_all: bool = False) -> LayerGroups:
 def groups_beside(model: ModelSpec, speculation: str | None) -> LayerGroups:
     """Groups of a model, with a method of speculation or none.
 
-    A draft model reads all blocks, and a model's first layers, where they draft, one block table.
+    What drafts with a cache of its own reads all blocks, and a model's first layers, where they
+    draft, one block table.
     """
-    groups = group_layers(model, keeps_all=speculation == "draft")
+    groups = group_layers(model, keeps_all=speculation in ("draft", "mtp"))
     if speculation == "early-exit" and len(groups.layers) > 1:
         return group_layers(model, keeps_all=True)
     return groups

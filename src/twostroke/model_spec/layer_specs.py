@@ -87,12 +87,25 @@ class LatentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class TemperatureSpec:
+    """Queries that grow with their position (arXiv:2501.19399, as in Llama 4).
+
+    At position p they are multiplied with ``log(1 + floor((p + 1) / every)) * scale + 1``.
+    """
+
+    every: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """Softmax attention of one layer.
 
     Attributes:
         key_dim: Elements of a query or key head; ``value_dim`` those of a value head.
         window: How many of the latest tokens a token sees, itself included; ``None`` is all.
+        chunked: Windows do not slide: a token sees its part of the text, of ``window`` tokens from
+            a multiple of that on.
         latent: What is cached instead of keys and values, where the attention is latent.
         shares: The index of the layer whose keys and values it reads; ``None``: it has its own.
         linears: Its matrix products.
@@ -100,12 +113,16 @@ class AttentionSpec:
         sinks: Whether each query head has a score of its own that takes part in the softmax and
             has no value (gpt-oss).
         qk_norm: Whether each query and key head is normalized before the rotation;
-            ``whole_norm``: all query heads together, and all key heads.
+            ``whole_norm``: all query heads together, and all key heads; ``unit_norm``: each head,
+            by no weight.
         qkv_bias: Whether queries, keys and values have a bias; ``output_bias``: the output.
         soft_cap: Bound of the scores, ``cap * tanh(score / cap)``; ``None`` is none.
         scale: Of the scores; ``None`` is one over the root of ``key_dim``.
         rope: How queries and keys are rotated; ``None``: they are not.
+        temperature: How queries grow with their position; ``None``: they do not.
         gated: Whether a sigmoid of the hidden state weighs what each query head attends to.
+        value_norm: Whether each value head is normalized, by no weight; ``keys_as_values``: values
+            are what keys are before their norm and rotation, and have no product of their own.
         rotary_fraction: Share of a head's elements that are rotated, the first ones.
         interleaved: Rotation pairs neighbours, not element i with i + rotated / 2.
     """
@@ -121,12 +138,17 @@ class AttentionSpec:
     other_parameters: int = field(default=0, kw_only=True)
     qk_norm: bool = field(default=False, kw_only=True)
     whole_norm: bool = field(default=False, kw_only=True)
+    unit_norm: bool = field(default=False, kw_only=True)
+    chunked: bool = field(default=False, kw_only=True)
+    temperature: TemperatureSpec | None = field(default=None, kw_only=True)
     qkv_bias: bool = field(default=False, kw_only=True)
     output_bias: bool = field(default=False, kw_only=True)
     soft_cap: float | None = field(default=None, kw_only=True)
     scale: float | None = field(default=None, kw_only=True)
     gated: bool = field(default=False, kw_only=True)
     sinks: bool = field(default=False, kw_only=True)
+    value_norm: bool = field(default=False, kw_only=True)
+    keys_as_values: bool = field(default=False, kw_only=True)
     rope: RopeSpec | None = field(default=None, kw_only=True)
     rotary_fraction: float = field(default=1.0, kw_only=True)
     interleaved: bool = field(default=False, kw_only=True)
@@ -227,6 +249,7 @@ class ExpertsSpec:
             where there are none.
         bias: Whether the products of an expert, and the router, have one.
         shared_gate: Whether a sigmoid of the hidden state weighs the shared experts.
+        narrow: Elements of the copy of the hidden state that experts work on; 0: on itself.
     """
 
     count: int
@@ -239,7 +262,12 @@ class ExpertsSpec:
     shared_size: int = field(default=0, kw_only=True)
     bias: bool = field(default=False, kw_only=True)
     shared_gate: bool = field(default=False, kw_only=True)
+    narrow: int = field(default=0, kw_only=True)
     routing: RoutingSpec = field(default=RoutingSpec(), kw_only=True)
+
+    def has_bias(self, name: str) -> bool:
+        """Whether one of ``shared`` whose name begins like this has a bias."""
+        return any(linear.bias for linear in self.shared if linear.name.startswith(name))
 
     def expected_distinct(self, tokens: int) -> float:
         """How many experts ``tokens`` tokens reach if each picks ``per_token`` at random.
@@ -247,6 +275,40 @@ class ExpertsSpec:
         That is ``E (1 - (1 - k/E)^T)`` for E experts, k per token and T tokens.
         """
         return self.count * (1.0 - (1.0 - self.per_token / self.count) ** tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInputSpec:
+    """What a layer adds from an embedding of its own of each token (Gemma 3n, Gemma 4).
+
+    Attributes:
+        size: Elements of a row of that embedding.
+        linears: Its share of the product that makes as much of the hidden state before the layers,
+            the gate, and the product that leads back.
+    """
+
+    size: int
+    activation: str
+    linears: Linears
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multipliers:
+    """What Falcon-H1 multiplies within a layer (arXiv:2507.22448, section 3.2).
+
+    Attributes:
+        state_parts: Of the gate, values, what is written, what is read, and steps of a recurrent
+            part.
+        gate: Of the gate of an MLP.
+    """
+
+    attention_input: float
+    attention_output: float
+    state_input: float
+    state_parts: tuple[float, ...]
+    state_output: float
+    gate: float
+    mlp_output: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +320,8 @@ class LayerSpec:
         branches: How often a layer adds to the hidden state; most do so after attention and after
             the MLP.
         residual_scale: What is added is multiplied with it.
+        inputs: What it adds at last of an embedding of its own.
+        multipliers: Of what is within its parts; ``None``: all are 1.
     """
 
     count: int
@@ -268,6 +332,8 @@ class LayerSpec:
     experts: ExpertsSpec | None = None
     branches: int = 2
     residual_scale: float = 1.0
+    inputs: LayerInputSpec | None = None
+    multipliers: Multipliers | None = None
 
     @property
     def caching(self) -> AttentionSpec | None:
@@ -280,7 +346,14 @@ class LayerSpec:
         attention = self.attention.linears if self.attention else ()
         recurrent = self.recurrent.linears if self.recurrent else ()
         mlp = self.mlp.linears if self.mlp else ()
-        return (*attention, *recurrent, *mlp, *(self.experts.shared if self.experts else ()))
+        shared = self.experts.shared if self.experts else ()
+        return (
+            *attention,
+            *recurrent,
+            *mlp,
+            *shared,
+            *(self.inputs.linears if self.inputs else ()),
+        )
 
     @property
     def other_parameters(self) -> int:

@@ -16,6 +16,7 @@ from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.config.attention_layers import read_attention
 from twostroke.model_spec.config.families import FAMILIES, SAME
 from twostroke.model_spec.config.feed_forward import read_feed_forward
+from twostroke.model_spec.config.gemma4 import fields_of_layer, finish_layer, read_layer_table
 from twostroke.model_spec.config.layer_kinds import read_layer_kinds
 from twostroke.model_spec.config.recurrent_layers import read_recurrent
 from twostroke.model_spec.config.rotation import (
@@ -25,6 +26,7 @@ from twostroke.model_spec.config.rotation import (
 from twostroke.model_spec.config.scales import (
     read_embedding_scale,
     read_logit_scale,
+    read_multipliers,
     read_residual_scale,
 )
 from twostroke.model_spec.config_fields import ConfigFields, short
@@ -71,6 +73,7 @@ def parse_model(
     hidden, vocabulary = fields.integer("hidden_size"), fields.integer("vocab_size")
     stated_length = fields.optional("max_position_embeddings")
     default_length = UNBOUNDED if family.unbounded else DEFAULT_LENGTH
+    layer_vocab, input_size = read_layer_table(fields) if model_type == "gemma4_text" else (0, 0)
     quantization = stated_quantization(raw)
     if isinstance(quantization, Mapping) and quantization:
         quantization = quantization.get("quant_method") or "unknown"
@@ -83,7 +86,7 @@ def parse_model(
         tied=fields.flag(
             "tie_embedding" if "tie_embedding" in raw else "tie_word_embeddings", family.tied
         ),
-        other_parameters=hidden,
+        other_parameters=hidden + input_size,
         norm_eps=fields.number(*family.norm_eps),
         stated_length=stated_length,
         default_length=default_length,
@@ -94,6 +97,7 @@ def parse_model(
         format=stored_format(raw),
         dtype=_dtype(raw),
         quantization=str(quantization)[:40] if quantization else "",
+        layer_vocab=layer_vocab,
         eos_token_ids=parse_end_tokens(generation or {}, raw),
     )
 
@@ -106,6 +110,10 @@ def _text_model(
         raise _unknown(config.get("model_type"), "supported architectures", model_types)
     inner = config.get("text_config")
     raw = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
+    if "tie_word_embeddings" in config:  # the head belongs to the whole
+        raw["tie_word_embeddings"] = config["tie_word_embeddings"]
+    if model_types is not None and raw.get("model_type") not in model_types:
+        raise _unknown(raw.get("model_type"), "supported architectures", model_types)
     stated = str(raw.get("model_type"))
     model_type = SAME.get(stated, stated)
     if model_type not in FAMILIES:
@@ -121,14 +129,25 @@ def _unknown(stated: object, what: str, names: Sequence[str]) -> ModelLoadError:
 
 def _layers(fields: ConfigFields, model_type: str, hidden: int) -> tuple[LayerSpec, ...]:
     unquantised = Unquantised(fields.raw)
+    kinds = read_layer_kinds(fields, model_type)
     layers = [
-        _as_stored(_layer(fields, model_type, hidden, index, kind), unquantised, index)
-        for index, kind in enumerate(read_layer_kinds(fields, model_type))
+        _as_stored(_layer(fields, model_type, hidden, index, kinds), unquantised, index)
+        for index in range(len(kinds))
     ]
     return tuple(replace(layer, count=sum(1 for _ in same)) for layer, same in groupby(layers))
 
 
 def _layer(
+    fields: ConfigFields, model_type: str, hidden: int, index: int, kinds: Sequence[str | None]
+) -> LayerSpec:
+    if model_type != "gemma4_text":
+        return _plain_layer(fields, model_type, hidden, index, kinds[index])
+    own = fields_of_layer(fields, kinds, index)
+    layer = _plain_layer(own, model_type, hidden, index, kinds[index])
+    return finish_layer(fields, kinds, index, hidden, layer)
+
+
+def _plain_layer(
     fields: ConfigFields, model_type: str, hidden: int, index: int, kind: str | None
 ) -> LayerSpec:
     family = FAMILIES[model_type]
@@ -148,6 +167,7 @@ def _layer(
         experts,
         branches,
         read_residual_scale(fields, family),
+        multipliers=read_multipliers(fields, family),
     )
 
 

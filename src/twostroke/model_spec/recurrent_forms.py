@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -42,7 +43,9 @@ class Mamba2Form:
         state: Elements of a head's state for each of its ``head_dim`` values.
         kernel: Tokens that the convolution sees.
         norm_groups: Into how many parts the norm before the output divides; 0 is no norm.
-        least_step: Lower bound of a token's step.
+        norm_first: That norm comes before the gate, not after it.
+        least_step, most_step: Bounds of a token's step.
+        activation: After the convolution, as ``config.json`` names it.
     """
 
     heads: int
@@ -55,6 +58,9 @@ class Mamba2Form:
     output_bias: bool
     norm_groups: int
     least_step: float
+    most_step: float = math.inf
+    norm_first: bool = False
+    activation: str = "silu"
 
     @property
     def inner(self) -> int:

@@ -11,7 +11,9 @@ class RopeSpec:
 
     Attributes:
         kind: ``default``; ``linear`` divides positions by ``factor``; ``llama3`` and ``yarn`` (Peng
-            et al. 2023) stretch the low frequencies only; any other as the file names it.
+            et al. 2023) stretch the low frequencies only; ``proportional`` turns the first
+            ``proportion`` of the pairs, at the angles of the whole width; any other as the file
+            names it.
         original_length: Context length before stretching (llama3, yarn).
         attention_factor: Multiplies cosines and sines (yarn); ``None`` is the paper's ``0.1
             ln(factor) + 1``.
@@ -28,3 +30,4 @@ class RopeSpec:
     beta_slow: float = 1.0
     attention_factor: float | None = None
     truncate: bool = True
+    proportion: float = 1.0

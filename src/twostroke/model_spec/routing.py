@@ -17,6 +17,7 @@ class RoutingSpec:
         scale: Weights are multiplied with it at last.
         corrected: Whether a bias is added to the scores by which experts are chosen.
         groups: Experts are chosen in the best ``chosen_groups`` of so many groups of equal size.
+        scales_inputs: Weights are those of what an expert reads, not of what it gives.
         best_two: Groups are compared by their two best scores together, otherwise by the best one.
     """
 
@@ -27,3 +28,4 @@ class RoutingSpec:
     groups: int = 1
     chosen_groups: int = 1
     best_two: bool = False
+    scales_inputs: bool = False

@@ -23,7 +23,7 @@ class ModelSpec:
     Attributes:
         layers: Runs of equal layers, in order; see ``each_layer``.
         tied: Whether embedding and head share their weights.
-        other_parameters: Of the norm after the last layer.
+        other_parameters: Of the norms before and after the layers.
         stated_length: Context in tokens, as the file says it; see ``context_length``.
         default_length: Context of a model whose file says nothing.
         rope: The rotation of queries and keys, as the file states it; ``None`` where no layer has
@@ -35,6 +35,7 @@ class ModelSpec:
         dtype: Precision of the stored weights (``float32``, ``float16``, ``bfloat16``), where the
             file says one of these.
         quantization: Method by which the checkpoint was quantised; empty if it was not.
+        layer_vocab: Rows of the embedding that has a part for each layer (``LayerSpec.inputs``).
         eos_token_ids: From ``generation_config.json`` and ``config.json``, in that order.
     """
 
@@ -55,6 +56,7 @@ class ModelSpec:
     format: str
     dtype: str | None
     quantization: str
+    layer_vocab: int = 0
     eos_token_ids: tuple[int, ...]
 
     @property
@@ -101,7 +103,18 @@ class ModelSpec:
         """All of them; tied embeddings count once."""
         head = 0 if self.tied else self.head.parameters
         layers = sum(layer.count * layer.parameters for layer in self.layers)
-        return self.vocab_size * self.hidden_size + layers + self.other_parameters + head
+        tables = self.vocab_size * self.hidden_size + self.layer_table
+        return tables + layers + self.other_parameters + head
+
+    @property
+    def layer_inputs(self) -> int:
+        """Elements of all layers' embeddings of a token together."""
+        return sum(layer.count * layer.inputs.size for layer in self.layers if layer.inputs)
+
+    @property
+    def layer_table(self) -> int:
+        """Parameters of the embedding that has a part for each layer."""
+        return self.layer_vocab * self.layer_inputs
 
     @property
     def active_parameters(self) -> int:
@@ -131,6 +144,9 @@ class ModelSpec:
         head = self.head
         table = head.rank_parameters(ranks)
         yield plain_part(None, 1, "embedding", "embedding", head.outputs, head.inputs, table, plain)
+        if self.layer_table:
+            sizes = self.layer_vocab, self.layer_inputs, self.layer_table
+            yield plain_part(None, 1, "embedding", "layer_embedding", *sizes, plain)
         for run, layer in enumerate(self.layers):
             yield from layer_parts(run, layer, stored, plain, ranks)
         other = self.other_parameters

@@ -54,6 +54,7 @@ def layer_parts(
             layer.experts.count if layer.experts else 0,
             layer.experts.linears if layer.experts else (),
         ),
+        ("mlp", 1, layer.inputs.linears if layer.inputs else ()),
     )
     for group, copies, linears in groups:
         for linear in linears:

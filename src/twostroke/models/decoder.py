@@ -22,6 +22,7 @@ from twostroke.layers.rotary import RotaryTable
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.branches.base import Branch, BranchParts, PassInputs
 from twostroke.models.family import DecoderFamily
+from twostroke.models.layer_inputs import LayerInputs
 from twostroke.models.parameters import ParameterSource
 from twostroke.observability.profile import GEMM, LAYERS, NO_PROFILE, Profiler
 
@@ -60,6 +61,8 @@ class Decoder:
         self._head = make_linear(head, None, quantization, kernels)
         # Tied and not rounded, one copy serves both.
         self._embedding = None if spec.tied and self._head.is_exact else embedding
+        given = (spec, parameters, quantization, kernels)
+        self._layer_inputs = LayerInputs(*given) if spec.layer_inputs else None
         self._norm = family.make_norm(parameters.pop("norm"), spec.norm_eps, kernels)
         # Rounded as the hidden states are, as in transformers.
         self._scale = torch.tensor(spec.embedding_scale, dtype=self.dtype, device=self.device)
@@ -115,8 +118,8 @@ class Decoder:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the matrices as they are kept; norms and biases are too small to count."""
-        embedding = 0 if self._embedding is None else self._embedding.nbytes
-        return embedding + self._head.nbytes + sum(linear.nbytes for linear in self._linears())
+        tables = [it for it in (self._embedding, self._layer_inputs, self._head) if it is not None]
+        return sum(part.nbytes for part in (*tables, *self._linears()))
 
     def forward(
         self,
@@ -141,12 +144,13 @@ class Decoder:
             Normed hidden states ``[rows, hidden]``.
         """
         with self._profiler.measure(LAYERS):
-            x = self._embed(token_ids)  # [tokens, hidden]
+            x = self.embed(token_ids)  # [tokens, hidden]
             cache = attention.kernel_cache
             if self.compiled_pass is not None and cache is not None:
                 return self._norm(self.compiled_pass(x, positions, cache, rows))
             rotations = {how: table.rotation(positions) for how, table in self._rotary.items()}
-            step = PassInputs(rotations, attention, states)
+            inputs = None if self._layer_inputs is None else self._layer_inputs(token_ids, x)
+            step = PassInputs(rotations, attention, states, inputs, rows, positions)
             for layer in self._layers:
                 for branch in layer:
                     x = branch(x, step, rows if branch is self._last_mixing else None)
@@ -162,11 +166,9 @@ class Decoder:
             logits = cap * torch.tanh(logits / cap)
         return logits
 
-    def _embed(self, token_ids: Tensor) -> Tensor:
-        if self._embedding is None:
-            x = self._head.weight_rows(token_ids)
-        else:
-            x = F.embedding(token_ids, self._embedding)
+    def embed(self, token_ids: Tensor) -> Tensor:
+        table = self._embedding
+        x = self._head.weight_rows(token_ids) if table is None else F.embedding(token_ids, table)
         return x if self.spec.embedding_scale == 1.0 else x * self._scale
 
     def _linears(self) -> list[Linear]:

@@ -8,6 +8,7 @@ from twostroke.layers.norm import MakeNorm, RMSNorm
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.branches.base import BranchKind
+from twostroke.models.layer_inputs import layer_input_parameters
 from twostroke.models.parameters import Parameter
 
 
@@ -21,6 +22,8 @@ class DecoderFamily:
         layer: What the names of a layer's tensors begin with, with its index for ``{}``.
         embedding, norm, head: Names of tensors outside the layers.
         make_norm: Makes its norms.
+        predictor: What the names of a multi-token-prediction head begin with; empty: none is read.
+        ignored: What the names of tensors begin with that published files have and no pass needs.
     """
 
     branches: tuple[BranchKind, ...]
@@ -29,14 +32,18 @@ class DecoderFamily:
     norm: str = "model.norm.weight"
     head: str = "lm_head.weight"
     make_norm: MakeNorm = RMSNorm
+    predictor: str = ""
+    ignored: tuple[str, ...] = ()
 
-    def without_prefix(self) -> DecoderFamily:
-        """The same with the names of a checkpoint that was saved without a language head."""
-        bare = {
-            name: getattr(self, name).removeprefix("model.")
-            for name in ("layer", "embedding", "norm")
-        }
-        return replace(self, **bare)
+    def with_prefix(self, prefix: str) -> DecoderFamily:
+        """The same with ``prefix`` in place of ``model.`` before its names, but for the head's."""
+
+        def renamed(name: str) -> str:
+            return prefix + name[len(own) :] if name.startswith(own := "model.") else name
+
+        names = (self.layer, self.embedding, self.norm)
+        layer, embedding, norm = map(renamed, names)
+        return replace(self, layer=layer, embedding=embedding, norm=norm)
 
     def branches_of(self, layer: LayerSpec) -> list[BranchKind]:
         return [kind for kind in self.branches if kind.is_in(layer)]
@@ -45,6 +52,8 @@ class DecoderFamily:
         """What to load: fused parameters in terms of a checkpoint's names and shapes."""
         table = (spec.vocab_size, spec.hidden_size)
         parameters = [Parameter("embed", ((self.embedding, table),))]
+        prefix = self.embedding.removesuffix("embed_tokens.weight")
+        parameters += layer_input_parameters(spec, prefix)
         for index, layer in enumerate(spec.each_layer()):
             for kind in self.branches_of(layer):
                 for parameter in kind.parameters(layer, spec.hidden_size):

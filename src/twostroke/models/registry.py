@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 # The file in ``families`` of each.
 MODEL_TYPES = {
+    "bamba": "falcon_h1",
     "cohere2": "cohere2",
     "deepseek_v2": "deepseek",
     "deepseek_v3": "deepseek",
+    "falcon_h1": "falcon_h1",
     "gemma2": "gemma2",
     "gemma3_text": "gemma2",
+    "gemma4_text": "gemma4",
     "glm4": "glm4",
     "glm4_moe": "glm4_moe",
     "gpt_oss": "gpt_oss",
@@ -25,8 +28,10 @@ MODEL_TYPES = {
     "kimi_k2": "deepseek",
     "lfm2": "lfm2",
     "llama": "llama",
+    "llama4_text": "llama4",
     "mistral": "llama",
     "mixtral": "mixtral",
+    "nemotron_h": "nemotron_h",
     "olmo2": "olmo2",
     "olmo3": "olmo2",
     "phi3": "phi3",
@@ -39,6 +44,10 @@ MODEL_TYPES = {
     "qwen3_next": "qwen3_next",
     "smollm3": "llama",
 }
+# Those whose layers the compiled kernels run in one call.
+COMPILED = frozenset({"llama", "mistral", "phi3", "qwen2", "qwen3"})
+# Models that read images, too: their text parts run.
+IMAGE_MODELS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")
 
 
 def decoder_family(model_type: str) -> DecoderFamily:

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.core.errors import ModelLoadError
-from twostroke.layers.activation import GATED_ACTIVATIONS
+from twostroke.layers.activation import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
 from twostroke.layers.rotary import ROPE_KINDS
 from twostroke.model_spec.config.families import FAMILIES, Family
 from twostroke.model_spec.config_fields import CHECK, short
-from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, MlpSpec
+from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, MlpSpec, RecurrentSpec
 from twostroke.model_spec.reader import parse_model, read_model
+from twostroke.model_spec.recurrent_forms import Mamba2Form
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.models.registry import MODEL_TYPES
+from twostroke.models.registry import IMAGE_MODELS, MODEL_TYPES
 
 _PER_DIMENSION = "its per-dimension factors are not implemented"
 _REFUSED_ROPE = {
@@ -37,14 +38,14 @@ def read_runnable(folder: Path) -> ModelSpec:
     if not (folder / "config.json").is_file():
         hint = "give a Hugging Face checkpoint folder: config.json and safetensors"
         raise ModelLoadError(f"{folder} has no config.json", hint=hint)
-    spec = read_model(folder, [*MODEL_TYPES])
+    spec = read_model(folder, [*MODEL_TYPES, *IMAGE_MODELS])
     check_runnable(spec)
     return spec
 
 
 def parse_runnable(config: Mapping[str, Any]) -> ModelSpec:
     """The same of the contents of ``config.json``."""
-    spec = parse_model(config, None, [*MODEL_TYPES])
+    spec = parse_model(config, None, [*MODEL_TYPES, *IMAGE_MODELS])
     check_runnable(spec)
     return spec
 
@@ -57,12 +58,13 @@ def check_runnable(spec: ModelSpec) -> None:
     """
     if spec.quantization:
         raise ModelLoadError(
-            f"the checkpoint is quantized ({spec.quantization}), which is not supported",
+            f"config.json: quantization_config: the checkpoint is quantized ({spec.quantization}),"
+            " which is not supported",
             hint="use the bfloat16, float16 or float32 version of this model",
         )
-    if spec.stated_length is None:
-        raise _refusal("max_position_embeddings is missing")
     family = FAMILIES[spec.model_type]
+    if spec.stated_length is None and not family.unbounded:
+        raise _refusal("max_position_embeddings is missing")
     if spec.logit_soft_cap is not None and not family.soft_caps:
         raise _refusal("final_logit_softcapping is not supported in this architecture")
     for layer in spec.layers:
@@ -70,17 +72,27 @@ def check_runnable(spec: ModelSpec) -> None:
             raise _refusal("experts are not supported in this architecture")
         if (mlp := layer.mlp or layer.experts) is not None:
             _check_mlp(mlp)
-        if layer.attention is None:
-            continue
-        attention = layer.attention
-        _check_attention(attention, family)
+        if layer.recurrent is not None:
+            _check_recurrent(layer.recurrent)
+        if layer.attention is not None:
+            _check_attention(layer.attention, family)
 
 
 def _check_mlp(mlp: MlpSpec | ExpertsSpec) -> None:
-    if mlp.activation not in GATED_ACTIVATIONS or not mlp.gated:
+    known = GATED_ACTIVATIONS if mlp.gated else PLAIN_ACTIVATIONS
+    if mlp.activation not in known:
         raise ModelLoadError(
             f"unsupported activation: hidden_act is {short(mlp.activation)}",
-            hint="supported: " + ", ".join(GATED_ACTIVATIONS),
+            hint="supported: " + ", ".join(known),
+        )
+
+
+def _check_recurrent(recurrent: RecurrentSpec) -> None:
+    form = recurrent.form
+    if isinstance(form, Mamba2Form) and form.activation not in ("silu", "swish"):
+        raise ModelLoadError(
+            f"unsupported activation of Mamba-2 layers: {short(form.activation)}",
+            hint="supported: silu",
         )
 
 
@@ -102,7 +114,7 @@ def _check_rope(rope: RopeSpec) -> None:
     if rope.kind not in ROPE_KINDS:
         reason = _REFUSED_ROPE.get(rope.kind, "it is unknown")
         raise ModelLoadError(
-            f"unsupported rope scaling {short(rope.kind)}: {reason}",
+            f"config.json: unsupported rope scaling {short(rope.kind)} (rope_type): {reason}",
             hint="supported: " + ", ".join(ROPE_KINDS),
         )
     if rope.kind == "yarn" and rope.theta <= 1:

@@ -44,6 +44,7 @@ def _backend(
     layouts = kv.layouts[kv.layouts[layers[0]].owner].tensors
     form = _form(attention)
     is_alike = layouts == (layouts[0], layouts[0]) and form.soft_cap is None and not form.sinks
+    is_alike = is_alike and not form.chunked
     if is_alike and CompiledBackend.supports(keys[0], layouts[0]):
         library = load_library()
         if library is not None:
@@ -56,4 +57,4 @@ def _backend(
 def _form(attention: AttentionSpec) -> ScoreForm:
     scale = attention.key_dim**-0.5 if attention.scale is None else attention.scale
     latent_values = None if attention.latent is None else attention.latent.value
-    return ScoreForm(scale, attention.soft_cap, latent_values, attention.sinks)
+    return ScoreForm(scale, attention.soft_cap, latent_values, attention.sinks, attention.chunked)

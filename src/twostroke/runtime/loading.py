@@ -42,7 +42,7 @@ from twostroke.runtime.hooks.vectors import Vectors
 from twostroke.runtime.kv_size import plan_cache_size
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.phase_clock import PhaseClock
-from twostroke.runtime.speculation.drafting import load_draft, load_heads, make_proposer
+from twostroke.runtime.speculation.drafting import DraftModel, load_draft, load_heads, make_proposer
 from twostroke.runtime.state_tensors import StateTensors
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.runtime.vectors.dense_modules import DenseModules
@@ -54,10 +54,10 @@ from twostroke.spec_decode.medusa import MedusaHeads
 
 
 class _Models(NamedTuple):
-    """What computes: the target, and what drafts for it."""
+    """What computes: the target, and what drafts for it; ``draft`` with a cache of its own."""
 
     target: Decoder
-    draft: Decoder | None
+    draft: DraftModel | None
     heads: MedusaHeads | None
 
     @property
@@ -226,7 +226,7 @@ def _allocate_caches(
     """As many blocks as fit, the same number for both models."""
     block_size, cache_dtype = config.cache.block_size, config.cache.kv_format
     target, draft = models.target, models.draft
-    decoders = [target] if draft is None else [target, draft]
+    decoders: list[DraftModel] = [target] if draft is None else [target, draft]
     layouts = [cache_layouts(each.spec, cache_dtype, each.dtype, block_size) for each in decoders]
     formats = [format_name(cache_dtype, each.dtype) for each in decoders]
     speculation = config.speculation.resolve()
@@ -273,7 +273,7 @@ def _open_transfers(
     return open_transfers(config.tiers, memory, kind, on_gpu=on_gpu)
 
 
-def _kv_bytes_per_token(model: Decoder, format_: str) -> int:
+def _kv_bytes_per_token(model: DraftModel, format_: str) -> int:
     return int(model.spec.kv_bytes_per_token(format_))
 
 

@@ -25,8 +25,10 @@ from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.number_formats import NumberFormat
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
+from twostroke.models.family import DecoderFamily
 from twostroke.models.parameters import Parameter
 from twostroke.models.registry import decoder_family
+from twostroke.models.stored_names import Beside, names_as_stored
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.device import free_memory
 
@@ -58,7 +60,8 @@ def load_model(
 
     Args:
         folder: Holds ``*.safetensors``, sharded or not. Where its names lack the usual prefix, it
-            may lack the head, too; then the model's own spec says ``tied``.
+            may lack the head, too; then the model's own spec says ``tied``. Of an image model,
+            the text part is loaded.
         spec: Of its ``config.json``, see ``read_runnable``.
         dtype: ``auto`` keeps the checkpoint's precision.
         max_length: Longest request in tokens; sizes the rotary table.
@@ -72,18 +75,9 @@ def load_model(
         InsufficientMemoryError: The weights exceed the free memory; raised before anything is
             loaded.
     """
-    family = decoder_family(spec.model_type)
     with ExitStack() as stack:
         files = TensorFiles(weight_files(folder), stack)
-        is_bare = family.embedding not in files and family.without_prefix().embedding in files
-        if is_bare:
-            family = family.without_prefix()
-        if is_bare or ranks:
-            # Without a head, as embedding models are stored, the embedding stands in for it.
-            spec = replace(spec, tied=spec.tied or family.head not in files)
-        expected = family.parameters(spec)
-        needless = {family.head, SCORE_HEAD} if ranks else {family.head}
-        files.check(expected, lambda name: name in needless or name.endswith("inv_freq"))
+        family, spec, expected = match_checkpoint(files, spec, ranks=ranks)
         torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
         if quantization is not None:
             _check_quantization(torch_dtype, device)
@@ -94,6 +88,29 @@ def load_model(
         with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
             parameters = StoredParameters(expected, files, torch_dtype, device, progress)
             return Decoder(spec, family, parameters, max_length, quantization, profiler)
+
+
+def match_checkpoint(
+    files: TensorFiles, spec: ModelSpec, *, ranks: bool
+) -> tuple[DecoderFamily, ModelSpec, list[Parameter]]:
+    """The names that a checkpoint uses, its own spec, and its parameters; ``load_model`` explains.
+
+    Raises:
+        ModelLoadError: Tensors are missing, unexpected, of the wrong shape or type.
+    """
+    family = decoder_family(spec.model_type)
+    family, is_bare = names_as_stored(family, spec, files)
+    if is_bare or ranks:
+        # Without a head, as embedding models are stored, the embedding stands in for it.
+        spec = replace(spec, tied=spec.tied or family.head not in files)
+    expected = family.parameters(spec)
+    needless = {family.head, SCORE_HEAD} if ranks else {family.head}
+    beside = Beside(family, spec)
+    files.check(
+        expected,
+        lambda name: name in needless or name.endswith("inv_freq") or beside(name),
+    )
+    return family, spec, expected
 
 
 def choose_dtype(stored: str, wanted: str) -> torch.dtype:
@@ -109,7 +126,8 @@ def loaded_bytes(spec: ModelSpec, itemsize: int, quantization: str | None = None
     if quantization is None:
         return spec.num_parameters * itemsize
     table = spec.vocab_size * spec.hidden_size
-    rounded = spec.num_parameters - table + (table if spec.tied else 0)
+    rounded = spec.num_parameters - table - spec.layer_table + (table if spec.tied else 0)
+    table += spec.layer_table
     return table * itemsize + int(rounded * _ROUNDED[quantization].bits) // 8
 
 
@@ -127,7 +145,7 @@ class TensorFiles:
                 text = panic_text(error)
                 raise ModelLoadError(f"cannot read {path}: {text}", hint=hint) from error
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._files
 
     def check(self, expected: list[Parameter], is_needless: Callable[[str], bool]) -> None:
@@ -174,6 +192,12 @@ class TensorFiles:
         """Precision of the first parameter, for checkpoints whose config.json does not say it."""
         handle, _ = self._files[expected[0].parts[0][0]]
         return _STORED_DTYPES[handle.get_slice(expected[0].parts[0][0]).get_dtype()]
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Each precision in which tensors are stored, by name."""
+        stored = {handle.get_slice(name).get_dtype() for name, (handle, _) in self._files.items()}
+        return sorted(_STORED_DTYPES.get(name, name) for name in stored)
 
     def get(self, name: str) -> Tensor:
         tensor: Tensor = self._files[name][0].get_tensor(name)

@@ -18,6 +18,6 @@ def choose_depth(speculation: Speculation | None) -> DraftDepth:
             most,
             needs_slots=needs_slots,
             reads_prompts=speculation.method == "draft",
-            at_once=speculation.method not in ("draft", "early-exit"),
+            at_once=not speculation.writes_kv,
         )
     return FixedDepth(most, needs_slots=needs_slots)

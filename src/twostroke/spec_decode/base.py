@@ -43,6 +43,8 @@ class FinishedPass:
             rows of one share after those of another, one more than it had drafts. ``None`` where no
             model ran.
         forced: Requests whose next tokens leave no choice: they get no drafts.
+        states: A tensor ``[tokens, hidden]``, the normed last states of all rows of the pass, for a
+            proposer that ``reads_all_rows``.
     """
 
     plan: StepPlan
@@ -51,6 +53,7 @@ class FinishedPass:
     token_ids: Mapping[str, list[int]]
     hidden: Any = None  # importing torch here would bring it to the simulator
     forced: Collection[str] = ()
+    states: Any = None
 
     def continuations(self) -> list[Continuation]:
         """The requests that may get drafts: they have drawn, and the plan allows some."""
@@ -82,7 +85,12 @@ class Proposer(Protocol):
     needs, and drops it when a plan releases the request. What ``propose`` returns is the caller's.
     It writes keys and values only into tensors of its own, or, where it shares the target's, only
     into slots behind the drawn tokens, which no request reads before they are computed again.
+
+    Attributes:
+        reads_all_rows: Whether it needs ``FinishedPass.states``.
     """
+
+    reads_all_rows: bool
 
     def update(self, plan: StepPlan) -> None:
         """Take in what is new: requests, tokens, released requests, copied blocks."""

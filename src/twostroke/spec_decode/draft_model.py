@@ -48,6 +48,8 @@ class DraftModelProposer:
         block_size: Tokens per block.
     """
 
+    reads_all_rows = False
+
     def __init__(
         self,
         drafter: GreedyDrafter,

@@ -19,6 +19,8 @@ class EarlyExitProposer:
         drafter: Runs the first layers, on the target's keys and values.
     """
 
+    reads_all_rows = False
+
     def __init__(self, drafter: GreedyDrafter) -> None:
         self._drafter = drafter
 

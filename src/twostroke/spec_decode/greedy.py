@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from twostroke.layers.attention.base import Attention, AttentionBackend, AttentionMetadata
+from twostroke.layers.attention.base import Attention, AttentionBackend
 from twostroke.models.decoder import Decoder
+from twostroke.spec_decode.draft_pass import DraftPass, make_draft_pass
 
 
 class Unfinished(NamedTuple):
@@ -33,23 +32,6 @@ class Unfinished(NamedTuple):
     @property
     def end(self) -> int:
         return self.start + len(self.token_ids)
-
-
-class _Pass(NamedTuple):
-    """The tensors of one pass over tokens of several requests.
-
-    Attributes:
-        rows: Which tokens are the last of their requests; ``None``: all.
-        table: ``[requests, blocks]``.
-        ends: ``[requests]``, the position behind the last token of each.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    rows: Tensor | None
-    table: NDArray[np.int32]
-    ends: NDArray[np.int64]
-    metadata: AttentionMetadata
 
 
 class GreedyDrafter:
@@ -82,7 +64,7 @@ class GreedyDrafter:
         """Write the keys and values of known tokens, and guess nothing."""
         self._likeliest(self._first_pass([request]))
 
-    def _draft_singly(self, first: _Pass, lengths: Sequence[int]) -> list[list[int]]:
+    def _draft_singly(self, first: DraftPass, lengths: Sequence[int]) -> list[list[int]]:
         """One pass after the other; ``lengths`` fall."""
         drafts = [[token] for token in self._likeliest(first)]
         for count in range(1, lengths[0]):
@@ -97,7 +79,7 @@ class GreedyDrafter:
                 draft.append(token)
         return drafts
 
-    def _first_pass(self, requests: Sequence[Unfinished]) -> _Pass:
+    def _first_pass(self, requests: Sequence[Unfinished]) -> DraftPass:
         return self._pass(
             [token for request in requests for token in request.token_ids],
             np.array([request.start for request in requests]),
@@ -111,34 +93,17 @@ class GreedyDrafter:
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
         table: NDArray[np.int32],
-    ) -> _Pass:
-        """The tensors of a pass over ``lengths`` tokens of each request, from ``starts`` on."""
-        query_start = np.concatenate(([0], np.cumsum(lengths)))
-        positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], lengths)
-        owners = np.repeat(np.arange(len(lengths)), lengths)
-        blocks = table[owners, positions // self._block_size].astype(np.int64)
-        slots = blocks * self._block_size + positions % self._block_size
-        ends = starts + lengths
-        several = query_start[-1] > len(lengths)
-        return _Pass(
-            self._tensor(np.array(token_ids, dtype=np.int64)),
-            self._tensor(positions),
-            self._tensor(query_start[1:] - 1) if several else None,
-            table,
-            ends,
-            AttentionMetadata(query_start, ends, table, self._tensor(slots)),
-        )
+    ) -> DraftPass:
+        size, device = self._block_size, self._model.device
+        return make_draft_pass(token_ids, starts, lengths, table, size, device)
 
-    def _attention(self, step: _Pass) -> Attention:
+    def _attention(self, step: DraftPass) -> Attention:
         return self._backend.prepare(step.metadata)
 
-    def _likeliest(self, step: _Pass) -> list[int]:
+    def _likeliest(self, step: DraftPass) -> list[int]:
         """Run a pass; the likeliest next token of each request."""
         hidden = self._model.forward(
             step.tokens, step.positions, self._attention(step), step.rows
         )  # [requests, hidden]
         tokens: list[int] = self._model.logits(hidden).argmax(dim=-1).tolist()
         return tokens
-
-    def _tensor(self, array: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(array).to(self._model.device)

@@ -108,6 +108,8 @@ class MedusaHeads:
 class MedusaProposer:
     """A ``Proposer``. Keeps nothing of any request, and writes no keys and values."""
 
+    reads_all_rows = False
+
     def __init__(self, heads: MedusaHeads) -> None:
         self._heads = heads
 

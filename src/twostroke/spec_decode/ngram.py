@@ -21,6 +21,8 @@ class NgramProposer:
         max_match: Most that are compared.
     """
 
+    reads_all_rows = False
+
     def __init__(self, min_match: int = 2, max_match: int = 5) -> None:
         self._min_match, self._max_match = min_match, max_match
         self._texts = OwnTexts()

@@ -52,6 +52,8 @@ class SuffixProposer:
     time that can be measured, depends on the answers of another group.
     """
 
+    reads_all_rows = False
+
     def __init__(self, options: SuffixOptions | None = None) -> None:
         self._options = options or SuffixOptions()
         self._texts = OwnTexts()

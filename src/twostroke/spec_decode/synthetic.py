@@ -38,6 +38,8 @@ class SyntheticAcceptance:
 class SyntheticProposer:
     """Repeats the last token: one that did not end the request. A ``Proposer``."""
 
+    reads_all_rows = False
+
     def update(self, plan: StepPlan) -> None:
         """Nothing is kept."""
 

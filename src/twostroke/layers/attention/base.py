@@ -55,12 +55,14 @@ class ScoreForm(NamedTuple):
         latent_values: Of latents, which every query head sees: how many elements of a row, the
             first ones, are the values. ``None``: values are rows of their own.
         sinks: Whether heads have scores without a value.
+        chunked: Whether windows begin at multiples of their length, see ``AttentionSpec``.
     """
 
     scale: float
     soft_cap: float | None = None
     latent_values: int | None = None
     sinks: bool = False
+    chunked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ class ReferenceAttention:
         hidden = distance < 0
         window = self._windows[layer]
         if window is not None:
-            hidden = hidden | (distance >= window)
+            is_chunked = spec is not None and spec.chunked
+            hidden |= distance >= (position[:, None] % window + 1 if is_chunked else window)
         head_dim = spec.key_dim if spec is not None else query.shape[-1]
         scale = head_dim**-0.5 if spec is None or spec.scale is None else spec.scale
         scores = q @ k.transpose(1, 2) * scale  # [heads, queries, keys]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from twostroke.layers.attention.base import AttentionMetadata, IntArray, ScoreForm
 from twostroke.layers.kv_layout import KVLayout, plain_layout
 
+Positions = TypeVar("Positions", IntArray, Tensor)
 # Up to this many query tokens a request joins a padded batch.
 FEW_TOKENS = 8
 # Contexts up to 2**5 blocks share one batch; longer ones are paired by powers of two, so padding at
@@ -51,7 +52,7 @@ class SdpaBackend:
     ) -> None:
         self._layout = layout or plain_layout(keys[0])
         pairs = list(zip(keys, values))
-        form = form or ScoreForm(self._layout.head_dim**-0.5)
+        self._form = form = form or ScoreForm(self._layout.head_dim**-0.5)
         self._caches = _Caches(pairs, self._layout, value_layout or self._layout, form)
         self._block_size = self._layout.block_size
         self._group = num_heads // self._layout.kv_heads
@@ -79,7 +80,7 @@ class SdpaBackend:
             and query_len > 1
             and (window is None or query_len <= window)
         )
-        oldest = np.zeros_like(start) if window is None else np.maximum(start - window + 1, 0)
+        oldest = _oldest(start, window, self._form)
         first, last = oldest // size, (context - 1) // size
         # Clamped to the request's own last block: any other block might hold what a failing request
         # just wrote.
@@ -101,7 +102,7 @@ class SdpaBackend:
         # Booleans at once: a matrix of distances would be eight times as large.
         hidden = key_position > query_position[:, :, None]  # [requests, queries, keys]
         if window is not None:
-            hidden |= key_position <= query_position[:, :, None] - window
+            hidden |= key_position < _oldest(query_position, window, self._form)[:, :, None]
         mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(
             hidden, float("-inf")
         )
@@ -173,6 +174,13 @@ class _Caches:
             return key, key[..., : self.value_dim]
         value = self.value_layout.read(values, context.blocks)
         return key, _of_requests(value, batch, context)
+
+
+def _oldest(positions: Positions, window: int | None, form: ScoreForm) -> Positions:
+    """The first position that each of some sees."""
+    if window is None:
+        return positions * 0
+    return positions // window * window if form.chunked else (positions - window + 1).clip(0)
 
 
 def _of_requests(blocks: Tensor, batch: _Batch, context: _Context) -> Tensor:

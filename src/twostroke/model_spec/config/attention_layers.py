@@ -13,7 +13,14 @@ from twostroke.model_spec.config.rotation import (
 )
 from twostroke.model_spec.config.scales import read_attention_scale
 from twostroke.model_spec.config_fields import CHECK, ConfigFields
-from twostroke.model_spec.layer_specs import AttentionSpec, LatentSpec, LinearSpec, Part, whole
+from twostroke.model_spec.layer_specs import (
+    AttentionSpec,
+    LatentSpec,
+    LinearSpec,
+    Part,
+    TemperatureSpec,
+    whole,
+)
 
 
 def read_attention(
@@ -33,7 +40,9 @@ def read_attention(
     qk_norm = family.qk_norm or (model_type == "glm4_moe" and fields.flag("use_qk_norm"))
     norms = query + kv if family.whole_norm else 2 * head_dim * qk_norm
     window = window_of(fields, family, index, kind)
+    rope = read_layer_rope(fields, family, index, window)
     sinks = heads if model_type == "gpt_oss" else 0  # one per head
+    is_llama4 = model_type == "llama4_text"
     return AttentionSpec(
         heads,
         kv_heads,
@@ -50,13 +59,23 @@ def read_attention(
         qkv_bias=qkv_bias,
         output_bias=output_bias,
         soft_cap=fields.optional_number("attn_logit_softcapping"),
-        scale=read_attention_scale(fields, family),
+        scale=read_attention_scale(fields, family, head_dim),
         gated=gated == 2,
         sinks=bool(sinks),
-        rope=read_layer_rope(fields, family, index, window),
-        rotary_fraction=read_rotary_fraction(fields),
+        rope=rope,
+        rotary_fraction=read_rotary_fraction(fields, rope, window),
         interleaved=family.interleaved,
+        unit_norm=is_llama4 and rope is not None and fields.flag("use_qk_norm", True),
+        chunked=kind == "chunked_attention" and window is not None,
+        temperature=_temperature(fields) if is_llama4 and rope is None else None,
     )
+
+
+def _temperature(fields: ConfigFields) -> TemperatureSpec | None:
+    if not fields.flag("attn_temperature_tuning", True):
+        return None
+    every, scale = fields.integer("floor_scale", 8192), fields.number("attn_scale", 0.1)
+    return TemperatureSpec(every, scale)
 
 
 def _heads(fields: ConfigFields, family: Family) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 # Kinds of layers in ``layer_types``.
@@ -35,21 +35,24 @@ class Family:
         norm_eps: The same of the norms' epsilon.
         parallel: A layer's branches read the same hidden state, normed once.
         interleaved: Rotation pairs neighbours, not element i with i + width / 2.
-        rotated: Which layers rotate queries and keys: all, those with a window, or those that
-            ``no_rope_layers`` does not exclude; ``typed``: all if ``position_embedding_type`` is
-            ``rope``.
+        rotated: Which layers rotate queries and keys: all, none, those with a window, or those
+            that ``no_rope_layers`` does not exclude; ``typed``: all if ``position_embedding_type``
+            is ``rope``.
         theta: Default of ``rope_theta``.
         partial: Part of a head may be rotated alone.
         local_theta: Default of ``rope_local_base_freq``, the angles' base in layers with a window,
             which stretch nothing; 0: they rotate as the others do, ``None``: from the same base.
         whole_norm: Queries and keys are normalized over all heads together.
-        scale: Field of what scores are divided by the root of, and its default.
+        scale: Field of what scores are divided by the root of, and its default; the default
+            always where the name is empty.
         multipliers: Whether ``attention_multiplier`` and the like scale scores, additions,
             embeddings and logits.
+        inner_multipliers: Whether much within a layer is multiplied, see ``Multipliers``.
         root_scaled: Embeddings are multiplied with the root of the hidden size.
         soft_caps: Scores and logits may be bounded.
         experts: Layers may have experts in place of an MLP.
         defaults: Fields that published files leave to the class in transformers.
+        rotations: What stands for ``rope_parameters`` where the file has none.
     """
 
     qkv_bias: bool | None = None
@@ -70,20 +73,23 @@ class Family:
     norm_eps: tuple[str, float] = ("rms_norm_eps", 1e-6)
     parallel: bool = False
     interleaved: bool = False
-    rotated: Literal["all", "window", "stated", "typed"] = "all"
+    rotated: Literal["all", "none", "window", "stated", "typed"] = "all"
     theta: float = 10_000.0
     local_theta: float | None = 0.0
     partial: bool = False
     whole_norm: bool = False
     scale: tuple[str, float] | None = None
     multipliers: bool = False
+    inner_multipliers: bool = False
     root_scaled: bool = False
     soft_caps: bool = False
     experts: bool = False
     defaults: Mapping[str, float] = field(default_factory=dict)
+    rotations: Mapping[str, Mapping[str, str | float]] = field(default_factory=dict)
 
 
 _GELU = ("hidden_activation", "gelu_pytorch_tanh")
+_LAYER_NORM = ("layer_norm_epsilon", 1e-5)
 _QUERY_SCALAR = ("query_pre_attn_scalar", 256.0)
 _DELTA = Family(
     experts=True,
@@ -172,6 +178,38 @@ FAMILIES = {
             "max_position_embeddings": 131_072,
         },
     ),
+    "gemma4_text": Family(
+        qk_norm=True,
+        norms=4,
+        head_dim=256,
+        tied=True,
+        windows="pattern",
+        window=512,
+        activation=_GELU,
+        theta=1_000_000.0,
+        local_theta=10_000.0,
+        soft_caps=True,
+        scale=("", 1.0),
+        root_scaled=True,
+        experts=True,
+        rotations={
+            "sliding_attention": {"rope_theta": 10_000.0},
+            "full_attention": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": 0.25,
+                "rope_theta": 1_000_000.0,
+            },
+        },
+        defaults={
+            "vocab_size": 262_144,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 131_072,
+        },
+    ),
     "mixtral": Family(
         experts=True,
         qkv_bias=False,
@@ -202,9 +240,19 @@ FAMILIES = {
         partial=True,
         defaults={"partial_rotary_factor": 0.5, "first_k_dense_replace": 1, "n_shared_experts": 1},
     ),
-    "llama4_text": Family(head_dim=128, kinds=(*ATTENDING, "chunked_attention")),
+    "llama4_text": Family(
+        head_dim=128,
+        kv_heads=8,
+        kinds=(*ATTENDING, "chunked_attention"),
+        windows="none",
+        rotated="stated",
+        interleaved=True,
+        theta=500_000.0,
+        norm_eps=("rms_norm_eps", 1e-5),
+        experts=True,
+    ),
     "qwen3_next": _DELTA,
-    "qwen3_5_text": _DELTA,
+    "qwen3_5_text": replace(_DELTA, experts=False),
     "qwen3_5_moe_text": _DELTA,
     "jamba": Family(
         qkv_bias=False, output_bias=False, kv_heads=8, recurrent="mamba", kinds=WITH_STATES
@@ -218,6 +266,10 @@ FAMILIES = {
         recurrent="mamba2",
         kinds=(*WITH_STATES, "mlp", "moe"),
         activation=("mlp_hidden_act", "relu2"),
+        norm_eps=_LAYER_NORM,
+        rotated="none",
+        windows="none",
+        experts=True,
     ),
     "granitemoehybrid": Family(
         recurrent="mamba2",
@@ -239,9 +291,30 @@ FAMILIES = {
         norm_eps=("norm_eps", 1e-5),
         theta=1_000_000.0,
     ),
-    "falcon_h1": Family(kv_heads=8, recurrent="mamba2", kinds=(*WITH_STATES, "hybrid")),
-    "bamba": Family(kv_heads=8, recurrent="mamba2", kinds=WITH_STATES),
-    "mamba2": Family(norms=1, recurrent="mamba2", unbounded=True, kinds=WITH_STATES),
+    "falcon_h1": Family(
+        kv_heads=8,
+        recurrent="mamba2",
+        kinds=(*WITH_STATES, "hybrid"),
+        windows="none",
+        norm_eps=("rms_norm_eps", 1e-5),
+        inner_multipliers=True,
+    ),
+    "bamba": Family(
+        kv_heads=8,
+        recurrent="mamba2",
+        kinds=WITH_STATES,
+        windows="none",
+        norm_eps=("rms_norm_eps", 1e-5),
+        partial=True,
+        defaults={"partial_rotary_factor": 0.5},
+    ),
+    "mamba2": Family(
+        norms=1,
+        recurrent="mamba2",
+        unbounded=True,
+        kinds=WITH_STATES,
+        norm_eps=_LAYER_NORM,
+    ),
     "mamba": Family(norms=1, tied=True, recurrent="mamba", unbounded=True, kinds=WITH_STATES),
 }
 # Other names of the same architectures.

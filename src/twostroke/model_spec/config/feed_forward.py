@@ -20,12 +20,14 @@ def read_feed_forward(
     activation = _activation(fields, model_type)
     if model_type == "gpt_oss":
         activation = "clamped_swiglu"  # whatever its files say
+    if model_type == "gemma4_text":
+        return _gemma4(fields, hidden, activation)
     if model_type == "granitemoehybrid":
         return _granite(fields, hidden, activation)
     if model_type == "lfm2":
         size = _lfm2_size(fields)
         return MlpSpec(size, _gated("mlp", hidden, size, False), activation), None
-    count = _count(fields, 16 if model_type == "jamba" else 0)
+    count = _count(fields, 16 if model_type in ("jamba", "llama4_text") else 0)
     if not count or not _is_sparse(fields, model_type, index, count):
         name = "intermediate_size_mlp" if model_type == "llama4_text" else "intermediate_size"
         size, bias = fields.integer(name), fields.flag("mlp_bias")
@@ -65,25 +67,15 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
     if model_type.startswith("qwen"):
         always = model_type not in ("qwen2_moe", "qwen3_moe")
         return RoutingSpec(normalized=fields.flag("norm_topk_prob", always))
-    if model_type in ("deepseek_v3", "glm4_moe"):
-        groups = fields.integer("n_group", 1 if model_type == "glm4_moe" else min(8, count))
-        if count % groups:
-            raise ModelLoadError(
-                f"config.json: n_group ({groups}) does not divide the {count} experts", hint=CHECK
-            )
-        default = 1 if model_type == "glm4_moe" else min(4, groups)
-        return RoutingSpec(
-            "sigmoid",
-            fields.flag("norm_topk_prob", True),
-            fields.number("routed_scaling_factor", 1.0 if model_type == "glm4_moe" else 2.5),
-            corrected=True,
-            groups=groups,
-            chosen_groups=fields.integer("topk_group", default, maximum=groups),
-            best_two=True,
-        )
+    if model_type == "llama4_text":
+        return RoutingSpec("sigmoid", normalized=False, scales_inputs=True)
+    if model_type == "glm4_moe":
+        return _corrected_routing(fields, count, groups=1, chosen_groups=1, scale=1.0)
+    if model_type == "deepseek_v3":
+        return _corrected_routing(fields, count, groups=min(8, count), chosen_groups=4, scale=2.5)
     if model_type == "deepseek_v2":
         grouped = fields.raw.get("topk_method", "greedy") == "group_limited_greedy"
-        groups = fields.integer("n_group", maximum=count) if grouped else 1
+        groups = _groups(fields, count) if grouped else 1
         return RoutingSpec(
             normalized=False,
             scale=fields.number("routed_scaling_factor", 1.0),
@@ -91,6 +83,32 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
             chosen_groups=fields.integer("topk_group", maximum=groups) if grouped else 1,
         )
     return RoutingSpec()
+
+
+def _corrected_routing(
+    fields: ConfigFields, count: int, *, groups: int, chosen_groups: int, scale: float
+) -> RoutingSpec:
+    """DeepSeek-V3's (arXiv:2412.19437, section 2.1.2), with a family's defaults."""
+    groups = _groups(fields, count, groups)
+    return RoutingSpec(
+        "sigmoid",
+        fields.flag("norm_topk_prob", True),
+        fields.number("routed_scaling_factor", scale),
+        corrected=True,
+        groups=groups,
+        chosen_groups=fields.integer("topk_group", min(chosen_groups, groups), maximum=groups),
+        best_two=True,
+    )
+
+
+def _groups(fields: ConfigFields, count: int, default: int | None = None) -> int:
+    """Groups of experts of one size. Raises ModelLoadError."""
+    groups = fields.integer("n_group", default, maximum=count)
+    if count % groups:
+        raise ModelLoadError(
+            f"config.json: n_group ({groups}) does not divide the {count} experts", hint=CHECK
+        )
+    return groups
 
 
 def _lfm2_size(fields: ConfigFields) -> int:
@@ -122,7 +140,8 @@ def _is_sparse(fields: ConfigFields, model_type: str, index: int, count: int) ->
     if model_type == "llama4_text":
         chosen = fields.items("moe_layers")
         every = fields.integer("interleave_moe_layer_step", 1)
-        return index in chosen if chosen else (index + 1) % every == 0
+        is_stated = fields.raw.get("moe_layers") is not None
+        return index in chosen if is_stated else (index + 1) % every == 0
     if model_type in ("deepseek_v2", "deepseek_v3", "glm4_moe"):
         every = fields.integer("moe_layer_freq", 1)
         return index >= fields.integer("first_k_dense_replace", 0, minimum=0) and index % every == 0
@@ -134,14 +153,30 @@ def _is_sparse(fields: ConfigFields, model_type: str, index: int, count: int) ->
 def _granite(fields: ConfigFields, hidden: int, activation: str) -> FeedForward:
     """Every token goes through the shared MLP; experts, if there are any, come on top."""
     size = fields.integer("shared_intermediate_size", 1024)
-    shared = _gated("shared_expert", hidden, size, False)
+    shared, shared_size = _gated("shared_expert", hidden, size, False), size
     count = fields.integer("num_local_experts", 8, minimum=0)
     if not count:
         return MlpSpec(size, shared, activation), None
     shared += (LinearSpec("router", whole(count), hidden, quantised=False),)
     chosen = fields.integer("num_experts_per_tok", min(2, count), maximum=count)
-    expert = _gated("expert", hidden, fields.integer("intermediate_size"), False)
-    return None, ExpertsSpec(count, chosen, expert, shared, activation)
+    size = fields.integer("intermediate_size")
+    expert = _gated("expert", hidden, size, False)
+    return None, ExpertsSpec(
+        count, chosen, expert, shared, activation, size=size, shared_size=shared_size
+    )
+
+
+def _gemma4(fields: ConfigFields, hidden: int, activation: str) -> FeedForward:
+    """An MLP, and experts beside it where the file enables them."""
+    size = fields.integer("intermediate_size")
+    mlp = MlpSpec(size, _gated("mlp", hidden, size, False), activation)
+    if not fields.flag("enable_moe_block"):
+        return mlp, None
+    count, size = fields.integer("num_experts"), fields.integer("moe_intermediate_size")
+    chosen = fields.integer("top_k_experts", maximum=count)
+    router = (LinearSpec("router", whole(count), hidden, quantised=False),)
+    expert = _gated("expert", hidden, size, False)
+    return mlp, ExpertsSpec(count, chosen, expert, router, activation, size=size)
 
 
 def _nemotron(fields: ConfigFields, hidden: int, *, sparse: bool) -> FeedForward:
@@ -167,7 +202,18 @@ def _nemotron(fields: ConfigFields, hidden: int, *, sparse: bool) -> FeedForward
         )
     chosen = fields.integer("num_experts_per_tok", min(2, count), maximum=count)
     expert = _plain("expert", narrow or hidden, size, False)
-    return None, ExpertsSpec(count, chosen, expert, shared, activation, False)
+    return None, ExpertsSpec(
+        count,
+        chosen,
+        expert,
+        shared,
+        activation,
+        False,
+        size=size,
+        shared_size=shared_size,
+        narrow=narrow or 0,
+        routing=_corrected_routing(fields, count, groups=1, chosen_groups=1, scale=1.0),
+    )
 
 
 def _gated(name: str, hidden: int, size: int, bias: bool) -> Linears:

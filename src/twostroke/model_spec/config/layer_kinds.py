@@ -37,7 +37,11 @@ def read_layer_kinds(fields: ConfigFields, model_type: str) -> list[str | None]:
             f"config.json: layer_types has {len(stated)} entries for {num_layers} layers",
             hint=CHECK,
         )
-    return list(stated) or [_implied_kind(fields, model_type, i) for i in range(num_layers)]
+    kinds: list[str | None] = [*stated]
+    kinds = kinds or [_implied_kind(fields, model_type, i) for i in range(num_layers)]
+    if model_type == "gemma4_text":  # whatever its list says, as in transformers
+        kinds[-1] = "full_attention"
+    return kinds
 
 
 def _stated_kinds(fields: ConfigFields, model_type: str) -> list[str]:
@@ -75,6 +79,9 @@ def _implied_kind(fields: ConfigFields, model_type: str, index: int) -> str | No
     if model_type == "llama4_text":
         # Those that do not rotate see everything.
         return "chunked_attention" if is_rotated(fields, index) else "full_attention"
+    if model_type == "gemma4_text":
+        every = FAMILIES[model_type].pattern
+        return "sliding_attention" if (index + 1) % every else "full_attention"
     recurrent = FAMILIES[model_type].recurrent
     if not recurrent:
         return None

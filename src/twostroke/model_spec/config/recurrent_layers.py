@@ -5,6 +5,7 @@ Linear attention and Mamba. Shapes are those of the models in transformers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from twostroke.core.errors import ModelLoadError
@@ -25,7 +26,10 @@ class Mamba2Names:
         norm: Flag of the norm before the output; always there where it is empty.
         state_width: Bytes of one element of the state, unless the file says.
         grouped_norm: That norm divides each group by itself.
-        least_step: Field of the lower bound of a token's step; ``time_step_limit`` where empty.
+        norm_first: Flag, on by default, of that norm's place before the gate.
+        least_step: Field of the lower bound of a token's step, which has no upper one;
+            ``time_step_limit`` has both where empty.
+        activation: Field of the activation after the convolution.
     """
 
     heads: tuple[str, int] = ("mamba_n_heads", 128)
@@ -41,14 +45,20 @@ class Mamba2Names:
     norm: str = ""
     state_width: int = 2
     grouped_norm: bool = False
+    norm_first: str = ""
     least_step: str = ""
+    activation: str = "hidden_act"
 
 
 MAMBA2 = {
     "bamba": Mamba2Names(),
     "granitemoehybrid": Mamba2Names(),
     "falcon_h1": Mamba2Names(
-        inner=("mamba_d_ssm", 1024), output_bias="projectors_bias", norm="mamba_rms_norm"
+        inner=("mamba_d_ssm", 1024),
+        output_bias="projectors_bias",
+        norm="mamba_rms_norm",
+        norm_first="mamba_norm_before_gate",
+        grouped_norm=True,
     ),
     "nemotron_h": Mamba2Names(
         heads=("mamba_num_heads", 128),
@@ -62,6 +72,7 @@ MAMBA2 = {
         state_width=4,
         grouped_norm=True,
         least_step="time_step_min",
+        activation="mamba_hidden_act",
     ),
     "mamba2": Mamba2Names(
         heads=("num_heads", 128),
@@ -213,6 +224,7 @@ def _mamba2(fields: ConfigFields, hidden: int, names: Mamba2Names) -> RecurrentS
     other = channels * (kernel + fields.flag(names.conv_bias, True)) + 3 * heads + inner * normed
     conv = (Part(inner * (kernel - 1), heads), Part(shared.outputs * (kernel - 1), groups))
     width = _width(fields, "mamba_ssm_cache_dtype", names.state_width)
+    least_step, most_step = _step_limits(fields, names)
     form = Mamba2Form(
         heads=heads,
         head_dim=head_dim,
@@ -223,18 +235,25 @@ def _mamba2(fields: ConfigFields, hidden: int, names: Mamba2Names) -> RecurrentS
         bias=bias,
         output_bias=linears[1].bias,
         norm_groups=(groups if names.grouped_norm else 1) if normed else 0,
-        least_step=_least_step(fields, names),
+        norm_first=bool(names.norm_first) and fields.flag(names.norm_first, True),
+        least_step=least_step,
+        most_step=most_step,
+        activation=str(fields.raw.get(names.activation, "silu")),
     )
     return RecurrentSpec(heads, state, conv, flops, width, tuple(linears), other, form)
 
 
-def _least_step(fields: ConfigFields, names: Mamba2Names) -> float:
+def _step_limits(fields: ConfigFields, names: Mamba2Names) -> tuple[float, float]:
     if names.least_step:
-        return fields.number(names.least_step, 0.001)
-    limits = fields.items("time_step_limit")
-    if limits and (not isinstance(limits[0], int | float) or not limits[0] >= 0):
-        raise ModelLoadError("config.json: time_step_limit must begin with a number", hint=CHECK)
-    return float(limits[0]) if limits else 0.0
+        return fields.number(names.least_step, 0.001), math.inf
+    limits = fields.items("time_step_limit") or [0.0, math.inf]
+    are_numbers = all(isinstance(limit, int | float) for limit in limits)
+    if len(limits) != 2 or not are_numbers or not 0 <= limits[0] <= limits[1]:
+        raise ModelLoadError(
+            f"config.json: time_step_limit must be two numbers in order, got {short(limits)}",
+            hint=CHECK,
+        )
+    return float(limits[0]), float(limits[1])
 
 
 def _inner(fields: ConfigFields, hidden: int, heads: int, names: Mamba2Names) -> tuple[int, int]:

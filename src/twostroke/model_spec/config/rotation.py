@@ -17,14 +17,14 @@ from twostroke.model_spec.rope import RopeSpec
 # Context in tokens of a model that states none.
 DEFAULT_LENGTH = 4096
 # Kinds whose values are read. Files may state others; ``models.support`` refuses them.
-SCALED = ("linear", "llama3", "yarn")
+SCALED = ("linear", "llama3", "yarn", "proportional")
 
 
 def read_layer_rope(
     fields: ConfigFields, family: Family, index: int, window: int | None
 ) -> RopeSpec | None:
     """The rotation of one layer; ``None``: it has none. Raises ModelLoadError."""
-    if family.rotated == "window" and window is None:
+    if family.rotated == "none" or (family.rotated == "window" and window is None):
         return None
     if family.rotated == "stated" and not is_rotated(fields, index):
         return None
@@ -32,7 +32,7 @@ def read_layer_rope(
         return None
     if window is None or family.local_theta == 0.0:
         return read_rope(fields, family)
-    if "sliding_attention" in fields.mapping("rope_parameters"):
+    if "sliding_attention" in (fields.mapping("rope_parameters") or family.rotations):
         return read_rope(fields, family, "sliding_attention")
     theta = family.local_theta or fields.number("rope_theta", family.theta)
     return RopeSpec(theta=fields.number("rope_local_base_freq", theta))
@@ -50,6 +50,8 @@ def read_rope(fields: ConfigFields, family: Family, kind: str = "full_attention"
     """The rotation that a file states for a kind of layers. Raises ModelLoadError."""
     max_length = fields.optional("max_position_embeddings") or DEFAULT_LENGTH
     scaling = _scaling(fields, kind)
+    if not scaling.raw and family.rotations:
+        scaling = ConfigFields(family.rotations[kind])
     theta = scaling.number("rope_theta", fields.number("rope_theta", family.theta))
     kind = str(scaling.raw.get("rope_type", scaling.raw.get("type")) or "default")
     if kind not in SCALED:
@@ -57,7 +59,8 @@ def read_rope(fields: ConfigFields, family: Family, kind: str = "full_attention"
     original = scaling.integer("original_max_position_embeddings", max_length)
     attention_factor = scaling.optional_number("attention_factor")
     both = (scaling.optional_number("mscale"), scaling.optional_number("mscale_all_dim"))
-    factor = scaling.number("factor", max_length / original if kind == "yarn" else None)
+    unstated = {"yarn": max_length / original, "proportional": 1.0}
+    factor = scaling.number("factor", unstated.get(kind))
     if attention_factor is None and both[0] and both[1]:
         attention_factor = _magnitude(factor, both[0]) / _magnitude(factor, both[1])
     return RopeSpec(
@@ -71,6 +74,7 @@ def read_rope(fields: ConfigFields, family: Family, kind: str = "full_attention"
         beta_slow=scaling.number("beta_slow", 1.0),
         attention_factor=attention_factor,
         truncate=scaling.flag("truncate", True),
+        proportion=_proportion(fields, scaling) if kind == "proportional" else 1.0,
     )
 
 
@@ -88,10 +92,18 @@ def _magnitude(factor: float, weight: float) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def read_rotary_fraction(fields: ConfigFields) -> float:
-    """Share of a head's elements that are rotated."""
+def read_rotary_fraction(fields: ConfigFields, rope: RopeSpec | None, window: int | None) -> float:
+    """Share of a head's elements that are rotated; the rest of them may turn by no angle."""
+    if rope is not None and rope.kind == "proportional":
+        return 1.0
+    is_local = window is not None and "sliding_attention" in fields.mapping("rope_parameters")
+    kind = "sliding_attention" if is_local else "full_attention"
+    return _proportion(fields, _scaling(fields, kind))
+
+
+def _proportion(fields: ConfigFields, scaling: ConfigFields) -> float:
     factor = fields.number("partial_rotary_factor", 1.0)
-    return _scaling(fields).number("partial_rotary_factor", factor)
+    return scaling.number("partial_rotary_factor", factor)
 
 
 def _scaling(fields: ConfigFields, kind: str = "full_attention") -> ConfigFields:

@@ -13,7 +13,7 @@ from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
-from twostroke.models.branches.heads import head_norm, rotate, row_order
+from twostroke.models.branches.heads import head_norm, positioned, row_order, value_heads
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
 
@@ -47,8 +47,8 @@ class AttentionKind:
         query, kv = spec.heads * spec.key_dim * (1 + spec.gated), spec.kv_heads
         outputs, norms = [(self.query, query)], [("q_norm", self.query_norm, spec.heads)]
         if spec.shares is None:
-            outputs.append((self.key, kv * spec.key_dim))
-            outputs.append((self.value, kv * spec.value_dim))
+            both = [(self.key, kv * spec.key_dim), (self.value, kv * spec.value_dim)]
+            outputs += both[:1] if spec.keys_as_values else both
             norms.append(("k_norm", self.key_norm, kv))
         if self.fused:
             outputs = [(self.fused, sum(rows for _, rows in outputs))]
@@ -83,9 +83,9 @@ class AttentionBranch:
         self._profiler = parts.profiler
         self._spec = spec
         self._kv_heads = spec.kv_heads if spec.shares is None else 0
-        self._num_values = self._kv_heads * spec.value_dim
         self._norm = parts.optional_norm("input_norm")
         self._qkv = parts.linear("qkv", row_order(spec))
+        self._eps = parts.norm_eps
         self._qk_norm = head_norm(spec, parts)
         self._sinks = parts.tensor("sinks").float() if spec.sinks else None
         self._add = parts.addition("output", "added_norm")
@@ -107,7 +107,8 @@ class AttentionBranch:
     def compiled(self) -> CompiledBranch | None:
         qkv, output, spec = self._qkv.kernel_call, self._add.linear.kernel_call, self._spec
         is_alike = spec.shares is None and spec.key_dim == spec.value_dim == spec.rotated
-        is_plain = self._add.is_plain and not (spec.gated or spec.sinks)
+        others = spec.gated or spec.sinks or spec.value_norm or spec.unit_norm or spec.temperature
+        is_plain = self._add.is_plain and not others
         norm, qk_norm = self._norm, self._qk_norm
         if qkv is None or output is None or not (is_alike and is_plain):
             return None
@@ -123,12 +124,10 @@ class AttentionBranch:
         qk = qkv[:, : heads * spec.key_dim].view(tokens, heads, spec.key_dim)
         if self._qk_norm is not None:
             qk = self._qk_norm(qk)
-        qk = rotate(qk, spec, step.rotations)
+        qk = positioned(qk, spec, step)
         query, key, value = qk[:, : spec.heads], None, None
         if self._kv_heads:
-            key = qk[:, spec.heads :]
-            values = slice(heads * spec.key_dim, heads * spec.key_dim + self._num_values)
-            value = qkv[:, values].view(tokens, self._kv_heads, spec.value_dim)
+            key, value = qk[:, spec.heads :], value_heads(qkv, spec, self._eps)
         with self._profiler.measure(ATTENTION):
             attended = step.attention(self._index, query, key, value, self._sinks)
             attended = attended.reshape(tokens, -1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from twostroke.kernels.library import Library
 from twostroke.layers.attention.base import Attention
 from twostroke.layers.compiled_pass import CompiledBranch
-from twostroke.layers.linear import Linear, make_linear
+from twostroke.layers.linear import Linear, MultipliedLinear, make_linear
 from twostroke.layers.norm import MakeNorm, Norm
 from twostroke.layers.recurrent_state import LayerStates, StateShape
 from twostroke.layers.rotary import Rotation
@@ -32,11 +32,18 @@ class PassInputs:
         rotations: Angles of its tokens, by how and by how many elements of a head are rotated.
         attention: Called at most once per layer.
         states: Of recurrent layers.
+        layer_inputs: Of models whose layers have embeddings of their own, ``[tokens, layers,
+            size]``.
+        positions: Of the tokens, int64 ``[tokens]``.
+        rows: Which tokens go on after the last branch that mixes them; ``None`` is all.
     """
 
     rotations: Rotations
     attention: Attention
     states: LayerStates
+    layer_inputs: Tensor | None = None
+    rows: Tensor | None = None
+    positions: Tensor | None = None
 
 
 class Branch(Protocol):
@@ -100,6 +107,7 @@ class BranchParts:
         residual_scale: See ``LayerSpec``.
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers.
         kernels: The compiled kernels, if they are to be used.
+        factors: What outputs of linear layers are multiplied with, float32 ``[outputs]``, by name.
     """
 
     index: int
@@ -110,6 +118,7 @@ class BranchParts:
     quantization: str | None
     kernels: Library | None
     profiler: Profiler
+    factors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def tensor(self, name: str) -> Tensor:
         return self.source.pop(f"{self.index}.{name}")
@@ -130,7 +139,10 @@ class BranchParts:
             order = order.to(weight.device)
             weight, bias = weight[order], None if bias is None else bias[order]
         quantization = None if is_exact else self.quantization
-        return make_linear(weight, bias, quantization, self.kernels)
+        linear = make_linear(weight, bias, quantization, self.kernels)
+        if (factor := self.factors.get(name)) is None:
+            return linear
+        return MultipliedLinear(linear, factor.to(weight.device))
 
     def linear_of(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """The same of tensors that are there."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from twostroke.layers.activation import GATED_ACTIVATIONS
+from twostroke.layers.activation import activation_of
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.layers.routing import route
 from twostroke.model_spec.layer_specs import ExpertsSpec, LayerSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
+from twostroke.models.branches.expert_stacks import ExpertStack
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import GEMM
+
+# What is stacked before an MLP's activation, with the outputs of each, and what comes after it.
+MlpNames = tuple[list[tuple[str, int]], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +30,11 @@ class ExpertsKind:
     Attributes:
         expert: What the names of an expert's tensors begin with, with its index for ``{}``.
         correction: The bias by which experts are chosen, where the spec has one.
-        shared: What the names of the shared experts' tensors begin with.
-        stacked: The experts lie in two tensors, inputs before outputs; gate and up take turns.
+        shared: What the names of the shared experts' tensors begin with; ``shared_fused``: their
+            gate and up in one, in place of the two, ``shared_down`` their down, both in full.
+        narrow: What leads to the narrow copy of the hidden state, and back, where there is one.
+        stack: How they lie where all experts have their tensors in common.
+        expert_scale: By expert, what the weights of those chosen are multiplied with; empty: 1.
     """
 
     norm: str = "post_attention_layernorm"
@@ -39,7 +46,11 @@ class ExpertsKind:
     down: str = "down_proj"
     shared: str = "mlp.shared_expert."
     shared_gate: str = "mlp.shared_expert_gate"
-    stacked: bool = False
+    shared_fused: str = ""
+    shared_down: str = ""
+    narrow: tuple[str, str] = ("", "")
+    stack: ExpertStack | None = None
+    expert_scale: str = ""
 
     def is_in(self, layer: LayerSpec) -> bool:
         return layer.experts is not None
@@ -52,39 +63,50 @@ class ExpertsKind:
         ]
         if spec.routing.corrected:
             parameters.append(Parameter("correction", ((self.correction, (spec.count,)),)))
-        if self.stacked:
-            parameters += self._stacks(spec, hidden)
+        if self.expert_scale:
+            scale = (self.expert_scale, (spec.count,))
+            parameters.append(Parameter("expert_scale", (scale,)))
+        if self.stack is not None:
+            parameters += self.stack.parameters(spec, hidden, self.expert)
         else:
             for index in range(spec.count):
-                own = self.expert.format(index)
-                parameters += self._mlp(f"experts.{index}.", own, spec.size, hidden)
+                names = self._names(spec, self.expert.format(index), spec.size)
+                inputs = spec.narrow or hidden
+                parameters += _mlp(f"experts.{index}.", names, spec.size, inputs, False)
         if spec.shared_size:
-            parameters += self._mlp("shared_", self.shared, spec.shared_size, hidden)
+            size, bias = spec.shared_size, spec.has_bias("shared_expert")
+            names = self._names(spec, self.shared, size)
+            if self.shared_fused:
+                names = [(self.shared_fused, 2 * size)], self.shared_down
+            parameters += _mlp("shared_", names, size, hidden, bias)
+        if spec.narrow:
+            down, up = self.narrow
+            bias, narrow = spec.has_bias("latent"), spec.narrow
+            parameters += linear_parameters("narrow_down", [(down, narrow)], hidden, bias)
+            parameters += linear_parameters("narrow_up", [(up, hidden)], narrow, bias)
         if spec.shared_gate:
             gate = [(self.shared_gate, 1)]
             parameters += linear_parameters("shared_gate", gate, hidden, False)
         return parameters
 
-    def _mlp(self, name: str, own: str, size: int, hidden: int) -> list[Parameter]:
-        gate_up = [(own + self.gate, size), (own + self.up, size)]
-        return [
-            *linear_parameters(f"{name}gate_up", gate_up, hidden, False),
-            *linear_parameters(f"{name}down", [(own + self.down, hidden)], size, False),
-        ]
+    def as_stored(self, layers: Sequence[str], names: Container[str]) -> ExpertsKind:
+        """The same with experts that have their tensors in common, if a checkpoint has them so.
 
-    def _stacks(self, spec: ExpertsSpec, hidden: int) -> list[Parameter]:
-        count, inner, own = spec.count, 2 * spec.size, self.expert
-        shapes: dict[str, tuple[int, ...]] = {
-            "gate_up_proj": (count, hidden, inner),
-            "down_proj": (count, spec.size, hidden),
-        }
-        if spec.bias:
-            shapes |= {"gate_up_proj_bias": (count, inner), "down_proj_bias": (count, hidden)}
-        return [Parameter(f"stack.{name}", ((own + name, at),)) for name, at in shapes.items()]
+        Args:
+            layers: What the names of each layer's tensors begin with.
+        """
+        stack, common = ExpertStack(), self.expert.removesuffix("{}.")
+        if self.stack is None and any(f"{at}{common}{stack.gate_up}" in names for at in layers):
+            return replace(self, stack=stack, expert=common)
+        return self
+
+    def _names(self, spec: ExpertsSpec, own: str, size: int) -> MlpNames:
+        gate = [(own + self.gate, size)] if spec.gated else []
+        return [*gate, (own + self.up, size)], own + self.down
 
     def build(self, layer: LayerSpec, parts: BranchParts) -> ExpertsBranch:
         spec = _spec_of(layer)
-        experts = _unstack(spec, parts) if self.stacked else _each(spec, parts)
+        experts = _each(spec, parts) if self.stack is None else self.stack.experts(spec, parts)
         return ExpertsBranch(spec, experts, parts)
 
 
@@ -103,14 +125,18 @@ class ExpertsBranch:
         self._spec = spec
         self._kernels, self._profiler = parts.kernels, parts.profiler
         self._scale = parts.residual_scale
-        self._activation = GATED_ACTIVATIONS[spec.activation]
+        self._activation = activation_of(spec.activation, gated=spec.gated)
         self._norm = parts.norm("experts_norm")
         self._router = parts.linear("router", is_exact=True)
         self._correction = parts.tensor("correction").float() if spec.routing.corrected else None
+        self._expert_scale = parts.tensor("expert_scale") if parts.has("expert_scale") else None
         self._experts = experts
         self._shared: tuple[Linear, Linear] | None = None
         if spec.shared_size:
             self._shared = parts.linear("shared_gate_up"), parts.linear("shared_down")
+        self._narrow: tuple[Linear, Linear] | None = None
+        if spec.narrow:
+            self._narrow = parts.linear("narrow_down"), parts.linear("narrow_up")
         self._shared_gate = parts.linear("shared_gate", is_exact=True) if spec.shared_gate else None
 
     def __call__(
@@ -121,29 +147,37 @@ class ExpertsBranch:
             x, onto = x[rows], onto[rows]
         if not len(x):  # no row goes on
             return onto
+        added = self.added(x).to(x.dtype)
+        return onto + (added if self._scale == 1.0 else added * self._scale)
+
+    def added(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
+        """Float32 ``[tokens, hidden]``; ``routed``: what the router reads in place of the norm."""
         normed = self._norm(x)
         with self._profiler.measure(GEMM):
-            logits = self._router.wide(normed)
+            logits = self._router.wide(normed if routed is None else routed)
             chosen, weights = route(
                 logits, self._spec.routing, self._spec.per_token, self._correction
             )
-            added = self._mix(normed, chosen, weights)
-            if self._shared is not None:
-                added = added + self._share(normed, *self._shared)
-        added = added.to(x.dtype)
-        return onto + (added if self._scale == 1.0 else added * self._scale)
+            if self._expert_scale is not None:
+                weights = weights * self._expert_scale[chosen]
+            if self._narrow is None:
+                added = self._mix(normed, chosen, weights)
+            else:
+                down, up = self._narrow
+                added = up(self._mix(down(normed), chosen, weights).to(x.dtype)).float()
+            return added if self._shared is None else added + self._share(normed, *self._shared)
 
     @property
     def linears(self) -> tuple[Linear, ...]:
         own = [linear for expert in self._experts for linear in expert]
-        return (self._router, *own, *(self._shared or ()))
+        return (self._router, *own, *(self._shared or ()), *(self._narrow or ()))
 
     def compiled(self) -> CompiledBranch | None:
         return None
 
     def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Float32 ``[tokens, hidden]``; each token's experts are summed in the order of choice."""
-        tokens, per_token = chosen.shape
+        (tokens, per_token), scales_inputs = chosen.shape, self._spec.routing.scales_inputs
         order = chosen.flatten().argsort(stable=True)  # pairs of token and place, by expert
         counts = chosen.flatten().bincount(minlength=self._spec.count).tolist()
         outputs = x.new_empty(tokens * per_token, x.shape[1])
@@ -151,15 +185,26 @@ class ExpertsBranch:
         for (gate_up, down), count in zip(self._experts, counts, strict=True):
             if count:
                 pairs = order[start : start + count]
-                inner = self._activation(gate_up(x[pairs // per_token]), self._kernels)
+                rows = x[pairs // per_token]
+                if scales_inputs:
+                    rows = rows * weights.view(-1, 1)[pairs].to(x.dtype)
+                inner = self._activation(gate_up(rows), self._kernels)
                 outputs[pairs] = down(inner)
                 start += count
-        mixed = outputs.view(tokens, per_token, -1).float() * weights[..., None]
-        return mixed.sum(1)
+        mixed = outputs.view(tokens, per_token, -1).float()
+        return mixed.sum(1) if scales_inputs else (mixed * weights[..., None]).sum(1)
 
     def _share(self, x: Tensor, gate_up: Linear, down: Linear) -> Tensor:
         out = down(self._activation(gate_up(x), self._kernels))
         return out if self._shared_gate is None else torch.sigmoid(self._shared_gate(x)) * out
+
+
+def _mlp(name: str, names: MlpNames, size: int, hidden: int, bias: bool) -> list[Parameter]:
+    gate_up, down = names
+    return [
+        *linear_parameters(f"{name}gate_up", gate_up, hidden, bias),
+        *linear_parameters(f"{name}down", [(down, hidden)], size, bias),
+    ]
 
 
 def _each(spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:
@@ -168,27 +213,6 @@ def _each(spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:
         (parts.linear(f"experts.{index}.gate_up"), parts.linear(f"experts.{index}.down"))
         for index in range(spec.count)
     ]
-
-
-def _unstack(spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:
-    """The same of experts that lie in one tensor."""
-    gate_up, down = parts.tensor("stack.gate_up_proj"), parts.tensor("stack.down_proj")
-    biases: list[tuple[Tensor | None, Tensor | None]] = [(None, None)] * spec.count
-    if spec.bias:
-        both = parts.tensor("stack.gate_up_proj_bias"), parts.tensor("stack.down_proj_bias")
-        biases = [(_untwine(first), second) for first, second in zip(*both, strict=True)]
-    return [
-        (
-            parts.linear_of(_untwine(gate_up[index].T), first),
-            parts.linear_of(down[index].T.contiguous(), second),
-        )
-        for index, (first, second) in enumerate(biases)
-    ]
-
-
-def _untwine(rows: Tensor) -> Tensor:
-    """Gates before ups, where they take turns along the first dimension."""
-    return torch.cat((rows[::2], rows[1::2]))
 
 
 def _spec_of(layer: LayerSpec) -> ExpertsSpec:

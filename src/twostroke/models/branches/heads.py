@@ -7,8 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from twostroke.model_spec.layer_specs import AttentionSpec
-from twostroke.models.branches.base import BranchParts, Rotations
+from twostroke.layers.norm import UnitNorm
+from twostroke.model_spec.layer_specs import AttentionSpec, TemperatureSpec
+from twostroke.model_spec.rope import RopeSpec
+from twostroke.models.branches.base import BranchParts, PassInputs, Rotations
 
 # Normalizes queries and keys, ``[tokens, heads + kv_heads, key_dim]``.
 HeadNorm = Callable[[Tensor], Tensor]
@@ -25,6 +27,8 @@ def head_norm(spec: AttentionSpec, parts: BranchParts) -> HeadNorm | None:
             return torch.cat(normed, -1).view_as(qk)
 
         return normalize
+    if spec.unit_norm:
+        return UnitNorm(parts.norm_eps)
     if not spec.qk_norm:
         return None
     # One row per head: queries and keys are normalized, and later rotated, in one go.
@@ -56,11 +60,34 @@ def row_order(spec: AttentionSpec) -> Tensor | None:
     return torch.cat((queries.flatten(), keys.flatten(), values, gates.flatten()))
 
 
-def rotate(qk: Tensor, spec: AttentionSpec, rotations: Rotations) -> Tensor:
-    """Queries and keys with their positions, if the layer rotates: maybe ``qk`` itself, changed."""
-    if spec.rope is None:
-        return qk
-    width, rotation = spec.rotated, rotations[spec.rope, spec.rotated]
+def value_heads(qkv: Tensor, spec: AttentionSpec, eps: float) -> Tensor:
+    """Values ``[tokens, kv_heads, value_dim]`` of the product's outputs, its own or the keys'."""
+    first, count = spec.heads * spec.key_dim, spec.kv_heads * spec.value_dim
+    if not spec.keys_as_values:
+        first += spec.kv_heads * spec.key_dim
+    values = qkv[:, first : first + count].view(len(qkv), spec.kv_heads, spec.value_dim)
+    if not spec.value_norm:
+        return values
+    return UnitNorm(eps)(values)
+
+
+def positioned(qk: Tensor, spec: AttentionSpec, step: PassInputs) -> Tensor:
+    """Queries and keys with their positions, if the layer has any: maybe ``qk`` itself, changed."""
+    if spec.temperature is not None and step.positions is not None:
+        factors = _growth(step.positions, spec.temperature)
+        query = (qk[:, : spec.heads] * factors).to(qk.dtype)
+        return torch.cat((query, qk[:, spec.heads :]), 1)
+    return qk if spec.rope is None else _rotated(qk, spec, spec.rope, step.rotations)
+
+
+def _growth(positions: Tensor, temperature: TemperatureSpec) -> Tensor:
+    """Float32 ``[tokens, 1, 1]``."""
+    passed = torch.floor((positions.float() + 1.0) / temperature.every)
+    return (torch.log1p(passed) * temperature.scale + 1.0)[:, None, None]
+
+
+def _rotated(qk: Tensor, spec: AttentionSpec, rope: RopeSpec, rotations: Rotations) -> Tensor:
+    width, rotation = spec.rotated, rotations[rope, spec.rotated]
     if width == qk.shape[-1]:
         return rotation.apply(qk)
     return torch.cat((rotation.apply(qk[..., :width].contiguous()), qk[..., width:]), -1)

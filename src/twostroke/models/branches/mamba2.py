@@ -86,7 +86,8 @@ class Mamba2Branch:
         with self._profiler.measure(GEMM):
             inputs = self._input(self._norm(x))
         gate, mixed = inputs[:, : form.inner], inputs[:, form.inner : -form.heads]
-        steps = F.softplus(inputs[:, -form.heads :].float() + self._bias).clamp(form.least_step)
+        steps = F.softplus(inputs[:, -form.heads :].float() + self._bias)
+        steps = steps.clamp(form.least_step, form.most_step)
         out = steps.new_empty(len(x), form.inner)
         with self._profiler.measure(ATTENTION):
             run_segments(
@@ -97,10 +98,8 @@ class Mamba2Branch:
             )
         if rows is not None:
             out, gate, onto = out[rows], gate[rows], onto[rows]
-        gated = out * F.silu(gate.float())
-        if self._inner_norm is not None:
-            parts = form.norm_groups, form.inner // form.norm_groups
-            gated = self._inner_norm(gated.view(len(gated), *parts)).flatten(1)
+        gate = F.silu(gate.float())
+        gated = self._normed(out) * gate if form.norm_first else self._normed(out * gate)
         with self._profiler.measure(GEMM):
             return self._add(gated.to(x.dtype), onto)
 
@@ -110,6 +109,12 @@ class Mamba2Branch:
 
     def compiled(self) -> CompiledBranch | None:
         return None
+
+    def _normed(self, out: Tensor) -> Tensor:
+        if self._inner_norm is None:
+            return out
+        parts = self._form.norm_groups, self._form.inner // self._form.norm_groups
+        return self._inner_norm(out.view(len(out), *parts)).flatten(1)
 
     def _run(self, mixed: Tensor, steps: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
         """Tokens of one request; ``mixed`` ``[tokens, channels]``."""

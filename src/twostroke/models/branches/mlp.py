@@ -1,4 +1,4 @@
-"""A gated feed-forward part (SwiGLU, Shazeer 2020)."""
+"""A feed-forward part, gated (SwiGLU, Shazeer 2020) or plain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from twostroke.layers.activation import GATED_ACTIVATIONS, silu_mul
+from twostroke.layers.activation import activation_of, silu_mul
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
@@ -39,7 +39,7 @@ class MlpKind:
 
     def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
         spec = _spec_of(layer)
-        gate_up = [(self.gate, spec.size), (self.up, spec.size)]
+        gate_up = [(self.gate, spec.size)] * spec.gated + [(self.up, spec.size)]
         if self.fused:
             gate_up = [(self.fused, 2 * spec.size)]
         norms = [("mlp_norm", self.norm), ("mlp_added_norm", self.added_norm)]
@@ -61,7 +61,7 @@ class MlpBranch:
 
     def __init__(self, spec: MlpSpec, parts: BranchParts) -> None:
         self._kernels, self._profiler = parts.kernels, parts.profiler
-        self._activation = GATED_ACTIVATIONS[spec.activation]
+        self._activation = activation_of(spec.activation, gated=spec.gated)
         self._norm = parts.optional_norm("mlp_norm")
         self._gate_up = parts.linear("gate_up")
         self._add = parts.addition("down", "mlp_added_norm")
@@ -74,7 +74,7 @@ class MlpBranch:
             x, onto = x[rows], onto[rows]
         normed = x if self._norm is None else self._norm(x)
         with self._profiler.measure(GEMM):
-            gate_up = self._gate_up(normed)  # [tokens, 2 * size]
+            gate_up = self._gate_up(normed)  # [tokens, 2 * size], or size without a gate
         inner = self._activation(gate_up, self._kernels)
         with self._profiler.measure(GEMM):
             return self._add(inner, onto)

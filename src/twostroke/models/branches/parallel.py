@@ -18,7 +18,7 @@ from twostroke.models.parameters import Parameter
 class ParallelKind:
     """Kinds whose branches are added to the same ``x``, see ``BranchKind``.
 
-    Those after the first do not mix tokens.
+    Those that mix tokens come first.
     """
 
     kinds: tuple[BranchKind, ...]
@@ -40,6 +40,7 @@ class ParallelBranch:
 
     def __init__(self, branches: Sequence[Branch]) -> None:
         self._branches = branches
+        self._last_mixing = [branch for branch in branches if branch.mixes_tokens][-1:]
         self.mixes_tokens = any(branch.mixes_tokens for branch in branches)
         self.state = tuple(shape for branch in branches for shape in branch.state)
 
@@ -47,10 +48,12 @@ class ParallelBranch:
         self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
     ) -> Tensor:
         out = x if onto is None else onto
-        for index, branch in enumerate(self._branches):
-            if index and rows is not None:
-                x, rows = x[rows], None
-            out = branch(x, step, rows, out)
+        for branch in self._branches:
+            if branch in self._last_mixing or not self.mixes_tokens:
+                out = branch(x, step, rows, out)
+                x, rows = x if rows is None else x[rows], None
+            else:
+                out = branch(x, step, None, out)
         return out
 
     @property

@@ -8,5 +8,6 @@ from twostroke.models.branches.mlp import MlpKind
 from twostroke.models.family import DecoderFamily
 
 FAMILY = DecoderFamily(
-    branches=(LatentKind(), MlpKind(), ExpertsKind(shared="mlp.shared_experts."))
+    branches=(LatentKind(), MlpKind(), ExpertsKind(shared="mlp.shared_experts.")),
+    ignored=("model.layers.61.",),  # a head for two tokens, after the 61 layers of V3 and K2
 )

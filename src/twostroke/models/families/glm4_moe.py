@@ -8,5 +8,6 @@ from twostroke.models.branches.mlp import MlpKind
 from twostroke.models.family import DecoderFamily
 
 FAMILY = DecoderFamily(
-    branches=(AttentionKind(), MlpKind(), ExpertsKind(shared="mlp.shared_experts."))
+    branches=(AttentionKind(), MlpKind(), ExpertsKind(shared="mlp.shared_experts.")),
+    ignored=("model.layers.46.", "model.layers.92."),  # heads for two tokens, of Air and 4.5
 )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from twostroke.models.branches.attention import AttentionKind
+from twostroke.models.branches.expert_stacks import ExpertStack
 from twostroke.models.branches.experts import ExpertsKind
 from twostroke.models.family import DecoderFamily
 
 FAMILY = DecoderFamily(
     branches=(
         AttentionKind(),
-        ExpertsKind(router="mlp.router", expert="mlp.experts.", stacked=True),
+        ExpertsKind(
+            router="mlp.router",
+            expert="mlp.experts.",
+            stack=ExpertStack(inputs_first=True, take_turns=True),
+        ),
     )
 )

@@ -12,4 +12,6 @@ from twostroke.models.family import DecoderFamily
 FAMILY = DecoderFamily(
     branches=(GatedDeltaKind(), AttentionKind(), MlpKind(), ExpertsKind()),
     make_norm=OffsetNorm,
+    predictor="mtp.",
+    ignored=("mtp.",),
 )

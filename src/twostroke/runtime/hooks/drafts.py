@@ -18,13 +18,22 @@ class ProposedDrafts(PassHook):
         if self.proposer is not None:
             self.proposer.update(step.plan)
 
+    def before(self, step: StepRun) -> None:
+        if self.proposer is not None and self.proposer.reads_all_rows:
+            step.needs_all_rows = True
+
     def after(self, step: StepRun) -> None:
         batch = step.batch
         if self.proposer is None or not batch.shares:
             return
-        table, drawn = batch.attention.block_table, step.result.token_ids
         finished = FinishedPass(
-            step.plan, batch.requests, table, drawn, step.drawn_from, step.forced
+            plan=step.plan,
+            requests=batch.requests,
+            block_table=batch.attention.block_table,
+            token_ids=step.result.token_ids,
+            hidden=step.drawn_from,
+            forced=step.forced,
+            states=step.hidden if step.needs_all_rows else None,
         )
         step.result.draft_token_ids |= self.proposer.propose(finished)
         step.clock.mark("draft")

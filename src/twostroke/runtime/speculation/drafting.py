@@ -13,10 +13,12 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.speculation_config import Speculation
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.models.decoder import Decoder
+from twostroke.models.multi_token_predictor import MultiTokenPredictor
 from twostroke.models.support import read_runnable
 from twostroke.runtime.backends import attention_backend
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.speculation.medusa_weights import load_medusa_heads
+from twostroke.runtime.speculation.predictor_weights import load_predictor
 from twostroke.runtime.weights import load_model
 from twostroke.spec_decode.base import Proposer
 from twostroke.spec_decode.choose import quoting_proposer
@@ -24,21 +26,27 @@ from twostroke.spec_decode.draft_model import DraftModelProposer
 from twostroke.spec_decode.early_exit import EarlyExitProposer
 from twostroke.spec_decode.greedy import GreedyDrafter
 from twostroke.spec_decode.medusa import MedusaHeads, MedusaProposer
+from twostroke.spec_decode.mtp import MultiTokenProposer
 
+# What has a KV cache beside the target's.
+DraftModel = Decoder | MultiTokenPredictor
 # Tokens that a refusal names as examples of how two vocabularies differ.
 MAX_EXAMPLES = 3
 
 
 def load_draft(
     config: EngineConfig, folder: Path, target: Decoder, max_model_len: int
-) -> Decoder | None:
-    """The draft model, if the configuration has one.
+) -> DraftModel | None:
+    """The draft model, or the head for several tokens, if the configuration has one.
 
     Raises:
-        ConfigError: It does not fit the target: another vocabulary, or too short a context.
+        ConfigError: It does not fit the target: another vocabulary, or too short a context; or the
+            checkpoint has no such head.
         ModelLoadError: It is missing, broken or not supported.
     """
     speculation = config.speculation.resolve()
+    if speculation is not None and speculation.method == "mtp":
+        return load_predictor(folder, target, max_model_len, config.model.quantization)
     if speculation is None or speculation.method != "draft":
         return None
     name = speculation.model or _default_draft(config.model.model)
@@ -96,19 +104,23 @@ def make_proposer(
     speculation: Speculation,
     target: Decoder,
     kv: KVTensors,
-    draft: tuple[Decoder, KVTensors] | None,
+    draft: tuple[DraftModel, KVTensors] | None,
     heads: MedusaHeads | None,
 ) -> Proposer:
     """The proposer of a configuration.
 
     Args:
-        draft: The draft model and its KV tensors, where there is one.
+        draft: What drafts with a cache of its own, and its KV tensors, where there is such.
         heads: Medusa heads, where there are some.
     """
     if heads is not None:
         return MedusaProposer(heads)
     if draft is not None:
         model, own_kv = draft
+        if isinstance(model, MultiTokenPredictor):
+            backend = attention_backend(model.spec, own_kv)
+            copy, zero = own_kv.copy_blocks, own_kv.zero_slots
+            return MultiTokenProposer(model, backend, copy, zero, kv.block_size)
         drafter = _drafter(model, own_kv)
         return DraftModelProposer(drafter, own_kv.copy_blocks, kv.num_blocks, kv.block_size)
     if speculation.method == "early-exit":

@@ -10,6 +10,7 @@ import torch
 from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.vectors.encoder_spec import EncoderSpec
 from twostroke.models.encoder import Encoder, encoder_parameters, is_needless
+from twostroke.models.parameters import Parameter
 from twostroke.runtime.weights import StoredParameters, TensorFiles, check_memory, choose_dtype
 
 
@@ -23,12 +24,18 @@ def load_encoder(folder: Path, spec: EncoderSpec, dtype: str, device: torch.devi
     """
     with ExitStack() as stack:
         files = TensorFiles(weight_files(folder), stack)
-        bare = encoder_parameters(spec, prefixed=False)
-        has_bare_names = bare[0].parts[0][0] in files
-        expected = bare if has_bare_names else encoder_parameters(spec, prefixed=True)
-        files.check(expected, is_needless)
+        expected = match_encoder(files, spec)
         chosen = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
         elements = sum(torch.Size(parameter.shape).numel() for parameter in expected)
         weight_bytes = elements * chosen.itemsize
         check_memory(weight_bytes, device)
         return Encoder(spec, StoredParameters(expected, files, chosen, device), weight_bytes)
+
+
+def match_encoder(files: TensorFiles, spec: EncoderSpec) -> list[Parameter]:
+    """The parameters, by the names that the checkpoint uses. Raises ModelLoadError."""
+    bare = encoder_parameters(spec, prefixed=False)
+    has_bare_names = bare[0].parts[0][0] in files
+    expected = bare if has_bare_names else encoder_parameters(spec, prefixed=True)
+    files.check(expected, is_needless)
+    return expected

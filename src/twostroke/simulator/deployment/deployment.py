@@ -198,6 +198,10 @@ def _drafting(options: DeploymentOptions, model: ModelSpec) -> Drafting:
     if speculation.method == "medusa":  # one layer and a matrix over the vocabulary for each head
         head = model.hidden_size * (model.hidden_size + model.vocab_size)
         return Drafting(share=min(1.0, head / model.num_parameters))
+    if speculation.method == "mtp":  # a layer like one of its own, what joins its inputs, the head
+        layer = [each for each in model.layers if each.attention is not None][-1]
+        own = layer.active_parameters + 2 * model.hidden_size**2 + model.head.parameters
+        return Drafting(share=min(1.0, own / model.active_parameters))
     if speculation.model is not None:
         return Drafting(model=find_model(speculation.model))
     if speculation.method != "early-exit":

@@ -17,6 +17,7 @@ const METHODS = {
   draft: "A smaller model guesses",
   "early-exit": "The model's own first layers guess",
   medusa: "Heads on the last hidden state guess",
+  mtp: "The checkpoint's multi-token-prediction head guesses",
   synthetic: "Guesses are made up, to measure",
 };
 

@@ -1,0 +1,86 @@
+"""An MLP and experts that read the same hidden state, each normed on its own (Gemma 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from twostroke.layers.activation import activation_of
+from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.linear import Linear
+from twostroke.layers.norm import RMSNorm
+from twostroke.layers.recurrent_state import StateShape
+from twostroke.model_spec.layer_specs import LayerSpec, MlpSpec
+from twostroke.models.branches.base import Branch, BranchParts, PassInputs
+from twostroke.models.branches.experts import ExpertsBranch, ExpertsKind
+from twostroke.models.branches.mlp import MlpKind
+from twostroke.models.parameters import Parameter, vector_parameter
+from twostroke.observability.profile import GEMM
+
+_ADDED = {
+    "mlp_own_norm": "post_feedforward_layernorm_1",
+    "experts_added_norm": "post_feedforward_layernorm_2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MlpBesideExpertsKind:
+    """See ``BranchKind``; of layers without experts, the MLP alone."""
+
+    mlp: MlpKind
+    experts: ExpertsKind
+
+    def is_in(self, layer: LayerSpec) -> bool:
+        return self.mlp.is_in(layer)
+
+    def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
+        own = self.mlp.parameters(layer, hidden)
+        if layer.experts is None:
+            return own
+        router = Parameter("router_input_scale", (("router.scale", (hidden,)),))
+        norms = [vector_parameter(name, stored, hidden) for name, stored in _ADDED.items()]
+        return [*own, *self.experts.parameters(layer, hidden), router, *norms]
+
+    def build(self, layer: LayerSpec, parts: BranchParts) -> Branch:
+        if layer.experts is None or layer.mlp is None:
+            return self.mlp.build(layer, parts)
+        return MlpBesideExpertsBranch(layer.mlp, self.experts.build(layer, parts), parts)
+
+
+class MlpBesideExpertsBranch:
+    """``x + norm(norm(mlp(norm(x))) + norm(experts(norm(x))))``, see ``Branch``."""
+
+    mixes_tokens = False
+    state: tuple[StateShape, ...] = ()
+
+    def __init__(self, spec: MlpSpec, experts: ExpertsBranch, parts: BranchParts) -> None:
+        self._kernels, self._profiler = parts.kernels, parts.profiler
+        self._activation = activation_of(spec.activation, gated=spec.gated)
+        self._norm, self._added_norm = parts.norm("mlp_norm"), parts.norm("mlp_added_norm")
+        self._gate_up, self._down = parts.linear("gate_up"), parts.linear("down")
+        self._mlp_norm = parts.norm("mlp_own_norm")
+        self._experts, self._experts_norm = experts, parts.norm("experts_added_norm")
+        scale = parts.tensor("router_input_scale")
+        self._router_norm = RMSNorm(scale * len(scale) ** -0.5, parts.norm_eps)
+
+    def __call__(
+        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Tensor:
+        onto = x if onto is None else onto
+        if rows is not None:
+            x, onto = x[rows], onto[rows]
+        if not len(x):  # no row goes on
+            return onto
+        with self._profiler.measure(GEMM):
+            inner = self._activation(self._gate_up(self._norm(x)), self._kernels)
+            mlp = self._mlp_norm(self._down(inner))
+        experts = self._experts_norm(self._experts.added(x, self._router_norm(x)).to(x.dtype))
+        return onto + self._added_norm(mlp + experts)
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self._gate_up, self._down, *self._experts.linears
+
+    def compiled(self) -> CompiledBranch | None:
+        return None

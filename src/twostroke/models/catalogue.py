@@ -1,0 +1,141 @@
+"""What runs, by family: its layers, its features, and how they are computed.
+
+Read from the registry and from what the readers of ``config.json`` know, without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from twostroke.kernels.library import MAX_HEAD_DIM
+from twostroke.model_spec.config.families import FAMILIES, SAME, Family
+from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
+from twostroke.model_spec.reader import DTYPES
+from twostroke.model_spec.spec import ModelSpec
+from twostroke.model_spec.vectors.encoder_spec import ENCODER_TYPES
+from twostroke.models.registry import COMPILED, MODEL_TYPES
+
+HowItRuns = Literal["compiled", "layer by layer"]
+# Of a checkpoint's tensors.
+FORMATS = tuple(f"safetensors {name}" for name in DTYPES)
+_RECURRENT = {"delta": "gated delta rule", "mamba2": "Mamba-2", "convolution": "short convolution"}
+_WINDOWS = {
+    "all": "windows",
+    "even": "some windows",
+    "pattern": "some windows",
+    "upper": "windows if stated",
+    "unrotated": "windows if stated",
+    "stated": "windows if stated",
+}
+_ROTATED = {
+    "none": "no rotation",
+    "typed": "rotation if stated",
+    "stated": "some layers unrotated",
+    "window": "some layers unrotated",
+}
+# What a family's row does not say.
+_OWN = {
+    "gpt_oss": ("sinks",),
+    "llama4_text": ("chunks",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRow:
+    """One ``model_type`` that runs.
+
+    Attributes:
+        layers: What its layers consist of; where there are experts, some layers may have an MLP.
+        features: In what they differ from Llama's.
+        formats: How its tensors may be stored.
+        path: The fastest way through its layers, in bfloat16 on a CPU; see ``path_of``.
+    """
+
+    model_type: str
+    layers: tuple[str, ...]
+    features: tuple[str, ...]
+    formats: tuple[str, ...]
+    path: HowItRuns
+
+
+def list_families() -> list[FamilyRow]:
+    """All of them by name; encoders, which make vectors and scores only, last."""
+    rows = []
+    for model_type in sorted(MODEL_TYPES):
+        family = FAMILIES[SAME.get(model_type, model_type)]
+        path: HowItRuns = "compiled" if model_type in COMPILED else "layer by layer"
+        layers, features = tuple(_layers(family)), tuple(_features(model_type, family))
+        rows.append(FamilyRow(model_type, layers, features, FORMATS, path))
+    encoding = ("attention both ways", "MLP")
+    for model_type in sorted(ENCODER_TYPES):
+        rows.append(FamilyRow(model_type, encoding, ("vectors only",), FORMATS, "layer by layer"))
+    return rows
+
+
+def path_of(spec: ModelSpec, dtype: str, *, kernels: bool) -> HowItRuns:
+    """How a model runs.
+
+    Args:
+        dtype: Precision of weights and activations.
+        kernels: Whether it runs on a CPU, and the compiled kernels are there.
+    """
+    is_whole = kernels and dtype == "bfloat16" and spec.model_type in COMPILED
+    kinds = {_shape_of(layer) for layer in spec.layers}
+    return "compiled" if is_whole and len(kinds) == 1 and None not in kinds else "layer by layer"
+
+
+def _shape_of(layer: LayerSpec) -> object | None:
+    """What all layers of one compiled call share; ``None`` if it runs no such layer."""
+    attention, mlp = layer.attention, layer.mlp
+    if attention is None or mlp is None or layer.recurrent is not None or layer.experts is not None:
+        return None
+    is_plain = mlp.activation == "silu" and layer.residual_scale == 1.0
+    if not (is_plain and _is_compiled_attention(attention)):
+        return None
+    shape = (attention.heads, attention.kv_heads, attention.key_dim, attention.qk_norm)
+    return shape, attention.rope, mlp.size
+
+
+def _is_compiled_attention(attention: AttentionSpec) -> bool:
+    width = attention.key_dim
+    is_alike = attention.shares is None and width == attention.value_dim == attention.rotated
+    others = attention.gated or attention.sinks or attention.whole_norm or attention.latent
+    fits = width % 16 == 0 and width <= MAX_HEAD_DIM
+    return is_alike and fits and not others and attention.soft_cap is None
+
+
+def _layers(family: Family) -> Iterator[str]:
+    if family.recurrent:
+        yield _RECURRENT[family.recurrent]
+    if family.unbounded:
+        return
+    if family.latent:
+        yield "latent attention"
+    elif family.recurrent == "delta":
+        yield "gated attention"
+    else:
+        yield "attention beside MLP" if family.parallel else "attention"
+    if not family.parallel:
+        yield "experts" if family.experts else "MLP"
+
+
+def _features(model_type: str, family: Family) -> Iterator[str]:
+    if family.windows != "none":
+        yield _WINDOWS[family.windows]
+    yield from _OWN.get(model_type, ())
+    if family.qk_norm or family.whole_norm:
+        yield "norms over all heads" if family.whole_norm else "head norms"
+    if family.norms > 2:
+        yield "norms before and after"
+    if family.rotated in _ROTATED:
+        yield _ROTATED[family.rotated]
+    if family.partial and not family.latent:
+        yield "partial rotation"
+    if family.interleaved:
+        yield "interleaved rotation"
+    if family.soft_caps:
+        yield "soft caps"
+    if family.multipliers or family.inner_multipliers:
+        yield "multipliers"

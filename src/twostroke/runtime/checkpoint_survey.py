@@ -1,0 +1,121 @@
+"""Whether a checkpoint runs on this machine, and how, before its weights are read."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from twostroke.kernels.library import load_library
+from twostroke.model_spec.json_files import read_object
+from twostroke.model_spec.model_files import weight_files
+from twostroke.model_spec.spec import ModelSpec
+from twostroke.model_spec.vectors.encoder_spec import is_encoder, parse_encoder
+from twostroke.model_spec.vectors.score_head import has_score_head
+from twostroke.models.catalogue import path_of
+from twostroke.models.decoder import Decoder
+from twostroke.models.family import DecoderFamily
+from twostroke.models.parameters import Parameter
+from twostroke.models.support import read_runnable
+from twostroke.runtime.device import resolve_device
+from twostroke.runtime.vectors.encoder_weights import match_encoder
+from twostroke.runtime.weights import TensorFiles, choose_dtype, match_checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSurvey:
+    """A checkpoint that runs.
+
+    Attributes:
+        path: How: ``compiled``, ``layer by layer`` or ``transformers``.
+        device: On which, as ``--device auto`` chooses.
+        dtype: In which precision, as ``--dtype auto`` chooses.
+        stored: Precisions of the tensors in its files.
+        weight_bytes: In that precision.
+        kv_bytes_per_token: What one more token adds to the cache while no window is full.
+        state_bytes: What a request's recurrent layers keep, whatever its length.
+        context_length: Most tokens of prompt and output together.
+    """
+
+    model_type: str
+    path: str
+    device: str
+    dtype: str
+    stored: list[str]
+    parameters: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    state_bytes: int
+    context_length: int
+
+
+def survey_folder(folder: Path) -> CheckpointSurvey:
+    """Read the configuration and the headers of the weights, and compare them with each other.
+
+    Raises:
+        ModelLoadError: The checkpoint does not run; it names the field, or the tensor.
+    """
+    path = folder / "config.json"
+    raw = read_object(path) if path.is_file() else {}
+    if is_encoder(raw):
+        return _survey_encoder(folder)
+    spec = read_runnable(folder)
+    with ExitStack() as stack:
+        files = TensorFiles(weight_files(folder), stack)
+        family, spec, expected = match_checkpoint(files, spec, ranks=has_score_head(raw))
+        dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), "auto")
+        stored = files.dtypes
+    count = _count(expected)
+    device, name = resolve_device("auto"), str(dtype).removeprefix("torch.")
+    has_kernels = device.type == "cpu" and load_library() is not None
+    return CheckpointSurvey(
+        model_type=spec.model_type,
+        path=path_of(spec, name, kernels=has_kernels),
+        device=str(device),
+        dtype=name,
+        stored=stored,
+        parameters=count,
+        weight_bytes=count * dtype.itemsize,
+        kv_bytes_per_token=int(spec.kv_bytes_per_token(name)),
+        state_bytes=_state_bytes(spec, family, expected, dtype) if spec.state_bytes() else 0,
+        context_length=spec.context_length,
+    )
+
+
+def _count(expected: list[Parameter]) -> int:
+    """Elements of the checkpoint's tensors; branches side by side read one norm."""
+    shapes = {name: shape for parameter in expected for name, shape in parameter.parts}
+    return sum(torch.Size(shape).numel() for shape in shapes.values())
+
+
+def _state_bytes(
+    spec: ModelSpec, family: DecoderFamily, expected: list[Parameter], dtype: torch.dtype
+) -> int:
+    """As the layers themselves say, built without memory for their weights."""
+    source = {each.name: torch.empty(each.shape, device="meta", dtype=dtype) for each in expected}
+    shapes = Decoder(spec, family, source, 1).state_shapes
+    return sum(shape.nbytes for layer in shapes for shape in layer)
+
+
+def _survey_encoder(folder: Path) -> CheckpointSurvey:
+    spec = parse_encoder(read_object(folder / "config.json"))
+    with ExitStack() as stack:
+        files = TensorFiles(weight_files(folder), stack)
+        expected = match_encoder(files, spec)
+        dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), "auto")
+        stored = files.dtypes
+    count = _count(expected)
+    return CheckpointSurvey(
+        model_type=spec.model_type,
+        path="layer by layer",
+        device=str(resolve_device("auto")),
+        dtype=str(dtype).removeprefix("torch."),
+        stored=stored,
+        parameters=count,
+        weight_bytes=count * dtype.itemsize,
+        kv_bytes_per_token=0,
+        state_bytes=0,
+        context_length=spec.max_length,
+    )

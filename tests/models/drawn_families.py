@@ -1,0 +1,282 @@
+"""Configurations drawn at random within what each family's ``config.json`` allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from tests.checkpoints import LLAMA3_ROPE, tiny_config
+from tests.models.tiny_families import YARN_ROPE
+
+NUM_DRAWN = 200
+
+
+def drawn_config(number: int) -> dict[str, Any]:
+    """The configuration of a number; families take turns."""
+    model_types = [*DRAWS]
+    model_type, random = model_types[number % len(model_types)], Random(number)
+    raw = tiny_config(model_type, **_sizes(random)) | DRAWS[model_type](random)
+    return {name: value for name, value in raw.items() if (name, value) != ("head_dim", None)}
+
+
+def _sizes(random: Random) -> dict[str, Any]:
+    kv_heads = random.choice([1, 2, 3])
+    return {
+        "hidden_size": random.choice([24, 48, 72]),
+        "intermediate_size": random.choice([16, 40, 72]),
+        "num_hidden_layers": random.randint(1, 5),
+        "num_key_value_heads": kv_heads,
+        "num_attention_heads": kv_heads * random.choice([1, 2, 4]),
+        "head_dim": random.choice([8, 12, 16, 20]),
+        "tie_word_embeddings": random.random() < 0.5,
+        "rms_norm_eps": random.choice([1e-6, 1e-5]),
+        "pad_token_id": 0,
+    }
+
+
+def _window(random: Random) -> dict[str, Any]:
+    return {"sliding_window": random.randint(1, 20)}
+
+
+def _base(random: Random) -> dict[str, Any]:
+    """The rotation's base in ``rope_parameters``, scaled or not."""
+    base = random.choice([1000.0, 10000.0, 500000.0])
+    kinds: list[dict[str, Any]] = [{"rope_type": "default"}, YARN_ROPE, LLAMA3_ROPE]
+    scaled = random.choice(kinds)
+    return {"rope_parameters": {**scaled, "rope_theta": base}}
+
+
+def _llama(random: Random) -> dict[str, Any]:
+    biases = {"attention_bias": random.random() < 0.5, "mlp_bias": random.random() < 0.5}
+    return {**_base(random), **biases}
+
+
+def _mistral(random: Random) -> dict[str, Any]:
+    return _base(random) | random.choice([_window(random), {"sliding_window": None}])
+
+
+def _qwen2(random: Random) -> dict[str, Any]:
+    above = {"use_sliding_window": True, "max_window_layers": random.randint(0, 5)}
+    return random.choice([{}, above | _window(random)])
+
+
+def _phi3(random: Random) -> dict[str, Any]:
+    partial = {"head_dim": 16, "partial_rotary_factor": random.choice([0.5, 0.75, 1.0])}
+    return _window(random) | partial
+
+
+def _granite(random: Random) -> dict[str, Any]:
+    return {
+        "attention_multiplier": random.uniform(0.1, 0.5),
+        "residual_multiplier": random.uniform(0.2, 1.0),
+        "embedding_multiplier": random.uniform(1.0, 4.0),
+        "logits_scaling": random.uniform(0.5, 4.0),
+    }
+
+
+def _layers(random: Random, kinds: list[str], least: str | None = None) -> dict[str, Any]:
+    """``layer_types`` of any order, ``least`` among them."""
+    drawn = [random.choice(kinds) for _ in range(random.randint(1, 5))]
+    if least is not None:
+        drawn[random.randrange(len(drawn))] = least
+    return {"num_hidden_layers": len(drawn), "layer_types": drawn}
+
+
+def _windows(random: Random) -> dict[str, Any]:
+    return _window(random) | _layers(random, ["sliding_attention", "full_attention"])
+
+
+def _smollm3(random: Random) -> dict[str, Any]:
+    count = random.randint(1, 5)
+    rotate = [random.randint(0, 1) for _ in range(count)]
+    return {"num_hidden_layers": count, "no_rope_layers": rotate}
+
+
+def _glm4(random: Random) -> dict[str, Any]:
+    return {"head_dim": 16, "attention_bias": random.random() < 0.5}
+
+
+def _cohere2(random: Random) -> dict[str, Any]:
+    return {
+        **_windows(random),
+        "layer_norm_eps": 1e-5,
+        "logit_scale": random.uniform(0.1, 1.0),
+        "attention_bias": random.random() < 0.5,
+    }
+
+
+def _gemma(random: Random) -> dict[str, Any]:
+    return {
+        **_windows(random),
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": random.randint(4, 40),
+    }
+
+
+def _gemma2(random: Random) -> dict[str, Any]:
+    caps = {
+        "attn_logit_softcapping": random.choice([None, 2.0, 30.0]),
+        "final_logit_softcapping": random.choice([None, 3.0, 20.0]),
+    }
+    return _gemma(random) | caps
+
+
+def _experts(random: Random) -> dict[str, Any]:
+    experts = random.randint(2, 9)
+    return {
+        "num_experts": experts,
+        "num_experts_per_tok": random.randint(1, experts),
+        "moe_intermediate_size": random.choice([8, 20, 24]),
+    }
+
+
+def _mixtral(random: Random) -> dict[str, Any]:
+    experts = random.randint(2, 9)
+    chosen = {"num_local_experts": experts, "num_experts_per_tok": random.randint(1, experts)}
+    return chosen | random.choice([{}, _window(random)])
+
+
+def _qwen_moe(random: Random) -> dict[str, Any]:
+    return {
+        **_experts(random),
+        "decoder_sparse_step": random.randint(1, 3),
+        "norm_topk_prob": random.random() < 0.5,
+        "mlp_only_layers": random.sample(range(5), random.randint(0, 2)),
+        "shared_expert_intermediate_size": random.choice([12, 20]),
+    }
+
+
+def _groups(random: Random) -> dict[str, Any]:
+    """Routing over groups of experts, of which some are chosen first."""
+    groups, size = random.choice([1, 2, 4]), random.choice([2, 3])
+    chosen = random.randint(1, groups)
+    return {
+        "n_routed_experts": groups * size,
+        "n_group": groups,
+        "topk_group": chosen,
+        "num_experts_per_tok": random.randint(1, chosen * size),
+        "moe_intermediate_size": random.choice([8, 24]),
+        "n_shared_experts": random.randint(1, 2),
+        "routed_scaling_factor": random.uniform(0.5, 2.5),
+        "norm_topk_prob": random.random() < 0.5,
+        "first_k_dense_replace": random.randint(0, 2),
+    }
+
+
+def _glm4_moe(random: Random) -> dict[str, Any]:
+    return _groups(random) | {
+        "head_dim": 16,
+        "use_qk_norm": random.random() < 0.5,
+        "attention_bias": random.random() < 0.5,
+    }
+
+
+def _deepseek(random: Random) -> dict[str, Any]:
+    heads = random.choice([2, 4])
+    return _groups(random) | {
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": None,
+        "kv_lora_rank": random.choice([12, 20]),
+        "q_lora_rank": random.choice([None, 12]),
+        "qk_rope_head_dim": random.choice([4, 8]),
+        "qk_nope_head_dim": random.choice([6, 10]),
+        "v_head_dim": random.choice([8, 12]),
+        "attention_bias": random.random() < 0.5,
+    }
+
+
+def _deepseek_v2(random: Random) -> dict[str, Any]:
+    method = random.choice(["greedy", "group_limited_greedy"])
+    return _deepseek(random) | {"topk_method": method, "norm_topk_prob": False}
+
+
+def _deepseek_v3(random: Random) -> dict[str, Any]:
+    scaling = YARN_ROPE | {"mscale": 1.0, "mscale_all_dim": random.uniform(0.5, 1.0)}
+    return _deepseek(random) | random.choice([{}, {"rope_scaling": scaling}])
+
+
+def _delta(random: Random) -> dict[str, Any]:
+    keys = random.choice([1, 2])
+    return {
+        "head_dim": 16,
+        "linear_num_key_heads": keys,
+        "linear_num_value_heads": keys * random.choice([1, 2, 3]),
+        "linear_key_head_dim": random.choice([4, 8]),
+        "linear_value_head_dim": random.choice([8, 12]),
+        "linear_conv_kernel_dim": random.choice([2, 4]),
+        **_layers(random, ["linear_attention", "full_attention"], "full_attention"),
+    }
+
+
+def _delta_moe(random: Random) -> dict[str, Any]:
+    shared = {"shared_expert_intermediate_size": random.choice([12, 20])}
+    return _delta(random) | _experts(random) | shared
+
+
+def _gpt_oss(random: Random) -> dict[str, Any]:
+    return _windows(random) | {
+        "num_local_experts": random.randint(2, 6),
+        "num_experts_per_tok": random.randint(1, 2),
+        "rope_parameters": {**YARN_ROPE, "truncate": random.random() < 0.5},
+    }
+
+
+def _granite_hybrid(random: Random) -> dict[str, Any]:
+    heads, groups, size = random.choice([(4, 1, 16), (8, 2, 8), (6, 3, 8)])
+    return _granite(random) | {
+        **_layers(random, ["mamba", "attention"], "attention"),
+        "num_local_experts": 0,
+        "shared_intermediate_size": random.choice([24, 40]),
+        "hidden_size": heads * size // 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": random.choice([1, 2, 4]),
+        "mamba_n_heads": heads,
+        "mamba_d_head": size,
+        "mamba_n_groups": groups,
+        "mamba_d_state": random.choice([4, 12]),
+        "mamba_d_conv": random.choice([2, 4]),
+        "mamba_conv_bias": random.random() < 0.5,
+        "mamba_proj_bias": random.random() < 0.5,
+        "position_embedding_type": random.choice(["nope", "rope"]),
+    }
+
+
+def _lfm2(random: Random) -> dict[str, Any]:
+    return _layers(random, ["conv", "full_attention"], "full_attention") | {
+        "norm_eps": 1e-5,
+        "conv_L_cache": random.choice([2, 3, 4]),
+        "conv_bias": random.random() < 0.5,
+        "block_multiple_of": 8,
+        "block_auto_adjust_ff_dim": random.random() < 0.5,
+    }
+
+
+DRAWS: dict[str, Callable[[Random], dict[str, Any]]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "qwen2": _qwen2,
+    "qwen3": _base,
+    "phi3": _phi3,
+    "granite": _granite,
+    "olmo2": _base,
+    "olmo3": _windows,
+    "smollm3": _smollm3,
+    "glm4": _glm4,
+    "cohere2": _cohere2,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma,
+    "mixtral": _mixtral,
+    "qwen2_moe": _qwen_moe,
+    "qwen3_moe": _qwen_moe,
+    "glm4_moe": _glm4_moe,
+    "gpt_oss": _gpt_oss,
+    "deepseek_v2": _deepseek_v2,
+    "deepseek_v3": _deepseek_v3,
+    "qwen3_next": _delta_moe,
+    "qwen3_5_text": _delta,
+    "qwen3_5_moe_text": _delta_moe,
+    "granitemoehybrid": _granite_hybrid,
+    "lfm2": _lfm2,
+}

@@ -1,0 +1,109 @@
+"""What ``twostroke models`` lists is what runs, by the path that it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.family_table import PAGE, written_page
+from tests.checkpoints import random_tensors, write_checkpoint
+from tests.models.tiny_families import FAMILIES
+from tests.steps import StepDriver
+from twostroke.model_spec.config.families import FAMILIES as ROWS
+from twostroke.model_spec.config.families import SAME
+from twostroke.model_spec.vectors.encoder_spec import ENCODER_TYPES
+from twostroke.models.branches.base import BranchKind
+from twostroke.models.branches.multiplied import MultipliedKind
+from twostroke.models.branches.parallel import ParallelKind
+from twostroke.models.catalogue import list_families, path_of
+from twostroke.models.registry import MODEL_TYPES, decoder_family
+from twostroke.runtime.checkpoint_survey import survey_folder
+
+# Heads that the kernels take, in a model that is otherwise as it was.
+WIDE = {"hidden_size": 64, "intermediate_size": 96}
+
+
+def widened(raw: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    heads = {} if "mamba_n_heads" in raw or "kv_lora_rank" in raw else {**WIDE, "head_dim": 16}
+    return {**raw, **heads, "torch_dtype": "bfloat16", **changes}
+
+
+def runs_compiled(driver: StepDriver, length: int = 5) -> bool:
+    """Whether a pass of it is the compiled one."""
+    model, calls = driver.executor.model, list[int]()
+    compiled = model.compiled_pass
+    if compiled is None:
+        return False
+
+    def counted(*arguments: Any) -> torch.Tensor:
+        calls.append(1)
+        return compiled(*arguments)
+
+    model.compiled_pass = counted  # type: ignore[assignment]
+    driver.chunked_logits([1] * length, [length])
+    return bool(calls)
+
+
+def test_every_model_type_of_the_registry_is_listed_once() -> None:
+    names = [row.model_type for row in list_families()]
+    assert sorted(names) == sorted([*MODEL_TYPES, *ENCODER_TYPES])
+    tried = {raw["model_type"] for raw in FAMILIES.values()}
+    assert {SAME.get(name, name) for name in MODEL_TYPES} <= tried
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_path_is_the_one_that_is_taken(family: str, tmp_path: Path) -> None:
+    raw = widened(FAMILIES[family])
+    tensors = {name: tensor.bfloat16() for name, tensor in random_tensors(raw).items()}
+    driver = StepDriver.load(write_checkpoint(tmp_path, raw, tensors))
+    path = "compiled" if runs_compiled(driver) else "layer by layer"
+    survey = survey_folder(tmp_path)
+    assert survey.path == path and survey.dtype == "bfloat16"
+    shapes = driver.executor.model.state_shapes
+    assert survey.state_bytes == sum(each.nbytes for layer in shapes for each in layer)
+    assert survey.kv_bytes_per_token == driver.executor.info.kv_bytes_per_token
+
+
+@pytest.mark.parametrize("row", list_families(), ids=lambda row: row.model_type)
+def test_a_family_is_listed_with_its_fastest_path(row: Any) -> None:
+    raws = [raw for raw in FAMILIES.values() if raw["model_type"] == row.model_type]
+    paths = set()
+    for raw in raws:
+        from twostroke.models.support import parse_runnable
+
+        paths.add(path_of(parse_runnable(widened(raw)), "bfloat16", kernels=True))
+    assert not raws or (row.path == "compiled") == ("compiled" in paths)
+
+
+def test_experts_and_recurrent_layers_are_listed_where_a_family_has_branches_for_them() -> None:
+    for row in list_families():
+        if row.model_type not in MODEL_TYPES:
+            continue
+        stated = ROWS[SAME.get(row.model_type, row.model_type)]
+        kinds = {type(kind).__name__ for kind in _plain(decoder_family(row.model_type).branches)}
+        has_experts = any("Experts" in kind for kind in kinds)
+        assert ("experts" in row.layers) == (has_experts and stated.experts), row
+        assert (
+            ("attention" in row.layers or "gated attention" in row.layers)
+            == ("AttentionKind" in kinds)
+            or "latent" in row.layers[0]
+            or stated.parallel
+        )
+
+
+def _plain(kinds: Iterable[BranchKind]) -> Iterator[BranchKind]:
+    """Those within others, in their place."""
+    for kind in kinds:
+        if isinstance(kind, ParallelKind):
+            yield from _plain(kind.kinds)
+        else:
+            yield kind.kind if isinstance(kind, MultipliedKind) else kind
+
+
+def test_the_page_has_the_table() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == written_page(page), "run python -m benchmarks.family_table"
