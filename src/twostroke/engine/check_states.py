@@ -9,7 +9,7 @@ from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
 
 # What drafts beside recurrent layers: early exit would need states of its own, heads are not tried.
-DRAFTING = ("ngram", "suffix", "draft", "synthetic")
+DRAFTING = ("ngram", "suffix", "draft", "mtp", "synthetic")
 
 
 def check_states(config: EngineConfig) -> None:
