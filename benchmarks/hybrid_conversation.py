@@ -25,7 +25,13 @@ from typing import Any
 
 import cyclopts
 
-from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
+from benchmarks.environment import (
+    OtherPrograms,
+    environment,
+    environment_text,
+    wrapped,
+    write_record,
+)
 from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
@@ -119,7 +125,7 @@ def compare(
     }
     print(json.dumps(record, indent=1))
     if out is not None:
-        text = "\n".join([environment_text(where), *_tables(record)])
+        text = environment_text(where) + "\n" + wrapped("\n".join(_tables(record)))
         write_record(out, "A conversation with a hybrid model", text, record)
 
 

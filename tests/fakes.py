@@ -54,7 +54,9 @@ class FakeExecutor:
     does. With ``num_drafts`` it guesses as many next tokens after each one it draws, some of them
     wrong, and verifies them in the next step. ``open_tiers`` gives it tiers for blocks of a size.
     With ``groups`` it keeps a fingerprint for each of them, and reads what their windows show. With
-    ``num_state_slots`` it has recurrent layers, too, whose state is that of all tokens so far.
+    ``num_state_slots`` it has recurrent layers, too, whose state is that of all tokens so far. With
+    ``repeat_every`` it repeats every so many draws of those that may have to be repeated: after
+    drafts, and of answers that have a form.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class FakeExecutor:
         open_tiers: OpenTiers | None = None,
         groups: KVGroups = ONE_GROUP,
         num_state_slots: int = 0,
+        repeat_every: int = 0,
     ) -> None:
+        self.repeat_every, self.num_draws = repeat_every, 0
         self.states = [b"not written"] * num_state_slots
         self.live: dict[str, int] = {}
         self.info = ExecutorInfo(
@@ -134,6 +138,11 @@ class FakeExecutor:
     def _draw(self, share: ScheduledRequest, result: StepResult) -> None:
         """Draw, accept drafts as far as they equal what is drawn, and guess on."""
         request = self.requests[share.request_id]
+        if self.repeat_every and (share.draft_token_ids or request.params.is_constrained):
+            self.num_draws += 1
+            if self.num_draws % self.repeat_every == 0:
+                result.repeated.append(share.request_id)
+                return
         token_ids, tokens = list(request.token_ids), list[int]()
         for draft in [*share.draft_token_ids, None]:
             tokens.append(self.next_token(request, token_ids))
@@ -179,9 +188,11 @@ class FakeExecutor:
         """Copy the checkpoints that requests start from, all of them before any is written."""
         starts: dict[int, bytes] = {}
         for share in plan.scheduled.values():
-            if share.states is not None and share.states.start is not None:
+            if share.states is not None:
                 self.live[share.request_id] = share.states.live
                 start = share.states.start
+                if start is None:
+                    continue
                 starts[share.states.live] = b"" if start == NO_SLOT else self.states[start]
         for slot, state in starts.items():
             self.states[slot] = state
@@ -192,11 +203,11 @@ class FakeExecutor:
         live = self.live[share.request_id]
         state = self.states[live]
         assert state == before, f"{share.request_id} starts from a state that is not its own"
-        copies = {} if share.states is None else dict(share.states.checkpoints)
+        copies = [] if share.states is None else share.states.checkpoints
         for number, token in enumerate(self.requests.input_tokens(share), 1):
             state = chain(state, token)
-            if number in copies:
-                self.states[copies[number]] = state
+            for slot in [slot for count, slot in copies if count == number]:
+                self.states[slot] = state
         self.states[live] = state
 
     def _check(self, share: ScheduledRequest) -> None:

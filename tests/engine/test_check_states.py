@@ -23,8 +23,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "--kv-disk": {"kv_disk": "blocks"},
     "--kv-events": {"kv_events": True},
     "--admission": {"admission": "predicted"},
-    "--speculation": {"speculation": "ngram"},
-    "--speculative-config": {"speculative_config": {"method": "ngram"}},
 }
 
 
@@ -34,6 +32,13 @@ def test_an_engine_refuses_what_keeps_no_states(flag: str) -> None:
     with pytest.raises(ConfigError, match=rf"recurrent layers, and {flag} ") as raised:
         LLMEngine(FakeExecutor(num_state_slots=8), config=config)
     assert raised.value.hint is not None and flag in raised.value.hint
+
+
+@pytest.mark.parametrize("method", ["early-exit", "medusa"])
+def test_what_drafts_with_the_models_own_layers_is_refused(method: str) -> None:
+    config = EngineConfig.from_flat({"model": "hybrid", "speculation": method})
+    with pytest.raises(ConfigError, match=f"recurrent layers, .*{method} of --speculation"):
+        LLMEngine(FakeExecutor(num_state_slots=8), config=config)
 
 
 def test_loading_refuses_before_the_weights_are_read(

@@ -32,7 +32,7 @@ from twostroke.runtime.state_tensors import StepStates
 
 Recurrent = GatedDeltaBranch | Mamba2Branch | ShortConvolutionBranch
 
-HIDDEN, TOKENS, SLOTS = 48, 150, 4  # more tokens than the kernels take in a turn
+HIDDEN, TOKENS, SLOTS = 48, 150, 5  # more tokens than the kernels take in a turn
 
 DELTA = DeltaForm(key_heads=2, value_heads=4, key_dim=18, value_dim=20, kernel=4)
 MAMBA = Mamba2Form(
@@ -96,10 +96,10 @@ def _tokens() -> Tensor:
     return torch.randn(TOKENS, HIDDEN, generator=torch.Generator().manual_seed(1)).bfloat16()
 
 
-# Of three requests; the second gets a copy of its state on the way.
+# Of three requests; the second gets two copies of its state on the way.
 MIXED = [
     Segment(0, 1, (0,)),
-    Segment(1, 40, (1, 3)),
+    Segment(1, 40, (1, 3, 4)),
     Segment(40, 45, (1,)),
     Segment(45, TOKENS, (2,)),
 ]
@@ -164,5 +164,5 @@ def test_a_copy_is_the_state_on_the_way(library: Library, name: str) -> None:
     _run(branch, x, state, MIXED)
     _run(branch, x[1:40], shorter, [Segment(0, 39, (0,))])
     for own, expected in zip(state, shorter, strict=True):
-        assert torch.equal(own[3], expected[0])
+        assert torch.equal(own[3], expected[0]) and torch.equal(own[4], expected[0])
         assert not torch.equal(own[3], own[1])  # which went on

@@ -58,7 +58,7 @@ def test_spacing_follows_from_bytes_or_is_given() -> None:
 
 def test_without_a_prefix_cache_only_running_requests_have_slots() -> None:
     limited = CacheConfig(block_size=8, kv_cache_memory=20_000)
-    assert cache_size(limited, 2, StateSize(1500, None)) == (21, 2)
+    assert cache_size(limited, 2, StateSize(1500, None)) == (21, 3)
 
 
 def test_states_of_requests_and_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,12 +35,19 @@ def make_request(
     priority: int = 0,
     seed: int = 0,
     tenant: str = "",
+    has_form: bool = False,
 ) -> Request:
+    params = SamplingParams(
+        max_tokens=max_tokens,
+        ignore_eos=True,
+        detokenize=False,
+        thinking_token_budget=10**6 if has_form else None,
+    )
     spec = resolved(
         request_id,
         list(prompt),
         len(prompt) + max_tokens,
-        params=SamplingParams(max_tokens=max_tokens, ignore_eos=True, detokenize=False),
+        params=params,
         priority=priority,
         seed=seed,
         tenant=tenant,
@@ -79,6 +86,7 @@ class Harness:
     groups: KVGroups = ONE_GROUP
     num_state_slots: int = 0
     state_spacing: int = 2
+    repeat_every: int = 0
     plans: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -89,6 +97,7 @@ class Harness:
             open_tiers=self.open_tiers,
             groups=self.groups,
             num_state_slots=self.num_state_slots,
+            repeat_every=self.repeat_every,
         )
         states: States = NO_STATES
         if self.num_state_slots:

@@ -24,6 +24,8 @@ from twostroke.kv_cache.state_slots import StateSlots
     caching=st.booleans(),
     windows=st.sampled_from([(None,), (None, 6), (5,)]),
     budget=st.integers(3, 20),
+    num_drafts=st.sampled_from([0, 0, 2, 5]),
+    repeat_every=st.sampled_from([0, 2, 5]),
 )
 def test_every_output_is_what_the_request_alone_would_give(
     seed: int,
@@ -33,8 +35,11 @@ def test_every_output_is_what_the_request_alone_would_give(
     caching: bool,
     windows: tuple[int | None, ...],
     budget: int,
+    num_drafts: int,
+    repeat_every: int,
 ) -> None:
-    """Shared prefixes, turns, samples, aborts and preemptions over scarce blocks and slots.
+    """Shared prefixes, turns, samples, aborts and preemptions over scarce blocks and slots; drafts
+    that are rejected, draws that are repeated.
 
     The fake executor fails where a state is not that of the tokens before it.
     """
@@ -46,13 +51,18 @@ def test_every_output_is_what_the_request_alone_would_give(
         groups=groups,
         num_state_slots=num_slots,
         state_spacing=spacing,
+        num_drafts=num_drafts,
+        repeat_every=repeat_every,
     )
     shared = [random.randrange(50) for _ in range(6 * BLOCK)]
     requests: list[Request] = []
     aborted: set[str] = set()
     for number in range(10):
         prompt, leader = draw_prompt(random, shared, requests)
-        request = make_request(str(number), prompt, random.randrange(1, 14), leader=leader)
+        has_form = num_slots > 2 and random.random() < 0.3
+        request = make_request(
+            str(number), prompt, random.randrange(1, 14), leader=leader, has_form=has_form
+        )
         salt = leader.spec.cache_salt if leader else random.choice(["", "", "salt"])
         respecify(request, cache_salt=salt)
         requests.append(request)

@@ -31,6 +31,9 @@ ENDLESS: dict[str, Any] = {"ignore_eos": True, "detokenize": False}
 SEVERAL = '{"method": "mtp", "num_speculative_tokens": 3, "adaptive": false}'
 
 
+HYBRID = tiny_config("qwen3_5_text", **DELTA, num_hidden_layers=4)
+
+
 def head_tensors(raw: dict[str, Any], seed: int = 1) -> dict[str, Tensor]:
     spec, generator = parse_runnable(raw), torch.Generator().manual_seed(seed)
     tensors = {}
@@ -41,9 +44,11 @@ def head_tensors(raw: dict[str, Any], seed: int = 1) -> dict[str, Tensor]:
     return tensors
 
 
-def folder_with_head(path: Path, head: dict[str, Tensor] | None = None) -> Path:
-    head = head_tensors(RAW) if head is None else head
-    return write_checkpoint(path, RAW, random_tensors(RAW, std=0.15) | head)
+def folder_with_head(
+    path: Path, head: dict[str, Tensor] | None = None, raw: dict[str, Any] = RAW
+) -> Path:
+    head = head_tensors(raw) if head is None else head
+    return write_checkpoint(path, raw, random_tensors(raw, std=0.15) | head)
 
 
 def engine_of(folder: Path, **options: Any) -> LLMEngine:
@@ -104,9 +109,11 @@ def test_drafts_are_those_of_a_pass_over_the_whole_text(tmp_path: Path, budget: 
         assert naive_drafts(folder, each[:cut], len(each) - cut - 1) == each[cut + 1 :]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_answers_are_those_without_the_head(tmp_path: Path, temperature: float) -> None:
-    folder = folder_with_head(tmp_path / "model")
+@pytest.mark.parametrize(("raw", "temperature"), [(RAW, 0.0), (RAW, 1.0), (HYBRID, 1.0)])
+def test_answers_are_those_without_the_head(
+    tmp_path: Path, raw: dict[str, Any], temperature: float
+) -> None:
+    folder = folder_with_head(tmp_path / "model", raw=raw)
     params = [
         SamplingParams(max_tokens=20, temperature=temperature, seed=seed, **ENDLESS)
         for seed in range(4)

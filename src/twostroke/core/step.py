@@ -60,8 +60,8 @@ class StateChange(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         live: The request's slot: read before its tokens are computed, written after them.
-        start: Where ``live`` is copied from first; ``NO_SLOT``: zeros. ``None`` but at first.
-        checkpoints: Copies to make: after how many tokens of the share, into which slot.
+        start: Where ``live`` is copied from first; ``NO_SLOT``: zeros; ``None``: it is as it is.
+        checkpoints: Copies to make, in order: after how many tokens of the share, into which slot.
     """
 
     live: int

@@ -8,6 +8,9 @@ from __future__ import annotations
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
 
+# What drafts beside recurrent layers: early exit would need states of its own, heads are not tried.
+DRAFTING = ("ngram", "suffix", "draft", "mtp", "synthetic")
+
 
 def check_states(config: EngineConfig) -> None:
     """Refuse what a model with recurrent layers cannot be served with.
@@ -22,8 +25,6 @@ def check_states(config: EngineConfig) -> None:
         ("--kv-disk", tiers.kv_disk is not None, leave_out),
         ("--kv-events", tiers.kv_events, leave_out),
         ("--admission", config.scheduler.admission != "queue", "use {} queue"),
-        ("--speculation", config.speculation.speculation is not None, leave_out),
-        ("--speculative-config", config.speculation.resolve() is not None, leave_out),
     ]
     for flag, is_asked, hint in asked:
         if is_asked:
@@ -31,6 +32,13 @@ def check_states(config: EngineConfig) -> None:
                 f"this model has recurrent layers, and {flag} knows nothing of their state",
                 hint=hint.format(flag),
             )
+    speculation = config.speculation.resolve()
+    if speculation is not None and speculation.method not in DRAFTING:
+        raise ConfigError(
+            f"this model has recurrent layers, beside which method {speculation.method} of"
+            " --speculation does not draft",
+            hint="use one of " + ", ".join(DRAFTING),
+        )
 
 
 def check_without_states(config: EngineConfig) -> None:

@@ -226,8 +226,8 @@ class KVCacheManager:
         num_full = request.num_computed_tokens // self.block_size
         if num_full > table.num_full:
             self._index_full_blocks(request, table, num_full)
-            self.states.commit(request)
             self._drop_unseen(table, num_full)
+        self.states.commit(request)
 
     def free(self, request: Request, *, discard: bool = False) -> None:
         """Release all blocks of a request, the last first: its tail is evicted before its start.

@@ -9,14 +9,19 @@ A checkpoint is made at the last boundary within a prompt, where it parts from a
 every ``spacing`` blocks, and, while an answer grows, at each of its boundaries, where it takes the
 place of the one before: so the next turn of a conversation starts where this one ended. All of them
 are optional: without a free slot none is made.
+
+A share that may be taken back (its drafts rejected, its draw repeated) goes on from a copy and
+writes the state after its known tokens, and after each draft but the last, to slots of their own:
+the request's slot is then the one after what was accepted.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.step import NO_SLOT, StateChange
@@ -56,12 +61,16 @@ class States(Protocol):
         """Give a waiting request a slot; the caller has asked ``has_room``."""
         ...
 
-    def plan(self, request: Request, num_tokens: int) -> StateChange | None:
-        """What a step of ``num_tokens`` known tokens does with slots; ``None``: nothing new."""
+    def max_drafts(self, request: Request) -> int:
+        """How many drafts a running request's next share may verify."""
+        ...
+
+    def plan(self, request: Request, num_tokens: int, num_drafts: int = 0) -> StateChange | None:
+        """What a step of known tokens, then drafts, does with slots; ``None``: nothing new."""
         ...
 
     def commit(self, request: Request) -> None:
-        """After a step that filled blocks, whose keys are known: index its checkpoints."""
+        """After a step, with the keys of full blocks known: keep what was accepted."""
         ...
 
     def free(self, request: Request, *, discard: bool = False) -> None:
@@ -97,7 +106,10 @@ class NoStates:
     def admit(self, request: Request, num_cached: int) -> None:
         """It needs no slot."""
 
-    def plan(self, request: Request, num_tokens: int) -> StateChange | None:
+    def max_drafts(self, request: Request) -> int:
+        return sys.maxsize
+
+    def plan(self, request: Request, num_tokens: int, num_drafts: int = 0) -> StateChange | None:
         return None
 
     def commit(self, request: Request) -> None:
@@ -123,16 +135,43 @@ class _States:
     Attributes:
         live: Its state after its last computed token.
         start: The checkpoint that its first step copies; ``NO_SLOT``: it starts from zeros.
-        is_new: Whether the executor has not been told of ``live``.
+        is_new: Whether the executor has not been told of ``live``; ``moved``: it knows another.
         pending: Checkpoints that the step under way makes: position in blocks, and slot.
         latest: The latest checkpoint within its answer, which the next one replaces.
+        spare: Of a request whose draws may be repeated (its answer has a form): a second slot.
+        trial: Of the share under way, if it may be taken back.
     """
 
     live: int
     start: int
     is_new: bool = True
+    moved: bool = False
     pending: list[tuple[int, int]] = field(default_factory=list)
     latest: int = NO_SLOT
+    spare: int = NO_SLOT
+    trial: _Trial | None = None
+
+    def held(self) -> list[int]:
+        """All slots but ``start``."""
+        trial = [] if self.trial is None else [self.trial.before, *self.trial.drafts]
+        pending = [slot for _, slot in self.pending]
+        slots = [self.live, self.latest, self.spare, *pending, *trial]
+        return [slot for slot in slots if slot != NO_SLOT]
+
+
+class _Trial(NamedTuple):
+    """A share that may be taken back, as a whole or from some draft on.
+
+    Attributes:
+        begin: Tokens that were computed before it; ``end``: with its known ones.
+        before: The state before it; ``NO_SLOT``: the request starts anew.
+        drafts: States after the known tokens and 0, 1, ... drafts; ``live`` is that after all.
+    """
+
+    begin: int
+    end: int
+    before: int
+    drafts: list[int]
 
 
 class StateSlots:
@@ -179,7 +218,8 @@ class StateSlots:
 
     def has_room(self, request: Request, num_cached: int) -> bool:
         slot = self._find(request, num_cached)
-        return self.pool.num_free > (slot != NO_SLOT and self.pool.is_free(slot))
+        num_own = 1 + request.params.is_constrained
+        return self.pool.num_free >= num_own + (slot != NO_SLOT and self.pool.is_free(slot))
 
     def admit(self, request: Request, num_cached: int) -> None:
         assert request.request_id not in self._requests, "a waiting request holds no slot"
@@ -187,28 +227,51 @@ class StateSlots:
         assert (start == NO_SLOT) == (num_cached == 0), "a prefix ends at a checkpoint"
         if start != NO_SLOT:
             self.pool.hold(start)
-        self._requests[request.request_id] = _States(self.pool.allocate(), start)
+        states = _States(self.pool.allocate(), start)
+        if request.params.is_constrained:
+            states.spare = self.pool.allocate()
+        self._requests[request.request_id] = states
 
-    def plan(self, request: Request, num_tokens: int) -> StateChange | None:
+    def max_drafts(self, request: Request) -> int:
+        return max(0, self.pool.num_free - 1)  # and the copy that the share goes on from
+
+    def plan(self, request: Request, num_tokens: int, num_drafts: int = 0) -> StateChange | None:
         states = self._requests[request.request_id]
         is_new, states.is_new = states.is_new, False
+        moved, states.moved = states.moved, False
         if not is_new and states.start != NO_SLOT:  # its first step has copied that
             self.pool.release(states.start)
             states.start = NO_SLOT
+        start = states.start if is_new else None
         first = request.num_computed_tokens
-        checkpoints: list[tuple[int, int]] = []
-        for position in self._positions(request, first, first + num_tokens):
+        end = first + num_tokens
+        copies: list[tuple[int, int]] = []
+        draws = end >= request.num_tokens
+        if num_drafts or (draws and request.params.is_constrained):
+            before = NO_SLOT
+            if not is_new:
+                before = start = states.live
+                states.live, states.spare = states.spare, NO_SLOT
+                if states.live == NO_SLOT:
+                    states.live = self.pool.allocate()
+            states.trial = _Trial(
+                first, end, before, [self.pool.allocate() for _ in range(num_drafts)]
+            )
+            copies = [(num_tokens + i, slot) for i, slot in enumerate(states.trial.drafts)]
+        for position in self._positions(request, first, end + num_drafts):
             if not self.pool.num_free:
                 break
             slot = self.pool.allocate()
             states.pending.append((position, slot))
-            checkpoints.append((position * self._size - first, slot))
-        if not (is_new or checkpoints):
+            copies.append((position * self._size - first, slot))
+        if start is None and not (moved or copies):
             return None
-        return StateChange(states.live, states.start if is_new else None, checkpoints)
+        return StateChange(states.live, start, sorted(copies))
 
     def commit(self, request: Request) -> None:
         states, keys = self._requests[request.request_id], request.block_hashes
+        if states.trial is not None:
+            self._end_trial(states, states.trial, request)
         for position, slot in states.pending:
             entry = (position - 1) * self._num_groups
             is_computed = position * self._size <= request.num_computed_tokens
@@ -224,12 +287,12 @@ class StateSlots:
         states = self._requests.pop(request.request_id, None)
         if states is None:
             return
-        held = [states.live, states.start, states.latest, *(slot for _, slot in states.pending)]
         if discard:
             self._discard(request.block_hashes)
-        for slot in held:
-            if slot != NO_SLOT:
-                self.pool.release(slot)
+        for slot in states.held():
+            self.pool.release(slot)
+        if states.start != NO_SLOT:
+            self.pool.release(states.start)
 
     def clear(self) -> None:
         self.pool.clear()
@@ -272,6 +335,27 @@ class StateSlots:
             or (hit is not None and position * self._size == hit.block_tokens)
         )
 
+    def _end_trial(self, states: _States, trial: _Trial, request: Request) -> None:
+        """Take the state after what was accepted, or that before the share if nothing counts."""
+        computed, unused = request.num_computed_tokens, list(trial.drafts)
+        states.trial = None
+        if computed == trial.begin:
+            if trial.before == NO_SLOT:
+                states.is_new = True
+            else:
+                unused.append(states.live)
+                states.live, states.moved = trial.before, True
+        else:
+            if (accepted := computed - trial.end) < len(unused):
+                unused.append(states.live)
+                states.live, states.moved = unused.pop(accepted), True
+            if trial.before != NO_SLOT:
+                unused.append(trial.before)
+        if request.params.is_constrained and states.spare == NO_SLOT:
+            states.spare = unused.pop()
+        for slot in unused:
+            self.pool.release(slot)
+
     def _drop_latest(self, states: _States) -> None:
         slot, states.latest = states.latest, NO_SLOT
         if slot != NO_SLOT:
@@ -290,8 +374,7 @@ class StateSlots:
     def check_integrity(self) -> None:
         holders = Counter[int]()
         for request_id, states in self._requests.items():
-            own = [states.live, states.latest, *(slot for _, slot in states.pending)]
-            own = [slot for slot in own if slot != NO_SLOT]
+            own = states.held()
             assert len(set(own)) == len(own), f"{request_id} holds a slot twice"
             holders.update(own)
             if states.start != NO_SLOT:

@@ -22,7 +22,7 @@ from twostroke.kernels.library import (
     Mamba2Call,
     MatrixCall,
 )
-from twostroke.layers.recurrent_state import LayerStates
+from twostroke.layers.recurrent_state import LayerStates, write_further_copies
 from twostroke.model_spec.recurrent_forms import DeltaForm, Mamba2Form
 
 
@@ -49,6 +49,7 @@ class CompiledConvolution:
         _set_inputs(self._call, x, before, states)
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         self._library.short_convolution(ctypes.byref(self._call), out.data_ptr())
+        write_further_copies(states, layer)
         return out
 
 
@@ -96,6 +97,7 @@ class CompiledDelta:
         _set_matrix(call.matrix, inputs, gate, states, layer, out)
         call.gates = gates.data_ptr()
         self._library.gated_delta(ctypes.byref(call))
+        write_further_copies(states, layer)
         return out
 
 
@@ -149,6 +151,7 @@ class CompiledMamba2:
         _set_matrix(call.matrix, mixed, inputs, states, layer, out)
         call.steps, call.steps_stride = steps.data_ptr(), steps.stride(0)
         self._library.mamba2(ctypes.byref(call))
+        write_further_copies(states, layer)
         return out
 
 

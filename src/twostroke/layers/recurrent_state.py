@@ -26,7 +26,7 @@ class Segment(NamedTuple):
     """Rows ``begin`` up to ``end`` of a pass: tokens of one request, one after the other.
 
     Attributes:
-        slots: Where the state after them goes, one or two; the first is where that before them is.
+        slots: Where the state after them goes; the first is where that before them is.
     """
 
     begin: int
@@ -61,9 +61,23 @@ class LayerStates(Protocol):
 
 
 def segment_table(segments: Sequence[Segment]) -> Tensor:
-    """int64 ``[segments, 4]`` on the CPU: begin, end, the first slot, and the second or -1."""
+    """int64 ``[segments, 4]`` on the CPU: begin, end, the first slot, and the second or -1.
+
+    ``write_further_copies`` serves the others.
+    """
     rows = [(begin, end, *slots, -1)[:4] for begin, end, slots in segments]
     return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
+
+
+def write_further_copies(states: LayerStates, layer: int) -> None:
+    """Give each segment's third slot and those after it what the second has, which kernels wrote.
+
+    A checkpoint and the state before a draft may be the same.
+    """
+    for segment in states.segments:
+        for slot in segment.slots[2:]:
+            for tensor in states.storage(layer):
+                tensor[slot] = tensor[segment.slots[1]]
 
 
 class NoLayerStates:

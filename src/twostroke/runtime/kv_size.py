@@ -32,7 +32,8 @@ def plan_cache_size(
         InsufficientMemoryError: Not even one request of ``max_model_len`` tokens fits.
     """
     per_request = groups.most_blocks(max_model_len, config.block_size)
-    longest = int(per_request * (block_bytes + state.per_block)) + state.num_bytes
+    longest = int(per_request * (block_bytes + state.per_block))
+    longest += state.num_bytes * (1 + state.num_scratch)
     budget = _budget(config, max_num_seqs * longest, device)
     size = divide_room(budget, block_bytes, state, max_num_seqs)
     if size.num_blocks < per_request:

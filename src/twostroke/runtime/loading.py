@@ -240,7 +240,7 @@ def _allocate_caches(
     shapes = target.state_shapes
     state_bytes = sum(shape.nbytes for layer in shapes for shape in layer)
     bytes_per_token = sum(map(_kv_bytes_per_token, decoders, formats))
-    state = state_size(config.cache, state_bytes, bytes_per_token)
+    state = state_size(config.cache, state_bytes, bytes_per_token, speculation)
     num_blocks, num_slots = plan_cache_size(
         config.cache,
         block_bytes=block_bytes,

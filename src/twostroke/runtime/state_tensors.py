@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -42,12 +44,13 @@ class StateTensors:
         zeroed: list[int] = []
         for share in plan.scheduled.values():
             change = share.states
-            if change is not None and change.start is not None:
-                self._live[share.request_id] = change.live
-                if change.start == NO_SLOT:
-                    zeroed.append(change.live)
-                else:
-                    copies.append((change.start, change.live))
+            if change is None:
+                continue
+            self._live[share.request_id] = change.live
+            if change.start == NO_SLOT:
+                zeroed.append(change.live)
+            elif change.start is not None:
+                copies.append((change.start, change.live))
         sources, targets = [source for source, _ in copies], [target for _, target in copies]
         for tensor in self._tensors():
             if copies:
@@ -64,8 +67,9 @@ class StateTensors:
             live, end = self._live[share.request_id], begin + share.num_tokens
             copies = () if share.states is None else share.states.checkpoints
             start = begin
-            for num_tokens, slot in copies:
-                segments.append(Segment(start, begin + num_tokens, (live, slot)))
+            for num_tokens, group in groupby(copies, key=itemgetter(0)):
+                slots = (live, *(slot for _, slot in group))
+                segments.append(Segment(start, begin + num_tokens, slots))
                 start = begin + num_tokens
             if start < end:
                 segments.append(Segment(start, end, (live,)))

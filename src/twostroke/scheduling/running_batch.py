@@ -72,6 +72,8 @@ class RunningBatch:
         Returns:
             ``None``: the request itself is the one that yielded.
         """
+        max_drafts = self._kv.states.max_drafts(request)
+        num_tokens = min(num_tokens, request.num_missing_tokens + max_drafts)
         while (change := self._kv.allocate_slots(request, num_tokens + ahead)) is None:
             if ahead:  # drafts are worth no preemption, neither those to come nor these
                 depth = ahead = 0

@@ -52,6 +52,12 @@ def load_draft(
     name = speculation.model or _default_draft(config.model.model)
     draft_folder = resolve_model(name)
     spec = read_runnable(draft_folder)
+    if spec.state_bytes():
+        raise ConfigError(
+            f"the draft model {name} has recurrent layers, whose state cannot go back to what was"
+            " accepted",
+            hint="use a draft model without, or --speculation ngram",
+        )
     check_vocabularies(
         f"the draft model {name}", draft_folder, spec.vocab_size, folder, target.spec.vocab_size
     )

@@ -87,7 +87,7 @@ def _sizes(
         per_token += drafts_per_token
         state += draft.state_bytes(options.tp)
         in_slot += drafts_per_token
-    size = state_size(cache, state, round(per_token))
+    size = state_size(cache, state, round(per_token), speculation)
     return _Sizes(weights, per_token, size, groups, cache.block_size * in_slot)
 
 
