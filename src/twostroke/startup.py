@@ -23,7 +23,7 @@ from twostroke.text.own_template import apply_template
 from twostroke.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from twostroke.runtime.checkpoint_survey import CheckpointSurvey
+    from twostroke.models.catalogue import CheckpointSurvey
     from twostroke.runtime.speed_probe import SpeedProbe
 
 CallsTaker = Callable[[], Sequence[CallStations]]
@@ -101,7 +101,7 @@ def survey_checkpoint(model: str) -> CheckpointSurvey:
     Raises:
         ModelLoadError: It does not, or there is none.
     """
-    from twostroke.runtime.checkpoint_survey import survey_folder
+    from twostroke.runtime.checkpoints.survey import survey_folder
 
     return survey_folder(resolve_model(model))
 

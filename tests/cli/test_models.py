@@ -62,6 +62,17 @@ def test_an_encoder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert made["runs"] and made["parameters"] == count and made["kv_bytes_per_token"] == 0
 
 
+def test_a_decoder_by_transformers_code(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from tests.models.foreign_models import write_foreign
+
+    write_foreign(tmp_path, "stablelm")
+    made = answer(capsys, str(tmp_path))
+    assert made["runs"] and made["path"] == "transformers"
+    assert made["kv_bytes_per_token"] == 2 * 2 * 2 * 8 * 4  # layers, tensors, heads of 8, float32
+    elements = (made["weight_bytes"], made["parameters"] * 4)
+    assert elements[0] == elements[1]
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -58,7 +58,12 @@ def measure_distances(raw: dict[str, Any], folder: Path) -> Distances:
     tensors = random_tensors(raw, std=std)
     expected = transformers_logits(raw, tensors, torch.float32)
     write_checkpoint(folder, raw, tensors)
-    driver = StepDriver.load(folder, **OPTIONS)
+    return distances_from(folder, expected)
+
+
+def distances_from(folder: Path, expected: torch.Tensor, **options: Any) -> Distances:
+    """Those of a checkpoint from the logits ``[tokens, vocab]`` that it should give."""
+    driver = StepDriver.load(folder, **OPTIONS, **options)
     whole = whole_logits(driver.executor)
     chunked = []
     for chunks in CHUNKS:
@@ -75,7 +80,7 @@ def measure_distances(raw: dict[str, Any], folder: Path) -> Distances:
         whole=_largest(whole - expected),
         chunks=max(_largest(logits - expected) for logits in chunked),
         preempted=_largest(last - expected[40:]),
-        hit=_distance_after_hit(folder, expected[-1].log_softmax(-1)),
+        hit=_distance_after_hit(folder, expected[-1].log_softmax(-1), options),
     )
 
 
@@ -108,9 +113,9 @@ def whole_logits(executor: TorchExecutor) -> torch.Tensor:
         return model.logits(hidden)
 
 
-def _distance_after_hit(folder: Path, expected: torch.Tensor) -> float:
+def _distance_after_hit(folder: Path, expected: torch.Tensor, options: dict[str, Any]) -> float:
     """Of the likeliest tokens after ``TOKENS``, most of which an earlier request computed."""
-    config = EngineConfig.from_flat({"model": str(folder), **OPTIONS})
+    config = EngineConfig.from_flat({"model": str(folder), **OPTIONS, **options})
     engine = LLMEngine(load_torch_executor(config), config=config)
     for length in (30, len(TOKENS)):
         params = SamplingParams(max_tokens=1, temperature=0.0, logprobs=20, detokenize=False)

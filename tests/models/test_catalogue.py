@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.family_table import PAGE, written_page
 from tests.checkpoints import random_tensors, write_checkpoint
 from tests.models.tiny_families import FAMILIES
 from tests.steps import StepDriver
-from twostroke.model_spec.config.families import FAMILIES as ROWS
 from twostroke.model_spec.config.families import SAME
+from twostroke.model_spec.recurrent_forms import DeltaForm, Mamba2Form
 from twostroke.model_spec.vectors.encoder_spec import ENCODER_TYPES
-from twostroke.models.branches.base import BranchKind
-from twostroke.models.branches.multiplied import MultipliedKind
-from twostroke.models.branches.parallel import ParallelKind
 from twostroke.models.catalogue import list_families, path_of
-from twostroke.models.registry import MODEL_TYPES, decoder_family
-from twostroke.runtime.checkpoint_survey import survey_folder
+from twostroke.models.registry import MODEL_TYPES
+from twostroke.models.support import parse_runnable
+from twostroke.runtime.checkpoints.survey import survey_folder
 
 # Heads that the kernels take, in a model that is otherwise as it was.
 WIDE = {"hidden_size": 64, "intermediate_size": 96}
@@ -39,9 +35,9 @@ def runs_compiled(driver: StepDriver, length: int = 5) -> bool:
     if compiled is None:
         return False
 
-    def counted(*arguments: Any) -> torch.Tensor:
+    def counted(x: Any, *arguments: Any) -> Any:
         calls.append(1)
-        return compiled(*arguments)
+        return compiled(x, *arguments)
 
     model.compiled_pass = counted  # type: ignore[assignment]
     driver.chunked_logits([1] * length, [length])
@@ -73,35 +69,31 @@ def test_a_family_is_listed_with_its_fastest_path(row: Any) -> None:
     raws = [raw for raw in FAMILIES.values() if raw["model_type"] == row.model_type]
     paths = set()
     for raw in raws:
-        from twostroke.models.support import parse_runnable
-
         paths.add(path_of(parse_runnable(widened(raw)), "bfloat16", kernels=True))
     assert not raws or (row.path == "compiled") == ("compiled" in paths)
 
 
-def test_experts_and_recurrent_layers_are_listed_where_a_family_has_branches_for_them() -> None:
-    for row in list_families():
-        if row.model_type not in MODEL_TYPES:
-            continue
-        stated = ROWS[SAME.get(row.model_type, row.model_type)]
-        kinds = {type(kind).__name__ for kind in _plain(decoder_family(row.model_type).branches)}
-        has_experts = any("Experts" in kind for kind in kinds)
-        assert ("experts" in row.layers) == (has_experts and stated.experts), row
-        assert (
-            ("attention" in row.layers or "gated attention" in row.layers)
-            == ("AttentionKind" in kinds)
-            or "latent" in row.layers[0]
-            or stated.parallel
-        )
-
-
-def _plain(kinds: Iterable[BranchKind]) -> Iterator[BranchKind]:
-    """Those within others, in their place."""
-    for kind in kinds:
-        if isinstance(kind, ParallelKind):
-            yield from _plain(kind.kinds)
-        else:
-            yield kind.kind if isinstance(kind, MultipliedKind) else kind
+def test_a_family_is_listed_with_the_layers_that_its_checkpoints_have() -> None:
+    rows = {row.model_type: set(row.layers) for row in list_families()}
+    parts: dict[str, set[str]] = {}
+    for raw in FAMILIES.values():
+        spec = parse_runnable(raw)
+        kinds = parts.setdefault(spec.model_type, set())
+        for layer in spec.layers:
+            if layer.attention is not None:
+                kinds.add("latent attention" if layer.attention.latent else "attention")
+            names = {DeltaForm: "gated delta rule", Mamba2Form: "Mamba-2"}
+            if layer.recurrent is not None:
+                kinds.add(names.get(type(layer.recurrent.form), "short convolution"))
+            kinds |= {"MLP"} if layer.mlp is not None else set()
+            kinds |= {"experts"} if layer.experts is not None else set()
+    for name, found in parts.items():
+        # Where there are experts, some layers may have an MLP; ``row.layers`` names the experts.
+        shown = {part.replace("gated attention", "attention") for part in rows[name]}
+        shown |= {"attention", "MLP"} if "attention beside MLP" in shown else set()
+        shown -= {"attention beside MLP"}
+        assert found - {"MLP"} == shown - {"MLP"}, name
+        assert "MLP" in shown or "experts" in shown, name
 
 
 def test_the_page_has_the_table() -> None:

@@ -25,7 +25,7 @@ from tests.models.tiny_families import FAMILIES
 from tests.steps import StepDriver
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InsufficientMemoryError, ModelLoadError
-from twostroke.runtime.checkpoint_survey import survey_folder
+from twostroke.runtime.checkpoints.survey import survey_folder
 from twostroke.runtime.loading import load_torch_executor
 
 EXAMPLES = int(os.environ.get("TWOSTROKE_FUZZ_EXAMPLES", "60"))

@@ -32,6 +32,7 @@ from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.branches.mlp import MlpKind
 from twostroke.models.decoder import Decoder
 from twostroke.models.family import DecoderFamily
+from twostroke.models.language_model import LanguageModel
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.models.support import parse_runnable
 from twostroke.runtime.cache_layouts import cache_layouts
@@ -221,7 +222,7 @@ def random_model(spec: ModelSpec, dtype: torch.dtype = torch.float32) -> Decoder
 
 
 def engine_of(
-    model: Decoder,
+    model: LanguageModel,
     *,
     num_blocks: int = 64,
     num_slots: int = 16,
@@ -272,7 +273,7 @@ def ask(name: str, prompt: Sequence[int], max_tokens: int, **params: object) -> 
 
 
 def check_random_requests(
-    engine: LLMEngine, model: Decoder, random: Random, layout: KVLayout | None = None
+    engine: LLMEngine, model: LanguageModel, random: Random, layout: KVLayout | None = None
 ) -> None:
     """Chunks, company, shared prefixes and turns: each answer is the reference's.
 

@@ -12,6 +12,7 @@ import torch
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.instruction_sets import INSTRUCTION_SETS, selected
 from twostroke.core.config import EngineConfig
+from twostroke.models.decoder import Decoder
 from twostroke.runtime.backends import attention_backend
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.torch_executor import TorchExecutor
@@ -32,6 +33,7 @@ def load(folder: Path, dtype: str = "bfloat16", **changes: object) -> TorchExecu
 
 
 def drafter(executor: TorchExecutor, num_layers: int, *, compiled: bool) -> GreedyDrafter:
+    assert isinstance(executor.model, Decoder)
     model = executor.model.first_layers(num_layers)
     backend = attention_backend(model.spec, executor.kv, num_layers)
     made = GreedyDrafter(model, backend, BLOCK)

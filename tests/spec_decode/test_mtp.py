@@ -18,6 +18,7 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.layers.attention.reference import ReferenceAttention
+from twostroke.models.decoder import Decoder
 from twostroke.models.multi_token_predictor import MultiTokenPredictor, predictor_parameters
 from twostroke.models.registry import decoder_family
 from twostroke.models.support import parse_runnable
@@ -63,6 +64,7 @@ def executor_of(engine: LLMEngine) -> TorchExecutor:
 def naive_drafts(folder: Path, tokens: Sequence[int], count: int) -> list[int]:
     """What the head guesses after ``tokens``: all of it computed anew, without a cache."""
     target = executor_of(engine_of(folder)).model
+    assert isinstance(target, Decoder)
     head = load_predictor(folder, target, 64, None)
     attention = ReferenceAttention(
         target.spec.sliding_windows, None, [each.attention for each in target.spec.each_layer()]

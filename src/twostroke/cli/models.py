@@ -14,8 +14,7 @@ from twostroke.core.errors import ModelLoadError
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
 
 if TYPE_CHECKING:
-    from twostroke.models.catalogue import FamilyRow
-    from twostroke.runtime.checkpoint_survey import CheckpointSurvey
+    from twostroke.models.catalogue import CheckpointSurvey, FamilyRow
 
 COLUMNS = ("model_type", "layers", "features", "path")
 
@@ -62,7 +61,7 @@ def cells_of(row: FamilyRow) -> tuple[str, ...]:
 
 
 def _print_families(*, as_json: bool) -> None:
-    from twostroke.models.catalogue import FORMATS, list_families
+    from twostroke.models.catalogue import EXTRA, FORMATS, list_families
 
     rows = list_families()
     if as_json:
@@ -70,6 +69,7 @@ def _print_families(*, as_json: bool) -> None:
         return
     _print_table(COLUMNS, [cells_of(row) for row in rows])
     print(f"\nformats: {', '.join(FORMATS)}")
+    print(f"most other decoders run by transformers' code, slower: {EXTRA}")
 
 
 def _print_survey(survey: CheckpointSurvey) -> None:

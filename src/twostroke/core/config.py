@@ -37,6 +37,7 @@ _ONE_OF_FORMATS = "one of " + ", ".join(get_args(KVCacheDtype))
 Batching = Literal["continuous", "static"]
 GenerationConfigSource = Literal["auto", "vllm"]
 Runner = Literal["auto", "generate", "pooling"]
+ModelImpl = Literal["auto", "twostroke", "transformers"]
 Convert = Literal["auto", "none", "embed", "classify"]
 
 
@@ -55,6 +56,10 @@ class ModelOptions:
     """`pilot` or `pilot-draft` (embedded), a local folder, or a Hugging Face Hub id."""
     revision: Annotated[str | None, Must("a branch, tag or commit")] = None
     """Branch, tag or commit of a Hub model."""
+    model_impl: Annotated[ModelImpl, Must("auto, twostroke or transformers")] = "auto"
+    """Whose code runs the model: `twostroke` has its own families, `transformers` (an extra to
+    install) runs most other decoders, slower; `auto` takes the first that can.
+    """
     dtype: Dtype = "auto"
     """Precision of weights and activations; `auto` takes the checkpoint's."""
     quantization: Quantization | None = None

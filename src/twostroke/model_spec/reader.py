@@ -95,7 +95,7 @@ def parse_model(
         logit_scale=read_logit_scale(fields, family),
         logit_soft_cap=fields.optional_number("final_logit_softcapping"),
         format=stored_format(raw),
-        dtype=_dtype(raw),
+        dtype=stated_dtype(raw),
         quantization=str(quantization)[:40] if quantization else "",
         layer_vocab=layer_vocab,
         eos_token_ids=parse_end_tokens(generation or {}, raw),
@@ -193,6 +193,7 @@ def _as_stored(layer: LayerSpec, unquantised: Unquantised, index: int) -> LayerS
     )
 
 
-def _dtype(raw: Mapping[str, Any]) -> str | None:
+def stated_dtype(raw: Mapping[str, Any]) -> str | None:
+    """Precision of the weights, where a ``config.json`` says one of ``DTYPES``."""
     name = str(raw.get("dtype", raw.get("torch_dtype"))).removeprefix("torch.")
     return name if name in DTYPES else None

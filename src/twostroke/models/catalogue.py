@@ -20,6 +20,8 @@ from twostroke.models.registry import COMPILED, MODEL_TYPES
 HowItRuns = Literal["compiled", "layer by layer"]
 # Of a checkpoint's tensors.
 FORMATS = tuple(f"safetensors {name}" for name in DTYPES)
+# Makes the families of transformers run by its code.
+EXTRA = "pip install 'twostroke[transformers]'"
 _RECURRENT = {"delta": "gated delta rule", "mamba2": "Mamba-2", "convolution": "short convolution"}
 _WINDOWS = {
     "all": "windows",
@@ -61,6 +63,33 @@ class FamilyRow:
     features: tuple[str, ...]
     formats: tuple[str, ...]
     path: HowItRuns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSurvey:
+    """A checkpoint that runs.
+
+    Attributes:
+        path: How: ``compiled``, ``layer by layer`` or ``transformers``.
+        device: On which, as ``--device auto`` chooses.
+        dtype: In which precision, as ``--dtype auto`` chooses.
+        stored: Precisions of the tensors in its files.
+        weight_bytes: In that precision.
+        kv_bytes_per_token: What one more token adds to the cache while no window is full.
+        state_bytes: What a request's recurrent layers keep, whatever its length.
+        context_length: Most tokens of prompt and output together.
+    """
+
+    model_type: str
+    path: str
+    device: str
+    dtype: str
+    stored: list[str]
+    parameters: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    state_bytes: int
+    context_length: int
 
 
 def list_families() -> list[FamilyRow]:

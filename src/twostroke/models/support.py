@@ -106,7 +106,7 @@ def _check_recurrent(recurrent: RecurrentSpec) -> None:
     form = recurrent.form
     if isinstance(form, Mamba2Form) and form.activation not in ("silu", "swish"):
         raise ModelLoadError(
-            f"unsupported activation of Mamba-2 layers: {short(form.activation)}",
+            f"config.json: unsupported activation of Mamba-2 layers: {short(form.activation)}",
             hint="supported: silu",
         )
 

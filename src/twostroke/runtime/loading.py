@@ -31,10 +31,13 @@ from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.model_spec.vectors.score_head import with_scores
 from twostroke.models.decoder import Decoder
+from twostroke.models.foreign.decoder import ForeignDecoder
+from twostroke.models.language_model import LanguageModel
 from twostroke.models.support import read_runnable
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.block_bytes import BlockBytes
 from twostroke.runtime.cache_layouts import cache_layouts
+from twostroke.runtime.checkpoints.foreign import load_foreign_target
 from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.device import release_cached_memory, resolve_device
 from twostroke.runtime.hooks.make_hooks import make_hooks
@@ -56,7 +59,7 @@ from twostroke.spec_decode.medusa import MedusaHeads
 class _Models(NamedTuple):
     """What computes: the target, and what drafts for it; ``draft`` with a cache of its own."""
 
-    target: Decoder
+    target: LanguageModel
     draft: DraftModel | None
     heads: MedusaHeads | None
 
@@ -102,15 +105,15 @@ def load_torch_executor(
     clock = PhaseClock()
     device = resolve_device(config.model.device)
     folder = folder or resolve_model(config.model.model, config.model.revision)
-    spec = read_runnable(folder)
-    (check_states if spec.state_bytes() else check_without_states)(config)
+    spec, foreign = _read_spec(config, folder, device, profiler)
     defaults, max_new_tokens = _sampling_defaults(config.model, folder)
     max_model_len = _max_model_len(config.model.max_model_len, spec)
     score_head = ScoreHead.load(folder, spec.hidden_size, device)
     _share_threads(device)
     clock.mark("config")
     ranks = score_head is not None
-    models = _load_models(config, folder, spec, device, max_model_len, profiler, ranks=ranks)
+    target = foreign or _load_target(config, folder, spec, device, max_model_len, profiler, ranks)
+    models = _complete(config, folder, target, max_model_len)
     release_cached_memory()  # what loading used for a moment counts as taken otherwise
     clock.mark("weights")
     caches = _allocate_caches(config, spec, models, max_model_len)
@@ -137,6 +140,16 @@ def load_torch_executor(
     constraints = ConstraintStates(grammars, spec.vocab_size, device)
     hooks = make_hooks(transfers, proposer, acceptance, constraints, vectors)
     return TorchExecutor(model, kv, info, hooks, profiler)
+
+
+def _read_spec(
+    config: EngineConfig, folder: Path, device: torch.device, profiler: Profiler
+) -> tuple[ModelSpec, ForeignDecoder | None]:
+    """What the model consists of; and the model itself, if transformers' code runs it."""
+    foreign = load_foreign_target(config, folder, device, profiler)
+    spec = read_runnable(folder) if foreign is None else foreign.spec
+    (check_states if spec.state_bytes() else check_without_states)(config)
+    return spec, foreign
 
 
 def _describe(
@@ -173,7 +186,7 @@ def _sampling_defaults(options: ModelOptions, folder: Path) -> tuple[dict[str, f
     return overrides.over(recommended), overrides.max_new_tokens
 
 
-def _model_id(options: ModelOptions, folder: Path, model: Decoder, kv: KVTensors) -> str:
+def _model_id(options: ModelOptions, folder: Path, model: LanguageModel, kv: KVTensors) -> str:
     precision = f"{model.dtype} {options.quantization} {kv.format} {_arithmetic(model)}"
     return model_fingerprint(folder, precision)
 
@@ -194,18 +207,17 @@ def _make_proposer(config: EngineConfig, models: _Models, caches: _Caches) -> Pr
     return make_proposer(speculation, models.target, caches.target, own, models.heads)
 
 
-def _load_models(
+def _load_target(
     config: EngineConfig,
     folder: Path,
     spec: ModelSpec,
     device: torch.device,
     max_model_len: int,
     profiler: Profiler,
-    *,
     ranks: bool,
-) -> _Models:
-    """Target, draft model and heads; ``ranks``: see ``load_model``."""
-    model = load_model(
+) -> Decoder:
+    """``ranks``: see ``load_model``."""
+    return load_model(
         folder,
         spec,
         config.model.dtype,
@@ -216,8 +228,14 @@ def _load_models(
         kv_format=config.cache.kv_format,
         ranks=ranks,
     )
-    draft = load_draft(config, folder, model, max_model_len)
-    return _Models(model, draft, load_heads(config, folder, model))
+
+
+def _complete(
+    config: EngineConfig, folder: Path, target: LanguageModel, max_model_len: int
+) -> _Models:
+    """With the draft model and heads, where there are some."""
+    draft = load_draft(config, folder, target, max_model_len)
+    return _Models(target, draft, load_heads(config, folder, target))
 
 
 def _allocate_caches(
@@ -226,7 +244,7 @@ def _allocate_caches(
     """As many blocks as fit, the same number for both models."""
     block_size, cache_dtype = config.cache.block_size, config.cache.kv_format
     target, draft = models.target, models.draft
-    decoders: list[DraftModel] = [target] if draft is None else [target, draft]
+    decoders: list[LanguageModel | DraftModel] = [target] if draft is None else [target, draft]
     layouts = [cache_layouts(each.spec, cache_dtype, each.dtype, block_size) for each in decoders]
     formats = [format_name(cache_dtype, each.dtype) for each in decoders]
     speculation = config.speculation.resolve()
@@ -273,7 +291,7 @@ def _open_transfers(
     return open_transfers(config.tiers, memory, kind, on_gpu=on_gpu)
 
 
-def _kv_bytes_per_token(model: DraftModel, format_: str) -> int:
+def _kv_bytes_per_token(model: LanguageModel | DraftModel, format_: str) -> int:
     return int(model.spec.kv_bytes_per_token(format_))
 
 
@@ -289,7 +307,7 @@ def _max_model_len(wanted: int | None, model: ModelSpec) -> int:
     return wanted
 
 
-def _arithmetic(model: Decoder) -> str:
+def _arithmetic(model: LanguageModel) -> str:
     """What computes keys and values: other kernels round them otherwise, and a block that outlives
     the process must not meet theirs.
     """

@@ -19,12 +19,12 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.layers.attention.reference import ReferenceAttention
 from twostroke.layers.kv_layout import KVLayout
 from twostroke.layers.recurrent_state import FreshStates
-from twostroke.models.decoder import Decoder
+from twostroke.models.language_model import LanguageModel
 from twostroke.sampling.reference import sample_reference
 
 
 def naive_logits(
-    model: Decoder, token_ids: Sequence[int], layout: KVLayout | None = None
+    model: LanguageModel, token_ids: Sequence[int], layout: KVLayout | None = None
 ) -> Tensor:
     """Logits at every position of one sequence, float32 ``[tokens, vocab]``.
 
@@ -40,7 +40,7 @@ def naive_logits(
 
 
 def generate_naive(
-    model: Decoder,
+    model: LanguageModel,
     prompt_token_ids: Sequence[int],
     params: SamplingParams,
     *,
@@ -94,7 +94,7 @@ def generate_naive(
             return output, FinishReason.LENGTH
 
 
-def embed_naive(model: Decoder, token_ids: Sequence[int], pooling: Pooling) -> list[float]:
+def embed_naive(model: LanguageModel, token_ids: Sequence[int], pooling: Pooling) -> list[float]:
     """The embedding of one prompt, from a pass over the whole of it."""
     with torch.inference_mode():
         tokens = torch.tensor(token_ids, device=model.device)
@@ -106,7 +106,7 @@ def embed_naive(model: Decoder, token_ids: Sequence[int], pooling: Pooling) -> l
         return (vector / vector.norm() if pooling.normalise else vector).tolist()
 
 
-def _attention(model: Decoder, layout: KVLayout | None = None) -> ReferenceAttention:
+def _attention(model: LanguageModel, layout: KVLayout | None = None) -> ReferenceAttention:
     specs = [layer.attention for layer in model.spec.each_layer()]
     return ReferenceAttention(model.spec.sliding_windows, layout, specs)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from twostroke.core.errors import ErrorMessage, NonFiniteLogitsError
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.models.decoder import Decoder
+from twostroke.models.language_model import LanguageModel
 from twostroke.runtime.input_batch import NO_ROWS, Batch
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.phase_clock import PhaseClock
@@ -63,7 +63,7 @@ class StepRun:
     """
 
     plan: StepPlan
-    model: Decoder
+    model: LanguageModel
     kv: KVTensors
     result: StepResult = field(default_factory=StepResult)
     clock: PhaseClock = field(default_factory=PhaseClock)

@@ -14,7 +14,7 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
 from twostroke.layers.activation import compiled_peaks
 from twostroke.layers.attention.base import AttentionBackend
-from twostroke.models.decoder import Decoder
+from twostroke.models.language_model import LanguageModel
 from twostroke.observability.profile import INPUT, NO_PROFILE, SAMPLING, Profiler
 from twostroke.runtime.backends import attention_backend
 from twostroke.runtime.device import clock_of, memory_error, release_cached_memory
@@ -41,7 +41,7 @@ class TorchExecutor:
 
     def __init__(
         self,
-        model: Decoder,
+        model: LanguageModel,
         kv: KVTensors,
         info: ExecutorInfo,
         hooks: Sequence[PassHook],
@@ -70,7 +70,7 @@ class TorchExecutor:
         return self._info
 
     @property
-    def model(self) -> Decoder:
+    def model(self) -> LanguageModel:
         return self._open().model
 
     @property
@@ -160,7 +160,7 @@ class TorchExecutor:
 class _Loaded:
     """What an executor lets go of when it is closed; the backend holds views of the KV tensors."""
 
-    model: Decoder
+    model: LanguageModel
     kv: KVTensors
     backend: AttentionBackend
 

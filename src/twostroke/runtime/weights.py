@@ -208,6 +208,17 @@ class TensorFiles:
         return _STORED_DTYPES[handle.get_slice(expected[0].parts[0][0]).get_dtype()]
 
     @property
+    def num_elements(self) -> int:
+        """Of all tensors together."""
+        shapes = [handle.get_slice(name).get_shape() for name, (handle, _) in self._files.items()]
+        return sum(torch.Size(shape).numel() for shape in shapes)
+
+    @property
+    def main_dtype(self) -> str:
+        """The precision of the first tensor of real numbers; float32 where there is none."""
+        return next((name for name in self.dtypes if name in _DTYPES), "float32")
+
+    @property
     def dtypes(self) -> list[str]:
         """Each precision in which tensors are stored, by name."""
         stored = {handle.get_slice(name).get_dtype() for name, (handle, _) in self._files.items()}

@@ -32,6 +32,7 @@ from twostroke.core.kv_groups import KVGroups
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.models.decoder import Decoder
 from twostroke.runtime.hooks.drafts import ProposedDrafts
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
@@ -235,6 +236,7 @@ def test_a_request_that_fails_leaves_no_nan_in_any_group(kind: str) -> None:
         ignore_eos=True,
         banned_token_ids=(VOCAB - 1,),
     )
+    assert isinstance(executor.model, Decoder)
     embedding = executor.model._embedding
     assert embedding is not None
     embedding[VOCAB - 1] = torch.nan

@@ -13,6 +13,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.speculation_config import Speculation
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.models.decoder import Decoder
+from twostroke.models.language_model import LanguageModel
 from twostroke.models.multi_token_predictor import MultiTokenPredictor
 from twostroke.models.support import read_runnable
 from twostroke.runtime.backends import attention_backend
@@ -35,7 +36,7 @@ MAX_EXAMPLES = 3
 
 
 def load_draft(
-    config: EngineConfig, folder: Path, target: Decoder, max_model_len: int
+    config: EngineConfig, folder: Path, target: LanguageModel, max_model_len: int
 ) -> DraftModel | None:
     """The draft model, or the head for several tokens, if the configuration has one.
 
@@ -46,6 +47,7 @@ def load_draft(
     """
     speculation = config.speculation.resolve()
     if speculation is not None and speculation.method == "mtp":
+        assert isinstance(target, Decoder)  # others are refused before they load
         return load_predictor(folder, target, max_model_len, config.model.quantization)
     if speculation is None or speculation.method != "draft":
         return None
@@ -79,7 +81,7 @@ def load_draft(
     )
 
 
-def load_heads(config: EngineConfig, folder: Path, target: Decoder) -> MedusaHeads | None:
+def load_heads(config: EngineConfig, folder: Path, target: LanguageModel) -> MedusaHeads | None:
     """The target's Medusa heads, warmed up, if the configuration has some.
 
     Raises:
@@ -102,7 +104,7 @@ def load_heads(config: EngineConfig, folder: Path, target: Decoder) -> MedusaHea
 
 def make_proposer(
     speculation: Speculation,
-    target: Decoder,
+    target: LanguageModel,
     kv: KVTensors,
     draft: tuple[DraftModel, KVTensors] | None,
     heads: MedusaHeads | None,
@@ -125,6 +127,7 @@ def make_proposer(
         return DraftModelProposer(drafter, own_kv.copy_blocks, kv.num_blocks, kv.block_size)
     if speculation.method == "early-exit":
         count = _exit_layer(speculation, target)
+        assert isinstance(target, Decoder)  # others are refused before they load
         first_layers = target.first_layers(count)
         return EarlyExitProposer(_drafter(first_layers, kv, count))
     return quoting_proposer(speculation)
@@ -168,7 +171,7 @@ def _drafter(model: Decoder, kv: KVTensors, num_layers: int | None = None) -> Gr
     return GreedyDrafter(model, backend, kv.block_size)
 
 
-def _exit_layer(speculation: Speculation, target: Decoder) -> int:
+def _exit_layer(speculation: Speculation, target: LanguageModel) -> int:
     num_layers = target.spec.num_layers
     count = speculation.exit_layer or max(1, num_layers // 4)
     if count >= num_layers:

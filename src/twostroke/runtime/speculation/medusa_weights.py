@@ -18,7 +18,7 @@ from twostroke.layers.linear import make_linear
 from twostroke.model_spec.config_fields import ConfigFields
 from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.model_files import weight_files
-from twostroke.models.decoder import Decoder
+from twostroke.models.language_model import LanguageModel
 from twostroke.models.parameters import Parameter
 from twostroke.runtime.weights import StoredParameters, TensorFiles, check_memory
 from twostroke.spec_decode.medusa import LayerByHead, MedusaHeads, ResidualLayer, StackedLayer
@@ -33,7 +33,7 @@ CONVERT = (
 FIT = "give heads that were trained for this model"
 
 
-def load_medusa_heads(name: str, folder: Path, target: Decoder) -> MedusaHeads:
+def load_medusa_heads(name: str, folder: Path, target: LanguageModel) -> MedusaHeads:
     """The heads in ``folder``, in the target's precision and on its device.
 
     Args:
@@ -67,7 +67,7 @@ def load_medusa_heads(name: str, folder: Path, target: Decoder) -> MedusaHeads:
         return _heads(parameters, num_heads, num_layers, target, own_outputs=own_outputs)
 
 
-def _check_sizes(name: str, files: TensorFiles, output: int | None, target: Decoder) -> None:
+def _check_sizes(name: str, files: TensorFiles, output: int | None, target: LanguageModel) -> None:
     """Refuse heads of another model, with the difference; ``output``: which layer scores tokens."""
     hidden, vocabulary = target.spec.hidden_size, target.spec.vocab_size
     shape = files.shape("0.0.linear.weight")
@@ -87,7 +87,7 @@ def _check_sizes(name: str, files: TensorFiles, output: int | None, target: Deco
 
 
 def _parameters(
-    num_heads: int, num_layers: int, target: Decoder, *, own_outputs: bool
+    num_heads: int, num_layers: int, target: LanguageModel, *, own_outputs: bool
 ) -> list[Parameter]:
     """Of each layer one weight and one bias, those of all heads stacked."""
     hidden, vocabulary = target.spec.hidden_size, target.spec.vocab_size
@@ -108,7 +108,7 @@ def _heads(
     parameters: StoredParameters,
     num_heads: int,
     num_layers: int,
-    target: Decoder,
+    target: LanguageModel,
     *,
     own_outputs: bool,
 ) -> MedusaHeads:
@@ -129,7 +129,7 @@ def _heads(
     return MedusaHeads(num_heads, layers, [output.wide for output in outputs], nbytes)
 
 
-def _layer(weight: Tensor, bias: Tensor, target: Decoder) -> ResidualLayer:
+def _layer(weight: Tensor, bias: Tensor, target: LanguageModel) -> ResidualLayer:
     """Of weights ``[heads, out, in]`` and biases ``[heads, 1, out]``."""
     heads = [
         make_linear(each, own_bias, None, target.kernels)

@@ -3,52 +3,29 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from twostroke.core.config import EngineConfig
 from twostroke.kernels.library import load_library
 from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.vectors.encoder_spec import is_encoder, parse_encoder
 from twostroke.model_spec.vectors.score_head import has_score_head
-from twostroke.models.catalogue import path_of
+from twostroke.models.catalogue import CheckpointSurvey, path_of
 from twostroke.models.decoder import Decoder
 from twostroke.models.family import DecoderFamily
+from twostroke.models.foreign.choose import runs_by_transformers
 from twostroke.models.parameters import Parameter
 from twostroke.models.support import read_runnable
+from twostroke.observability.profile import NO_PROFILE
+from twostroke.runtime.checkpoints.foreign import load_foreign_target
 from twostroke.runtime.device import resolve_device
 from twostroke.runtime.vectors.encoder_weights import match_encoder
 from twostroke.runtime.weights import TensorFiles, choose_dtype, match_checkpoint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSurvey:
-    """A checkpoint that runs.
-
-    Attributes:
-        path: How: ``compiled``, ``layer by layer`` or ``transformers``.
-        device: On which, as ``--device auto`` chooses.
-        dtype: In which precision, as ``--dtype auto`` chooses.
-        stored: Precisions of the tensors in its files.
-        weight_bytes: In that precision.
-        kv_bytes_per_token: What one more token adds to the cache while no window is full.
-        state_bytes: What a request's recurrent layers keep, whatever its length.
-        context_length: Most tokens of prompt and output together.
-    """
-
-    model_type: str
-    path: str
-    device: str
-    dtype: str
-    stored: list[str]
-    parameters: int
-    weight_bytes: int
-    kv_bytes_per_token: int
-    state_bytes: int
-    context_length: int
 
 
 def survey_folder(folder: Path) -> CheckpointSurvey:
@@ -61,6 +38,8 @@ def survey_folder(folder: Path) -> CheckpointSurvey:
     raw = read_object(path) if path.is_file() else {}
     if is_encoder(raw):
         return _survey_encoder(folder)
+    if runs_by_transformers(raw, "auto"):
+        return _survey_foreign(folder, raw)
     spec = read_runnable(folder)
     with ExitStack() as stack:
         files = TensorFiles(weight_files(folder), stack)
@@ -99,6 +78,30 @@ def _state_bytes(
     source = {each.name: torch.empty(each.shape, device="meta", dtype=dtype) for each in expected}
     shapes = Decoder(spec, family, source, 1).state_shapes
     return sum(shape.nbytes for layer in shapes for shape in layer)
+
+
+def _survey_foreign(folder: Path, raw: dict[str, Any]) -> CheckpointSurvey:
+    """Its weights are read: what transformers' code does with tokens is seen from a pass."""
+    config = EngineConfig.from_flat({"model": str(folder)})
+    device = resolve_device("auto")
+    target = load_foreign_target(config, folder, device, NO_PROFILE)
+    assert target is not None, "it runs by transformers"
+    with ExitStack() as stack:
+        files = TensorFiles(weight_files(folder), stack)
+        count, stored = files.num_elements, files.dtypes
+    name = str(target.dtype).removeprefix("torch.")
+    return CheckpointSurvey(
+        model_type=target.spec.model_type,
+        path="transformers",
+        device=str(device),
+        dtype=name,
+        stored=stored,
+        parameters=count,
+        weight_bytes=target.weight_bytes,
+        kv_bytes_per_token=int(target.spec.kv_bytes_per_token(name)),
+        state_bytes=0,
+        context_length=target.spec.context_length,
+    )
 
 
 def _survey_encoder(folder: Path) -> CheckpointSurvey:

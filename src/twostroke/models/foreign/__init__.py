@@ -1,0 +1,1 @@
+"""Decoders of transformers by their own code, over our paged cache."""

@@ -1,0 +1,56 @@
+"""A model by transformers' code in place of ours, where the configuration wants it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import ConfigError
+from twostroke.model_spec.json_files import read_object
+from twostroke.model_spec.model_files import weight_files
+from twostroke.model_spec.reader import stated_dtype
+from twostroke.models.foreign.choose import runs_by_transformers
+from twostroke.observability.profile import Profiler
+from twostroke.runtime.weights import TensorFiles, check_memory, choose_dtype
+
+if TYPE_CHECKING:
+    from twostroke.models.foreign.decoder import ForeignDecoder
+
+
+def load_foreign_target(
+    config: EngineConfig, folder: Path, device: torch.device, profiler: Profiler
+) -> ForeignDecoder | None:
+    """The model, or ``None`` where our own code is to run it.
+
+    Raises:
+        ConfigError: An option needs our own code.
+        ModelLoadError, InsufficientMemoryError: As ``load_foreign`` and ``load_model`` say.
+    """
+    path = folder / "config.json"
+    raw = read_object(path) if path.is_file() else {}
+    if not runs_by_transformers(raw, config.model.model_impl):
+        return None
+    _check_options(config)
+    with ExitStack() as stack:
+        files = TensorFiles(weight_files(folder), stack)
+        dtype = choose_dtype(stated_dtype(raw) or files.main_dtype, config.model.dtype)
+        check_memory(files.num_elements * dtype.itemsize, device)
+    # Imported here: seconds that our own families do not need.
+    from twostroke.models.foreign.loading import load_foreign
+
+    return load_foreign(folder, raw, dtype, device, profiler)
+
+
+def _check_options(config: EngineConfig) -> None:
+    hint = "leave it out: this model runs by transformers' code"
+    if config.model.quantization is not None:
+        raise ConfigError("--quantization rounds weights of twostroke's own families", hint=hint)
+    speculation = config.speculation.resolve()
+    if speculation is not None and speculation.method in ("early-exit", "medusa", "mtp"):
+        raise ConfigError(
+            f"speculation by {speculation.method} needs one of twostroke's own families", hint=hint
+        )
