@@ -118,7 +118,8 @@ class ExpertsTurn {
     size_t hidden_bytes() const { return static_cast<size_t>(call.hidden) * sizeof(bf16); }
 
     // One product of each expert that has rows; returns how many do.
-    int64_t list(LinearCall* calls, LinearCall ExpertCall::*product, const bf16* x, bf16* out) const {
+    int64_t list(LinearCall* calls, LinearCall ExpertCall::*product, const bf16* x,
+                 bf16* out) const {
         int64_t count = 0;
         for (int64_t expert = 0; expert < call.routing.experts; ++expert) {
             const int64_t start = groups.starts.data()[expert];
