@@ -66,7 +66,7 @@ class States(Protocol):
         ...
 
     def plan(self, request: Request, num_tokens: int, num_drafts: int = 0) -> StateChange | None:
-        """What a step of known tokens, then drafts, does with slots; ``None``: nothing new."""
+        """What a step does with slots, whose last tokens are drafts; ``None``: nothing new."""
         ...
 
     def commit(self, request: Request) -> None:
@@ -244,7 +244,8 @@ class StateSlots:
             states.start = NO_SLOT
         start = states.start if is_new else None
         first = request.num_computed_tokens
-        end = first + num_tokens
+        num_known = num_tokens - num_drafts
+        end = first + num_known
         copies: list[tuple[int, int]] = []
         draws = end >= request.num_tokens
         if num_drafts or (draws and request.params.is_constrained):
@@ -257,7 +258,7 @@ class StateSlots:
             states.trial = _Trial(
                 first, end, before, [self.pool.allocate() for _ in range(num_drafts)]
             )
-            copies = [(num_tokens + i, slot) for i, slot in enumerate(states.trial.drafts)]
+            copies = [(num_known + i, slot) for i, slot in enumerate(states.trial.drafts)]
         for position in self._positions(request, first, end + num_drafts):
             if not self.pool.num_free:
                 break

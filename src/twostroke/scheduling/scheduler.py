@@ -206,9 +206,7 @@ class Scheduler:
                 new_token_ids=request.token_ids[num_sent:],
                 draft_token_ids=drafts,
                 max_new_drafts=slots.depth,
-                states=self.kv.states.plan(
-                    request, min(slots.num_tokens, num_missing), len(drafts)
-                ),
+                states=self.kv.states.plan(request, slots.num_tokens, len(drafts)),
             )
         )
 
