@@ -11,11 +11,13 @@ import torch
 from tests.runtime.mixed_models import (
     BLOCK,
     LatentBranch,
+    ask,
     check_random_requests,
     engine_of,
     hybrid_spec,
     mixed_spec,
     random_model,
+    run,
 )
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import ConfigError
@@ -165,13 +167,20 @@ def test_latents_give_what_keys_and_values_made_of_them_would(model: Decoder) ->
     torch.testing.assert_close(attended, branch.linears[-1](mixed, residual=x))
 
 
-def test_heads_of_two_widths_are_no_single_compiled_pass() -> None:
+def test_heads_of_two_widths_in_one_compiled_pass_give_what_layers_one_by_one_do() -> None:
     """Their products are of one shape: 4 + 2 + 2 heads of 16, 2 + 1 + 1 of 32."""
     spec = mixed_spec(recurrent=False, window=None)
-    for layers, is_one in (((0, 0), True), ((0, 6), False)):
-        chosen = replace(spec, layers=tuple(without_norms(spec.layers[i]) for i in layers))
-        model = random_model(chosen, torch.bfloat16)
-        assert (model.compiled_pass is not None) == (is_one and model.kernels is not None)
+    chosen = replace(spec, layers=tuple(without_norms(spec.layers[i]) for i in (0, 6)))
+    model = random_model(chosen, torch.bfloat16)
+    assert (model.compiled_pass is None) == (model.kernels is None)
+    answers = []
+    for compiled in (model.compiled_pass, None):
+        model.compiled_pass = compiled
+        engine = engine_of(model, num_blocks=40)
+        for name, start in (("a", 1), ("b", 11), ("c", 21)):
+            engine.submit(ask(name, range(start, start + 9), 12))
+        answers.append(run(engine))
+    assert answers[0] == answers[1]
 
 
 def without_norms(layer: LayerSpec) -> LayerSpec:

@@ -10,7 +10,7 @@ from twostroke.core.config import ModelImpl
 from twostroke.core.errors import ConfigError, ModelLoadError
 from twostroke.model_spec.config_fields import short
 from twostroke.models.catalogue import EXTRA
-from twostroke.models.registry import MODEL_TYPES
+from twostroke.models.registry import IMAGE_MODELS, MODEL_TYPES
 
 
 def runs_by_transformers(raw: Mapping[str, Any], model_impl: ModelImpl) -> bool:
@@ -28,7 +28,7 @@ def runs_by_transformers(raw: Mapping[str, Any], model_impl: ModelImpl) -> bool:
         if not is_installed:
             raise ConfigError("--model-impl transformers needs transformers", hint=EXTRA)
         return True
-    if model_type in MODEL_TYPES:
+    if model_type in MODEL_TYPES or model_type in IMAGE_MODELS:
         return False
     if not is_installed:
         raise ModelLoadError(
