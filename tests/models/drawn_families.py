@@ -253,6 +253,90 @@ def _lfm2(random: Random) -> dict[str, Any]:
     }
 
 
+def _gemma4(random: Random) -> dict[str, Any]:
+    """The last layer sees everything; some layers share the caches of earlier ones."""
+    kinds = _layers(random, ["sliding_attention", "full_attention"])["layer_types"]
+    kinds = ["sliding_attention", "full_attention", *kinds, "full_attention"]
+    return _gemma(random) | {
+        "num_hidden_layers": len(kinds),
+        "layer_types": kinds,
+        "head_dim": random.choice([8, 12]),
+        "global_head_dim": random.choice([12, 16]),
+        "final_logit_softcapping": random.choice([None, 3.0]),
+        "num_kv_shared_layers": random.choice([0, len(kinds) - 2]),
+        "vocab_size_per_layer_input": 96,
+        "hidden_size_per_layer_input": random.choice([0, 8, 10]),
+        "tie_word_embeddings": True,
+    }
+
+
+def _mamba_heads(random: Random) -> dict[str, Any]:
+    heads, groups, size = random.choice([(4, 1, 16), (8, 2, 8), (6, 3, 8)])
+    return {
+        "mamba_n_heads": heads,
+        "mamba_d_head": size,
+        "mamba_n_groups": groups,
+        "mamba_d_state": random.choice([4, 12]),
+        "mamba_d_conv": random.choice([2, 4]),
+        "mamba_conv_bias": random.random() < 0.5,
+        "mamba_proj_bias": random.random() < 0.5,
+    }
+
+
+def _falcon_h1(random: Random) -> dict[str, Any]:
+    own = _mamba_heads(random)
+    return own | {
+        "mamba_d_ssm": own["mamba_n_heads"] * own["mamba_d_head"],
+        "mamba_rms_norm": random.random() < 0.5,
+        "mamba_norm_before_gate": random.random() < 0.5,
+        "attention_bias": random.random() < 0.5,
+        "key_multiplier": random.uniform(0.3, 1.0),
+        "ssm_in_multiplier": random.uniform(0.5, 1.5),
+        "mlp_multipliers": [random.uniform(0.5, 1.0), random.uniform(0.5, 1.0)],
+        "lm_head_multiplier": random.uniform(0.3, 1.0),
+    }
+
+
+def _nemotron_h(random: Random) -> dict[str, Any]:
+    pattern = [random.choice("M-*E") for _ in range(random.randint(1, 4))] + ["*", "M"]
+    random.shuffle(pattern)
+    heads, groups, size = random.choice([(4, 1, 16), (8, 2, 8), (6, 3, 8)])
+    experts = _groups(random)
+    return {
+        "tie_word_embeddings": False,  # transformers never ties these
+        "hybrid_override_pattern": "".join(pattern),
+        "num_hidden_layers": len(pattern),
+        "mamba_num_heads": heads,
+        "mamba_head_dim": size,
+        "n_groups": groups,
+        "ssm_state_size": random.choice([4, 12]),
+        "conv_kernel": random.choice([2, 4]),
+        "use_bias": random.random() < 0.5,
+        "mlp_bias": random.random() < 0.5,
+        "moe_shared_expert_intermediate_size": random.choice([12, 20]),
+        "moe_latent_size": random.choice([None, 16]),
+        **{name: value for name, value in experts.items() if name != "first_k_dense_replace"},
+        "n_shared_experts": 1,
+    }
+
+
+def _llama4(random: Random) -> dict[str, Any]:
+    count = random.randint(1, 4)
+    return {
+        "num_hidden_layers": count,
+        "no_rope_layers": [random.randint(0, 1) for _ in range(count)],
+        "head_dim": random.choice([8, 12, 16]),
+        "intermediate_size_mlp": random.choice([16, 40]),
+        "num_local_experts": random.randint(2, 6),
+        "num_experts_per_tok": random.randint(1, 2),
+        "interleave_moe_layer_step": random.randint(1, 3),
+        "attention_chunk_size": random.randint(4, 64),
+        "attn_temperature_tuning": random.random() < 0.5,
+        "floor_scale": 8,
+        "use_qk_norm": random.random() < 0.5,
+    }
+
+
 DRAWS: dict[str, Callable[[Random], dict[str, Any]]] = {
     "llama": _llama,
     "mistral": _mistral,
@@ -279,4 +363,8 @@ DRAWS: dict[str, Callable[[Random], dict[str, Any]]] = {
     "qwen3_5_moe_text": _delta_moe,
     "granitemoehybrid": _granite_hybrid,
     "lfm2": _lfm2,
+    "gemma4_text": _gemma4,
+    "falcon_h1": _falcon_h1,
+    "nemotron_h": _nemotron_h,
+    "llama4_text": _llama4,
 }
