@@ -17,7 +17,7 @@ class PrefixEnd(str, Enum):
     ``NO_CHECKPOINT``: further blocks were there, but no state was kept after the hit's end.
     ``CHECKPOINT_EVICTED``: further blocks were there, and a state of them had been evicted.
     ``BLOCK_EVICTED``: the next block had been there and was evicted.
-    ``FIRST_TIME``: nobody had sent the next block's tokens, or so long ago that it is forgotten.
+    ``FIRST_TIME``: no request had the next block's tokens, or it is too long ago to know.
     ``NEW_SALT``: nor any of them with this ``cache_salt``; other salts are not looked at.
     """
 

@@ -162,8 +162,10 @@ def _taps(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
 
 def _convolution_call(taps: Tensor, bias: Tensor | None) -> ConvolutionCall:
     kernel, channels = taps.shape
-    at = None if bias is None else bias.data_ptr()
-    return ConvolutionCall(taps=taps.data_ptr(), bias=at, channels=channels, kernel=kernel)
+    bias_address = None if bias is None else bias.data_ptr()
+    return ConvolutionCall(
+        taps=taps.data_ptr(), bias=bias_address, channels=channels, kernel=kernel
+    )
 
 
 def _matrix_call(

@@ -133,10 +133,10 @@ def _is_compiled(layer: LayerSpec) -> bool:
 def _is_compiled_attention(attention: AttentionSpec) -> bool:
     own = attention
     marks = own.gated, own.latent, own.chunked, own.unit_norm, own.value_norm, own.keys_as_values
-    others = any((*marks, own.temperature))
+    is_special = any((*marks, own.temperature))
     sizes = attention.key_dim, attention.value_dim
     fits = all(size % 16 == 0 and size <= MAX_HEAD_DIM for size in sizes)
-    return fits and not others and attention.shares is None
+    return fits and not is_special and attention.shares is None
 
 
 def _layers(family: Family) -> Iterator[str]:

@@ -94,11 +94,11 @@ def _check_blocks(spec: ModelSpec) -> None:
 
 
 def _check_mlp(mlp: MlpSpec | ExpertsSpec) -> None:
-    known = GATED_ACTIVATIONS if mlp.gated else PLAIN_ACTIVATIONS
-    if mlp.activation not in known:
+    activations = GATED_ACTIVATIONS if mlp.gated else PLAIN_ACTIVATIONS
+    if mlp.activation not in activations:
         raise ModelLoadError(
             f"unsupported activation: hidden_act is {short(mlp.activation)}",
-            hint="supported: " + ", ".join(known),
+            hint="supported: " + ", ".join(activations),
         )
 
 

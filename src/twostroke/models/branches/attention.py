@@ -108,8 +108,8 @@ class AttentionBranch:
         spec, qkv, output = self._spec, self._qkv.kernel_call, self._add.compiled()
         heads = self._qk_norm.norm if isinstance(self._qk_norm, HeadNorm) else None
         norm, heads_norm = norm_call(self._norm), norm_call(heads)
-        others = spec.gated or spec.value_norm or spec.unit_norm or spec.keys_as_values
-        if others or spec.temperature is not None or spec.shares is not None:
+        is_special = spec.gated or spec.value_norm or spec.unit_norm or spec.keys_as_values
+        if is_special or spec.temperature is not None or spec.shares is not None:
             return None
         if qkv is None or output is None or norm is None or heads_norm is None:
             return None

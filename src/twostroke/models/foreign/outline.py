@@ -121,9 +121,9 @@ def _check_mixing(
 
     A state, a convolution, angles that follow the longest request.
     """
-    others = tokens.clone(), positions.clone()
-    others[0][0], others[1][0] = tokens[0] + TOKENS, last
-    changed = _watch(partial(body.hidden, *others))
+    other_tokens, other_positions = tokens.clone(), positions.clone()
+    other_tokens[0], other_positions[0] = tokens[0] + TOKENS, last
+    changed = _watch(partial(body.hidden, other_tokens, other_positions))
     if _differ([each[1:] for each in usual.values], [each[1:] for each in changed.values]):
         raise ModelLoadError(
             "the model mixes tokens outside its attention (a state, a convolution, or angles that"
