@@ -128,7 +128,7 @@ def name_of_device(device: str) -> str:
 
 
 def _load_tokenizer(folder: Path, chat: ChatTemplateConfig, seconds: dict[str, float]) -> Tokenizer:
-    """Beside the import of torch, so its seconds are part of those."""
+    """Load the tokenizer while torch is imported, so its seconds are part of those."""
     began = time.perf_counter()
     tokenizer = Tokenizer.from_folder(folder)
     apply_template(tokenizer, chat)

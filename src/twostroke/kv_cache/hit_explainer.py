@@ -10,7 +10,7 @@ from twostroke.kv_cache.block_pool import BlockPool
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.prefix_needs import PrefixNeeds
 
-# Of blocks and of checkpoints that were evicted, so many of the latest are remembered.
+# How many of the latest evicted blocks and checkpoints are remembered.
 MAX_REMEMBERED = 2**16
 
 

@@ -40,7 +40,7 @@ class PrefixNeeds:
         downwards: a missing block of a window rules out all ends that would see it.
 
         Args:
-            keys: Of all entries.
+            keys: The keys of all entries.
         """
         count = self._groups.count
         end = len(keys) // count

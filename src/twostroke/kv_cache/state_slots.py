@@ -91,7 +91,7 @@ class States(Protocol):
 
 
 class NoStates:
-    """Of a model whose layers all keep keys and values."""
+    """The ``States`` of a model whose layers all keep keys and values."""
 
     exist, num_slots = False, 0
 

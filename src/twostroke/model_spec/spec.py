@@ -23,7 +23,7 @@ class ModelSpec:
     Attributes:
         layers: Runs of equal layers, in order; see ``each_layer``.
         tied: Whether embedding and head share their weights.
-        other_parameters: Of the norms before and after the layers.
+        other_parameters: Parameters of the norms before and after the layers.
         stated_length: Context in tokens, as the file says it; see ``context_length``.
         default_length: Context of a model whose file says nothing.
         rope: The rotation of queries and keys, as the file states it; ``None`` where no layer has
@@ -118,7 +118,7 @@ class ModelSpec:
 
     @property
     def active_parameters(self) -> int:
-        """Those that one token is multiplied with: the chosen experts only, and the head."""
+        """Parameters that one token is multiplied with: the chosen experts only, and the head."""
         layers = sum(layer.count * layer.active_parameters for layer in self.layers)
         return layers + self.head.parameters + self.other_parameters
 
@@ -201,7 +201,7 @@ class ModelSpec:
         return 2 * self.head.inputs * self.head.outputs
 
     def attention_flops(self, new_tokens: int, cached: int = 0) -> int:
-        """Of a chunk of ``new_tokens`` after ``cached`` ones.
+        """FLOPs of attention for a chunk of ``new_tokens`` after ``cached`` ones.
 
         Every query sees what precedes it, and itself.
         """
@@ -213,11 +213,11 @@ class ModelSpec:
         return total
 
     def prefill_flops(self, tokens: int) -> int:
-        """Of a whole prompt, one token sampled."""
+        """FLOPs of a whole prompt, one token sampled."""
         return tokens * self.linear_flops() + self.attention_flops(tokens) + self.head_flops()
 
     def decode_flops(self, context: int) -> int:
-        """Of one token that sees ``context`` tokens, itself included."""
+        """FLOPs of one token that sees ``context`` tokens, itself included."""
         return self.linear_flops() + self.attention_flops(1, context - 1) + self.head_flops()
 
     def check_ranks(self, ranks: int) -> None:

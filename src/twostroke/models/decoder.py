@@ -84,9 +84,9 @@ class Decoder:
         self.compiled_pass = self._compile()
 
     def first_layers(self, count: int) -> Decoder:
-        """The same model, sharing its weights, that ends after ``count`` layers.
+        """This model ending after ``count`` layers; the two share their weights.
 
-        Norm and head are those of the whole. ``spec`` still describes that.
+        Norm and head are the whole model's, and ``spec`` still describes that.
         """
         part = copy.copy(self)
         part._layers = self._layers[:count]
@@ -112,7 +112,7 @@ class Decoder:
 
     @property
     def state_shapes(self) -> list[tuple[StateShape, ...]]:
-        """Of each layer: what a request keeps of it from token to token besides keys and values."""
+        """The recurrent state of each layer: what a request keeps of it besides keys and values."""
         return [tuple(s for branch in layer for s in branch.state) for layer in self._layers]
 
     @property
@@ -138,7 +138,7 @@ class Decoder:
             rows: Which tokens' states are wanted, int64 in rising order, by default all. What
                 comes after the last attention is spared for the others: their keys and values are
                 all that is read of them.
-            states: Of recurrent layers, if there are any.
+            states: States of recurrent layers, if there are any.
 
         Returns:
             Normed hidden states ``[rows, hidden]``.

@@ -28,13 +28,13 @@ class MultiTokenPredictor:
     """The head of one target. Embedding and output matrix are the target's.
 
     Args:
-        target: Of ``family``; some layer of it has attention.
+        target: A model of ``family``, with attention in some layer.
         parameters: The tensors that ``predictor_parameters`` lists.
         max_length: Positions lie in ``[0, max_length)``.
-        quantization: As of ``Decoder``.
+        quantization: See ``Decoder``.
 
     Attributes:
-        spec: Of a model that has the head's layer alone: what its keys and values are.
+        spec: A model of the head's layer alone; says what its keys and values are.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MultiTokenPredictor:
             token_ids: ``[tokens]`` int64: each follows the position of its row.
             hidden: ``[tokens, hidden]``, normed.
             positions: ``[tokens]`` int64.
-            attention: Of the head's own keys and values.
+            attention: The attention over the head's own keys and values.
             rows: Which rows' states are wanted; by default all.
 
         Returns:
@@ -108,7 +108,7 @@ class MultiTokenPredictor:
 
 
 def predictor_spec(target: ModelSpec) -> ModelSpec:
-    """Of a model of one layer: one like the target's last that has attention."""
+    """A model of one layer, which is like the target's last one with attention."""
     layer = [each for each in target.each_layer() if each.attention is not None][-1]
     return replace(target, layers=(replace(layer, count=1),))
 

@@ -45,7 +45,7 @@ def read_runnable(folder: Path) -> ModelSpec:
 
 
 def parse_runnable(config: Mapping[str, Any]) -> ModelSpec:
-    """The same of the contents of ``config.json``."""
+    """Read and check the contents of a ``config.json``."""
     spec = parse_model(config, None, [*MODEL_TYPES, *IMAGE_MODELS])
     check_runnable(spec)
     return spec

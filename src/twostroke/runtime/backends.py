@@ -38,7 +38,7 @@ def attention_backend(
 def _backend(
     spec: ModelSpec, kv: KVTensors, attention: AttentionSpec, layers: Sequence[int]
 ) -> AttentionBackend:
-    """Of layers of one kind."""
+    """The backend for layers of one kind."""
     keys, values = [kv.keys[layer] for layer in layers], [kv.values[layer] for layer in layers]
     windows = [spec.sliding_windows[layer] for layer in layers]
     layouts = kv.layouts[kv.layouts[layers[0]].owner].tensors

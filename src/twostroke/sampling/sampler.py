@@ -133,7 +133,7 @@ class Sampler:
 
         Args:
             logits: float32 [rows, vocab] after all filters before temperature; not changed.
-            peaks: Of these rows; changed in place.
+            peaks: The highest logit of each row, and its token; changed in place.
 
         Returns:
             A token for each row, ``NO_TOKEN`` where all logits are -inf.
@@ -213,7 +213,7 @@ class _Report:
         self._raw[[place for place, row in enumerate(self._asking) if row in rows]] = 0
 
     def finish(self, token_ids: list[int]) -> SamplerOutput:
-        """With the tokens that were drawn, one per row."""
+        """The output, given the tokens that were drawn, one per row."""
         failed = [row for row, token in enumerate(token_ids) if token == NO_TOKEN]
         return SamplerOutput(
             token_ids,

@@ -209,7 +209,7 @@ class TieredBlocks:
     # ---- the step --------------------------------------------------------------------------------
 
     def complete(self, plan: StepPlan, requests: Collection[str]) -> None:
-        """At the end of ``schedule``: put saves and drops into the plan.
+        """Put saves and drops into the plan, at the end of ``schedule``.
 
         Args:
             requests: Ids of all that have not ended.
@@ -228,7 +228,7 @@ class TieredBlocks:
         """Take in what became of transfers. Returns the requests that wait for none any more.
 
         Args:
-            requests: As in ``complete``.
+            requests: See ``complete``.
         """
         self.speeds.observe_pass(plan, result)
         self.directory.take_in(result.tier_changes)
