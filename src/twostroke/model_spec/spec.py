@@ -145,8 +145,16 @@ class ModelSpec:
         table = head.rank_parameters(ranks)
         yield plain_part(None, 1, "embedding", "embedding", head.outputs, head.inputs, table, plain)
         if self.layer_table:
-            sizes = self.layer_vocab, self.layer_inputs, self.layer_table
-            yield plain_part(None, 1, "embedding", "layer_embedding", *sizes, plain)
+            yield plain_part(
+                None,
+                1,
+                "embedding",
+                "layer_embedding",
+                inputs=self.layer_vocab,
+                outputs=self.layer_inputs,
+                parameters=self.layer_table,
+                plain=plain,
+            )
         for run, layer in enumerate(self.layers):
             yield from layer_parts(run, layer, stored, plain, ranks)
         other = self.other_parameters

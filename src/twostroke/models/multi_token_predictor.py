@@ -15,7 +15,7 @@ from torch import Tensor
 from twostroke.layers.attention.base import Attention
 from twostroke.layers.linear import make_linear
 from twostroke.layers.recurrent_state import NO_LAYER_STATES
-from twostroke.layers.rotary import RotaryTable
+from twostroke.layers.rotary import rotary_tables
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.decoder import Decoder
@@ -56,16 +56,21 @@ class MultiTokenPredictor:
             for name in ("embedding_norm", "hidden_norm", "norm")
         )
         self._join = make_linear(parameters.pop("join"), None, quantization, kernels)
-        norms = make_norm, spec.norm_eps, layer.residual_scale
-        parts = BranchParts(0, *norms, parameters, quantization, kernels, NO_PROFILE)
+        parts = BranchParts(
+            index=0,
+            make_norm=make_norm,
+            norm_eps=spec.norm_eps,
+            residual_scale=layer.residual_scale,
+            source=parameters,
+            quantization=quantization,
+            kernels=kernels,
+            profiler=NO_PROFILE,
+        )
         self._branches = [kind.build(layer, parts) for kind in family.branches_of(layer)]
         own = layer.attention
         assert own is not None  # as ``predictor_spec`` says
-        self._rotary = {
-            (rope, own.rotated): RotaryTable(rope, own.rotated, max_length, self.device, kernels)
-            for rope in (own.rope,)
-            if rope is not None
-        }
+        ropes = [(own.rope, own.rotated)]
+        self._rotary = rotary_tables(ropes, max_length, self.device, kernels)
 
     @property
     def weight_bytes(self) -> int:

@@ -187,15 +187,27 @@ class ExpertsBranch:
 
     def _compile(self) -> CompiledExperts | None:
         """What computes all but the norm in one call, if the kernels have all of it."""
-        spec, own = self._spec, (self._router, self._experts, self._correction)
-        weights = ExpertWeights(*own, self._shared, self._shared_gate)
+        spec = self._spec
+        weights = ExpertWeights(
+            router=self._router,
+            experts=self._experts,
+            correction=self._correction,
+            shared=self._shared,
+            shared_gate=self._shared_gate,
+        )
         is_plain = spec.gated and self._narrow is None and self._expert_scale is None
         if self._kernels is None or not is_plain:
             return None
         if not CompiledExperts.can_run(weights, spec.routing, spec.activation):
             return None
-        sizes = spec.per_token, spec.activation, self._scale
-        return CompiledExperts(weights, spec.routing, *sizes, self._kernels)
+        return CompiledExperts(
+            weights,
+            spec.routing,
+            per_token=spec.per_token,
+            activation=spec.activation,
+            scale=self._scale,
+            library=self._kernels,
+        )
 
     def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Float32 ``[tokens, hidden]``; each token's experts are summed in the order of choice."""
