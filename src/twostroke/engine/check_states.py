@@ -23,8 +23,6 @@ def check_states(config: EngineConfig) -> None:
         ("--preemption", tiers.preemption != "recompute", "use {} recompute"),
         ("--kv-host-memory", tiers.kv_host_memory > 0, leave_out),
         ("--kv-disk", tiers.kv_disk is not None, leave_out),
-        ("--kv-events", tiers.kv_events, leave_out),
-        ("--admission", config.scheduler.admission != "queue", "use {} queue"),
     ]
     for flag, is_asked, hint in asked:
         if is_asked:

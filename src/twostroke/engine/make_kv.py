@@ -5,7 +5,8 @@ from __future__ import annotations
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kv_cache.hit_explainer import HitExplainer
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.kv_cache.state_slots import NO_STATES, StateSlots
+from twostroke.kv_cache.state_slots import StateSlots
+from twostroke.kv_cache.states import NO_STATES
 
 
 def make_kv(info: ExecutorInfo, *, enable_prefix_caching: bool) -> KVCacheManager:
@@ -20,7 +21,7 @@ def make_kv(info: ExecutorInfo, *, enable_prefix_caching: bool) -> KVCacheManage
         enable_prefix_caching=enable_prefix_caching,
     )
     if slots is not None and enable_prefix_caching:
-        HitExplainer(kv, slots.pool)
+        HitExplainer(kv)
     return kv
 
 

@@ -6,28 +6,35 @@ from collections import OrderedDict
 
 from twostroke.core.prefix_hit import PrefixEnd, PrefixHit
 from twostroke.core.request import BlockKey, Request
-from twostroke.kv_cache.block_pool import BlockPool
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.prefix_needs import PrefixNeeds
+from twostroke.kv_cache.states import Loss
 
 # Of blocks and of checkpoints that were evicted, so many of the latest are remembered.
 MAX_REMEMBERED = 2**16
 
 
 class HitExplainer:
-    """Implements ``CacheWatcher``, and notes on each request that is admitted what it found.
+    """Implements ``CacheWatcher`` and ``CheckpointWatcher``, and notes on each request that is
+    admitted what it found.
 
     Args:
         kv: Watched from here on; its model has recurrent layers.
-        checkpoints: The pool that their slots are of.
     """
 
-    def __init__(self, kv: KVCacheManager, checkpoints: BlockPool) -> None:
+    def __init__(self, kv: KVCacheManager) -> None:
         self._kv = kv
         self._needs = PrefixNeeds(kv.groups, kv.block_size)
         self._gone_blocks, self._gone_checkpoints = _Remembered(), _Remembered()
-        checkpoints.on_evict = lambda slot, key: self._gone_checkpoints.add(key)
         kv.watch(self)
+        kv.states.watch(self)
+
+    def on_checkpoint(self, key: BlockKey, slot: int, *, lasts: bool) -> None:
+        """As with blocks."""
+
+    def on_checkpoint_lost(self, key: BlockKey, slot: int, loss: Loss) -> None:
+        if loss is Loss.EVICTED:
+            self._gone_checkpoints.add(key)
 
     def on_stored(self, request: Request, first: int, blocks: list[int]) -> None:
         """What was evicted may come back: lookups find it before this is asked."""

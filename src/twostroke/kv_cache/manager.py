@@ -21,7 +21,7 @@ from twostroke.kv_cache.block_table import (
 from twostroke.kv_cache.pending_loads import PendingLoads
 from twostroke.kv_cache.pins import Pins
 from twostroke.kv_cache.prefix_needs import PrefixNeeds
-from twostroke.kv_cache.state_slots import NO_STATES, States
+from twostroke.kv_cache.states import NO_STATES, States
 from twostroke.kv_cache.watcher import CacheWatcher
 
 
@@ -53,7 +53,7 @@ class KVCacheManager:
         self.caches_prefixes = enable_prefix_caching
         self.pool = BlockPool(num_blocks)
         self.states = states
-        self.pins = Pins(self.pool)
+        self.pins = Pins(self.pool, states.pool)
         self.prefix_queries = 0  # tokens looked up
         self.prefix_hits = 0  # tokens found
         self._model_id = model_id
@@ -280,13 +280,17 @@ class KVCacheManager:
         """Evict the full blocks of a prefix only after all others, up to ``until``.
 
         They still give way where running requests have no room otherwise. Of a window, its last
-        blocks are pinned. Returns the keys of the first group, or ``None``, and nothing is changed,
-        if that would be too many for the tenant (``Pins``).
+        blocks are pinned; of recurrent layers, the state at the end, which must be there. Returns
+        the keys of the first group, or ``None``, and nothing is changed, if that would be too many
+        for the tenant (``Pins``).
         """
         hashes = prefix_hashes(token_ids, self.block_size, self._model_id, cache_salt)
         keys = [key for each in hashes for key in keys_of_groups(each, self._num_groups)]
-        pinned = [keys[entry] for entry in self._needs.entries(len(hashes))]
-        return keys[:: self._num_groups] if self.pins.pin(pinned, until, tenant) else None
+        keys = self.states.shorten(keys, self._needs, lambda key: True)
+        ends = keys[:: self._num_groups]
+        pinned = [keys[entry] for entry in self._needs.entries(len(ends))]
+        states = ends[-1:] if self.states.exist else []
+        return ends if self.pins.pin(pinned, until, tenant, states) else None
 
     def clear(self) -> int:
         """Forget all prefixes, pinned ones too. Returns how many blocks.
