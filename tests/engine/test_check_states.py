@@ -16,20 +16,6 @@ from twostroke.engine.check_states import check_states
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.runtime import loading
 
-REFUSED: dict[str, dict[str, Any]] = {
-    "--preemption": {"preemption": "swap"},
-    "--kv-host-memory": {"kv_host_memory": 2**20},
-    "--kv-disk": {"kv_disk": "blocks"},
-}
-
-
-@pytest.mark.parametrize("flag", REFUSED)
-def test_an_engine_refuses_what_keeps_no_states(flag: str) -> None:
-    config = EngineConfig.from_flat({"model": "hybrid", **REFUSED[flag]})
-    with pytest.raises(ConfigError, match=rf"recurrent layers, and {flag} ") as raised:
-        LLMEngine(FakeExecutor(num_state_slots=8), config=config)
-    assert raised.value.hint is not None and flag in raised.value.hint
-
 
 @pytest.mark.parametrize("method", ["early-exit", "medusa"])
 def test_what_drafts_with_the_models_own_layers_is_refused(method: str) -> None:
@@ -42,8 +28,8 @@ def test_loading_refuses_before_the_weights_are_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setattr(loading, "read_runnable", lambda folder: hybrid_spec())
-    config = EngineConfig.from_flat({"model": "hybrid", "device": "cpu", "preemption": "swap"})
-    with pytest.raises(ConfigError, match="--preemption"):
+    config = EngineConfig.from_flat({"model": "hybrid", "device": "cpu", "speculation": "medusa"})
+    with pytest.raises(ConfigError, match="--speculation"):
         loading.load_torch_executor(config, tmp_path)
 
 

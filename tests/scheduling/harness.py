@@ -108,6 +108,7 @@ class Harness:
                 self.state_spacing,
                 self.groups.count,
                 enable_prefix_caching=self.caching,
+                num_parts=self.executor.info.num_state_parts,
             )
         self.kv = KVCacheManager(
             self.num_blocks,

@@ -9,6 +9,8 @@ from twostroke.core.request import BlockKey, Request
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.prefix_needs import PrefixNeeds
 from twostroke.kv_cache.states import Loss
+from twostroke.kv_cache.tier_directory import TierDirectory
+from twostroke.kv_cache.tiered_prefix import longest_in_tiers
 
 # Of blocks and of checkpoints that were evicted, so many of the latest are remembered.
 MAX_REMEMBERED = 2**16
@@ -20,10 +22,11 @@ class HitExplainer:
 
     Args:
         kv: Watched from here on; its model has recurrent layers.
+        tiers: What lies there might have been loaded.
     """
 
-    def __init__(self, kv: KVCacheManager) -> None:
-        self._kv = kv
+    def __init__(self, kv: KVCacheManager, tiers: TierDirectory) -> None:
+        self._kv, self._tiers = kv, tiers
         self._needs = PrefixNeeds(kv.groups, kv.block_size)
         self._gone_blocks, self._gone_checkpoints = _Remembered(), _Remembered()
         kv.watch(self)
@@ -55,9 +58,11 @@ class HitExplainer:
         size, count, find = self._kv.block_size, self._kv.groups.count, self._kv.pool.find
         longest = (request.num_tokens - 1) // size
         keys = request.block_hashes[: longest * count]
-        with_blocks = self._needs.longest(keys, lambda key: find(key) is not None)
+        with_blocks = self._needs.longest(keys, self._is_somewhere)
         following = keys[length * count : (length + 1) * count]
-        if with_blocks > length:
+        if longest_in_tiers(self._kv, keys, self._is_in_tier) > length:
+            end = PrefixEnd.NOT_LOADED
+        elif with_blocks > length:
             states = keys[length * count : with_blocks * count : count]
             evicted = any(key in self._gone_checkpoints for key in states)
             end = PrefixEnd.CHECKPOINT_EVICTED if evicted else PrefixEnd.NO_CHECKPOINT
@@ -69,6 +74,12 @@ class HitExplainer:
             is_new = length == 0 and request.spec.cache_salt
             end = PrefixEnd.NEW_SALT if is_new else PrefixEnd.FIRST_TIME
         return PrefixHit(length * size, max(length, with_blocks) * size, end)
+
+    def _is_in_tier(self, key: BlockKey) -> bool:
+        return self._tiers.find(key) is not None
+
+    def _is_somewhere(self, key: BlockKey) -> bool:
+        return self._kv.pool.find(key) is not None or self._is_in_tier(key)
 
 
 class _Remembered:

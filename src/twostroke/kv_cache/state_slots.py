@@ -52,12 +52,31 @@ class _States:
     spare: int = NO_SLOT
     trial: _Trial | None = None
 
+    def before_step(self) -> int:
+        """The slot with the state after all computed tokens, be it that a step is planned already;
+        ``NO_SLOT``: its first step has not run.
+        """
+        if self.is_new or self.start != NO_SLOT:
+            return NO_SLOT
+        return self.live if self.trial is None else self.trial.before
+
     def held(self) -> list[int]:
         """All slots but ``start``."""
         trial = [] if self.trial is None else [self.trial.before, *self.trial.drafts]
         pending = [slot for _, slot in self.pending]
         slots = [self.live, self.latest, self.spare, *pending, *trial]
         return [slot for slot in slots if slot != NO_SLOT]
+
+
+class _StateLoad(NamedTuple):
+    """A slot that is held while blocks before its state are loaded.
+
+    Attributes:
+        key: Of the block that the state comes after, while it is loaded, too.
+    """
+
+    key: BlockKey | None
+    slot: int
 
 
 class _Trial(NamedTuple):
@@ -84,6 +103,7 @@ class StateSlots:
         spacing: Blocks between two checkpoints that outlive the next one.
         num_groups: Blocks, and so keys, for each position; the first one's finds the state.
         enable_prefix_caching: Whether checkpoints are made at all.
+        num_parts: Blocks' sizes that a state takes in tiers; 0: they keep none.
     """
 
     exist = True
@@ -96,14 +116,16 @@ class StateSlots:
         num_groups: int = 1,
         *,
         enable_prefix_caching: bool = True,
+        num_parts: int = 0,
     ) -> None:
-        self.num_slots = num_slots
+        self.num_slots, self.num_parts = num_slots, num_parts
         self.pool = BlockPool(num_slots)
         self._size = block_size
         self._spacing = spacing
         self._num_groups = num_groups
         self._caches_prefixes = enable_prefix_caching
         self._requests: dict[str, _States] = {}
+        self._loads: dict[str, _StateLoad] = {}
         self._watchers: list[CheckpointWatcher] = []
 
     def watch(self, watcher: CheckpointWatcher) -> None:
@@ -180,8 +202,7 @@ class StateSlots:
             if is_computed and entry < len(keys) and self.pool.index(slot, keys[entry]):
                 self._drop_latest(states)
                 lasts = self._is_kept(request, position)
-                for watcher in self._watchers:
-                    watcher.on_checkpoint(keys[entry], slot, lasts=lasts)
+                self._tell(keys[entry], slot, lasts=lasts)
                 if not lasts:
                     states.latest = slot
                     continue
@@ -201,7 +222,40 @@ class StateSlots:
         if states.start != NO_SLOT:
             self.pool.release(states.start)
 
+    def latest(self, request: Request, keys: Sequence[BlockKey]) -> tuple[int, int] | None:
+        positions = keys[:: self._num_groups]
+        for length in range(len(positions), 0, -1):
+            if (slot := self.pool.find(positions[length - 1])) is not None:
+                return length, slot
+            if length * self._size == request.num_computed_tokens:
+                own = self._requests[request.request_id].before_step()
+                if own != NO_SLOT:
+                    return length, own
+        return None
+
+    def can_load(self, request: Request, key: BlockKey) -> bool:
+        slot, num_own = self.pool.find(key), 1 + request.params.is_constrained
+        return self.pool.num_free >= num_own + (slot is None or self.pool.is_free(slot))
+
+    def begin_load(self, request_id: str, key: BlockKey) -> int | None:
+        slot = self.pool.find(key)
+        if is_here := slot is not None:
+            self.pool.hold(slot)
+        else:
+            slot = self.pool.allocate()
+        self._loads[request_id] = _StateLoad(None if is_here else key, slot)
+        return None if is_here else slot
+
+    def end_load(self, request_id: str, *, loaded: bool) -> None:
+        load = self._loads.pop(request_id, None)
+        if load is None:
+            return
+        if loaded and load.key is not None and self.pool.index(load.slot, load.key):
+            self._tell(load.key, load.slot, lasts=True)
+        self.pool.release(load.slot)
+
     def clear(self) -> None:
+        self._loads = {name: load._replace(key=None) for name, load in self._loads.items()}
         self.pool.clear()
 
     def _find(self, request: Request, num_tokens: int) -> int:
@@ -271,8 +325,7 @@ class StateSlots:
     def _keep(self, slot: int) -> None:
         """Nothing takes the place of a checkpoint within an answer any more."""
         if (key := self.pool.content(slot)) is not None:
-            for watcher in self._watchers:
-                watcher.on_checkpoint(key, slot, lasts=True)
+            self._tell(key, slot, lasts=True)
 
     def _discard(self, keys: Sequence[BlockKey]) -> None:
         for key in keys:
@@ -286,12 +339,16 @@ class StateSlots:
     def _on_evict(self, slot: int, key: BlockKey) -> None:
         self._lose(key, slot, Loss.EVICTED)
 
+    def _tell(self, key: BlockKey, slot: int, *, lasts: bool) -> None:
+        for watcher in self._watchers:
+            watcher.on_checkpoint(key, slot, lasts=lasts)
+
     def _lose(self, key: BlockKey, slot: int, loss: Loss) -> None:
         for watcher in self._watchers:
             watcher.on_checkpoint_lost(key, slot, loss)
 
     def check_integrity(self) -> None:
-        holders = Counter[int]()
+        holders = Counter(load.slot for load in self._loads.values())
         for request_id, states in self._requests.items():
             own = states.held()
             assert len(set(own)) == len(own), f"{request_id} holds a slot twice"

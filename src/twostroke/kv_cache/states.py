@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -49,6 +49,7 @@ class States(Protocol):
         exist: Whether the model has any.
         num_slots: Of all requests and checkpoints together.
         pool: Of these slots; contents are the keys of the blocks that checkpoints come after.
+        num_parts: Blocks' sizes that a state takes in tiers; 0: they keep none.
     """
 
     @property
@@ -57,6 +58,8 @@ class States(Protocol):
     def num_slots(self) -> int: ...
     @property
     def pool(self) -> BlockPool: ...
+    @property
+    def num_parts(self) -> int: ...
 
     def watch(self, watcher: CheckpointWatcher) -> None:
         """Tell ``watcher`` from now on what checkpoints there are."""
@@ -93,6 +96,31 @@ class States(Protocol):
         """After a step, with the keys of full blocks known: keep what was accepted."""
         ...
 
+    def latest(self, request: Request, keys: Sequence[BlockKey]) -> tuple[int, int] | None:
+        """The last block of a running request after which a state is there, and the state's slot.
+
+        Between two steps, or while one is planned. Its own state counts where a block ends.
+
+        Args:
+            keys: Of its blocks whose tokens are all computed.
+        """
+        ...
+
+    def can_load(self, request: Request, key: BlockKey) -> bool:
+        """Whether there is a slot for the state after a block, and then for a waiting request."""
+        ...
+
+    def begin_load(self, request_id: str, key: BlockKey) -> int | None:
+        """Hold the state after a block for a request.
+
+        Returns the slot to be filled until ``end_load``, if it is not here already.
+        """
+        ...
+
+    def end_load(self, request_id: str, *, loaded: bool) -> None:
+        """Let lookups find what was loaded, if it was; nothing happens where none was begun."""
+        ...
+
     def free(self, request: Request, *, discard: bool = False) -> None:
         """Release all slots of a request.
 
@@ -113,7 +141,7 @@ class States(Protocol):
 class NoStates:
     """Of a model whose layers all keep keys and values."""
 
-    exist, num_slots = False, 0
+    exist, num_slots, num_parts = False, 0, 0
     pool = BlockPool(0)
 
     def watch(self, watcher: CheckpointWatcher) -> None:
@@ -138,6 +166,18 @@ class NoStates:
 
     def commit(self, request: Request) -> None:
         """There is no checkpoint."""
+
+    def latest(self, request: Request, keys: Sequence[BlockKey]) -> tuple[int, int] | None:
+        return None
+
+    def can_load(self, request: Request, key: BlockKey) -> bool:
+        return True
+
+    def begin_load(self, request_id: str, key: BlockKey) -> int | None:
+        return None
+
+    def end_load(self, request_id: str, *, loaded: bool) -> None:
+        """None was begun."""
 
     def free(self, request: Request, *, discard: bool = False) -> None:
         """It has no slot."""
