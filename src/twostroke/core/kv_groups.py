@@ -119,3 +119,23 @@ def keys_of_groups(key: BlockKey, num_groups: int) -> list[BlockKey]:
 def group_of(key: BlockKey, num_groups: int) -> int:
     """Which group's layers a block holds, by its key."""
     return 0 if num_groups == 1 else key % num_groups if isinstance(key, int) else key[-1]
+
+
+# Bytes that the key of a part of a recurrent state has more than that of a block.
+STATE_KEY_BYTES = 3
+
+
+def state_key(key: BlockKey, part: int = 0) -> BlockKey:
+    """The key of the state after a block, wherever it must not be taken for the block's own.
+
+    Args:
+        part: A state lies in tiers in parts of a block's size.
+    """
+    if isinstance(key, int):
+        return -1 - (key << 16 | part)
+    return key + b"s" + part.to_bytes(2, "little")
+
+
+def is_state_key(key: BlockKey) -> bool:
+    """Whether it is one of ``state_key``; blocks' own are 16 bytes, or 17 with groups."""
+    return key < 0 if isinstance(key, int) else len(key) > 17
