@@ -10,6 +10,7 @@ import pytest
 from tests.checkpoints import tiny_config, write_checkpoint
 from tests.fakes import FakeExecutor
 from tests.runtime.mixed_models import hybrid_spec
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
 from twostroke.engine.check_states import check_states
@@ -30,7 +31,7 @@ def test_loading_refuses_before_the_weights_are_read(
     monkeypatch.setattr(loading, "read_runnable", lambda folder: hybrid_spec())
     config = EngineConfig.from_flat({"model": "hybrid", "device": "cpu", "speculation": "medusa"})
     with pytest.raises(ConfigError, match="--speculation"):
-        loading.load_torch_executor(config, tmp_path)
+        loading.load_torch_executor(config, open_checkpoint(tmp_path))
 
 
 def test_a_plain_configuration_passes() -> None:
@@ -41,4 +42,4 @@ def test_spacing_without_states_is_refused(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path, tiny_config("llama"))
     config = EngineConfig.from_flat({"model": "a", "device": "cpu", "state_spacing": 4})
     with pytest.raises(ConfigError, match=r"no recurrent layers, .* --state-spacing"):
-        loading.load_torch_executor(config, checkpoint)
+        loading.load_torch_executor(config, open_checkpoint(checkpoint))
