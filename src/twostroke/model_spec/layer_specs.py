@@ -7,7 +7,7 @@ Counts are those of the reference implementations in transformers
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from twostroke.model_spec.number_formats import NumberFormat
 from twostroke.model_spec.recurrent_forms import RecurrentForm
@@ -334,6 +334,12 @@ class LayerSpec:
     residual_scale: float = 1.0
     inputs: LayerInputSpec | None = None
     multipliers: Multipliers | None = None
+
+    def with_state_width(self, width: int) -> LayerSpec:
+        """The same, with recurrent states whose elements take ``width`` bytes."""
+        if self.recurrent is None:
+            return self
+        return replace(self, recurrent=replace(self.recurrent, state_width=width))
 
     @property
     def caching(self) -> AttentionSpec | None:
