@@ -86,7 +86,7 @@ def write_further_copies(states: LayerStates, layer: int) -> None:
 
 
 class NoLayerStates:
-    """Of a pass through layers that have none."""
+    """The states of a pass whose layers have none."""
 
     segments: Sequence[Segment] = ()
 
@@ -122,7 +122,7 @@ class FreshStates:
     """One sequence from its first token on, whose states are kept by nobody: for references.
 
     Args:
-        shapes: Of each layer's state; empty where it has none.
+        shapes: The shapes of each layer's state; empty where it has none.
     """
 
     def __init__(

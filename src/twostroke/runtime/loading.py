@@ -245,7 +245,7 @@ def _load_target(
 def _complete(
     config: EngineConfig, checkpoint: Checkpoint, target: LanguageModel, max_model_len: int
 ) -> _Models:
-    """With the draft model and heads, where there are some."""
+    """The target with its draft model and its heads, where there are some."""
     draft = load_draft(config, checkpoint, target, max_model_len)
     return _Models(target, draft, load_heads(config, checkpoint.path, target))
 
@@ -253,7 +253,7 @@ def _complete(
 def _allocate_caches(
     config: EngineConfig, spec: ModelSpec, models: _Models, max_model_len: int
 ) -> _Caches:
-    """As many blocks as fit, the same number for both models."""
+    """Allocate as many blocks as fit, the same number for both models."""
     block_size, cache_dtype = config.cache.block_size, config.cache.kv_format
     target, draft = models.target, models.draft
     decoders: list[LanguageModel | DraftModel] = [target] if draft is None else [target, draft]

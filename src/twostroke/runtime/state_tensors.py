@@ -32,7 +32,7 @@ class StateTensors:
     """States of all layers and slots.
 
     Args:
-        shapes: Of each layer's state of one request; empty where it has none.
+        shapes: The shapes of each layer's state of one request; empty where it has none.
     """
 
     def __init__(

@@ -65,8 +65,10 @@ class _Sizes(NamedTuple):
     """Bytes of the model, and of a draft model beside it.
 
     Attributes:
-        weights: Of all devices; ``state``: recurrent state of one request.
-        per_token: Of keys and values; ``block``: of a block of one group of layers.
+        weights: Weights on all devices.
+        state: Recurrent state of one request.
+        per_token: Keys and values of a token.
+        block: A block of one group of layers.
     """
 
     weights: int
