@@ -22,7 +22,7 @@ from twostroke.core.flags.declared import (
     check_fields,
     within,
 )
-from twostroke.core.kv_formats import FIRST_NAMES, KVCacheDtype, KVCacheDtypeName
+from twostroke.core.kv_formats import FIRST_NAMES, KVCacheDtype, KVCacheDtypeName, StateDtype
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.core.operator.sampling_defaults import read_overrides
@@ -125,6 +125,11 @@ class CacheConfig:
     state_spacing: Annotated[int | None, at_least(1, "at least 1")] = None
     """Blocks between two states that are kept, of a model with recurrent layers; by default as many
     as take no fewer bytes than a state.
+    """
+
+    mamba_ssm_cache_dtype: Annotated[StateDtype, Must("auto, float32 or bfloat16")] = "auto"
+    """How the states of recurrent layers are stored: `auto` is float32; `bfloat16` takes half of
+    the memory, and rounds after each token.
     """
 
     @property

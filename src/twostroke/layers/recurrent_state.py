@@ -12,10 +12,15 @@ LayerState = tuple[Tensor, ...]
 
 
 class StateShape(NamedTuple):
-    """One tensor of a layer's state of one request."""
+    """One tensor of a layer's state of one request.
+
+    Attributes:
+        is_matrix: It is what the recurrence updates, and may be stored in bfloat16.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    is_matrix: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -129,8 +134,8 @@ class FreshStates:
 
     def read(self, layer: int, segment: Segment) -> LayerState:
         return tuple(
-            torch.zeros(shape, dtype=dtype, device=self._device)
-            for shape, dtype in self._shapes[layer]
+            torch.zeros(each.shape, dtype=each.dtype, device=self._device)
+            for each in self._shapes[layer]
         )
 
     def write(self, layer: int, segment: Segment, state: LayerState) -> None:

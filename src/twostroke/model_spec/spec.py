@@ -7,9 +7,10 @@ left out: the text model is what serves.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.kv_formats import STATE_WIDTHS, StateDtype
 from twostroke.model_spec.layer_specs import LayerSpec, LinearSpec, seen_pairs
 from twostroke.model_spec.number_formats import cache_format, weight_format
 from twostroke.model_spec.rope import RopeSpec
@@ -192,6 +193,18 @@ class ModelSpec:
             for layer in self.layers
             if layer.recurrent
         )
+
+    def with_states_in(self, dtype: StateDtype) -> ModelSpec:
+        """This model with its recurrent states stored so; ``auto``: as its file says."""
+        if dtype == "auto":
+            return self
+        layers = [
+            replace(layer, recurrent=replace(layer.recurrent, state_width=STATE_WIDTHS[dtype]))
+            if layer.recurrent
+            else layer
+            for layer in self.layers
+        ]
+        return replace(self, layers=tuple(layers))
 
     def linear_flops(self) -> int:
         """FLOPs of one token but for attention and the head."""

@@ -10,8 +10,22 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
+from twostroke.core.kv_formats import StateDtype
 from twostroke.core.step import NO_SLOT, ScheduledRequest, StepPlan
 from twostroke.layers.recurrent_state import LayerState, Segment, StateShape, segment_table
+
+
+def stored_shapes(
+    shapes: Sequence[Sequence[StateShape]], dtype: StateDtype
+) -> list[tuple[StateShape, ...]]:
+    """States with their matrices in ``dtype``; the latest inputs stay as they are."""
+    if dtype != "bfloat16":
+        return [tuple(layer) for layer in shapes]
+    return [tuple(map(_narrowed, layer)) for layer in shapes]
+
+
+def _narrowed(shape: StateShape) -> StateShape:
+    return shape._replace(dtype=torch.bfloat16) if shape.is_matrix else shape
 
 
 class StateTensors:
@@ -52,7 +66,7 @@ class StateTensors:
             elif change.start is not None:
                 copies.append((change.start, change.live))
         sources, targets = [source for source, _ in copies], [target for _, target in copies]
-        for tensor in self._tensors():
+        for tensor in self.tensors():
             if copies:
                 tensor[targets] = tensor[sources]  # indexing gathers into a new tensor first
             if zeroed:
@@ -78,9 +92,10 @@ class StateTensors:
     def all_finite(self, request_id: str) -> bool:
         """Whether a request's state is finite in all layers."""
         slot = self._live[request_id]
-        return all(bool(torch.isfinite(tensor[slot]).all()) for tensor in self._tensors())
+        return all(bool(torch.isfinite(tensor[slot]).all()) for tensor in self.tensors())
 
-    def _tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:
+        """Each [slots, ...], of all layers."""
         return [tensor for layer in self._layers for tensor in layer]
 
 

@@ -96,7 +96,7 @@ class GatedDeltaBranch:
         heads = (form.value_heads, form.key_dim, form.value_dim)
         self.state: tuple[StateShape, ...] = (
             StateShape((form.kernel - 1, form.channels), self._conv.dtype),
-            StateShape(heads, torch.float32),
+            StateShape(heads, torch.float32, is_matrix=True),
         )
 
     def __call__(

@@ -8,11 +8,11 @@ head's own matrix over the vocabulary. Where no head has one, all share the targ
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
 from pathlib import Path
 
 from torch import Tensor
 
+from twostroke.checkpoints.folder import read_safetensors
 from twostroke.core.errors import ConfigError, ModelLoadError
 from twostroke.layers.linear import make_linear
 from twostroke.model_spec.config_fields import ConfigFields
@@ -54,17 +54,16 @@ def load_medusa_heads(name: str, folder: Path, target: LanguageModel) -> MedusaH
     num_layers = fields.integer("medusa_num_layers", 1, maximum=MOST_LAYERS)
     if not any(folder.glob("*.safetensors")):
         raise ModelLoadError(f"{name} has no *.safetensors", hint=CONVERT)
-    with ExitStack() as stack:
-        files = TensorFiles(weight_files(folder), stack)
-        own_outputs = f"0.{num_layers}.weight" in files
-        _check_sizes(name, files, num_layers if own_outputs else None, target)
-        expected = _parameters(num_heads, num_layers, target, own_outputs=own_outputs)
-        files.check(expected, lambda _: False)
-        check_memory(
-            sum(math.prod(each.shape) for each in expected) * target.dtype.itemsize, target.device
-        )
-        parameters = StoredParameters(expected, files, target.dtype, target.device)
-        return _heads(parameters, num_heads, num_layers, target, own_outputs=own_outputs)
+    files = TensorFiles(read_safetensors(weight_files(folder)))
+    own_outputs = f"0.{num_layers}.weight" in files
+    _check_sizes(name, files, num_layers if own_outputs else None, target)
+    expected = _parameters(num_heads, num_layers, target, own_outputs=own_outputs)
+    files.check(expected, lambda _: False)
+    check_memory(
+        sum(math.prod(each.shape) for each in expected) * target.dtype.itemsize, target.device
+    )
+    parameters = StoredParameters(expected, files, target.dtype, target.device)
+    return _heads(parameters, num_heads, num_layers, target, own_outputs=own_outputs)
 
 
 def _check_sizes(name: str, files: TensorFiles, output: int | None, target: LanguageModel) -> None:

@@ -11,7 +11,13 @@ from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
 from twostroke.core.kv_groups import KVGroups
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.kv_cache.state_room import CacheSize, StateSize, divide_room, state_size
+from twostroke.kv_cache.state_room import (
+    CacheSize,
+    StateSize,
+    count_state_parts,
+    divide_room,
+    state_size,
+)
 from twostroke.model_spec.layer_groups import groups_beside
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.public_models import find_model
@@ -103,7 +109,7 @@ def deploy(
         ModelLoadError: Unknown model.
         InsufficientMemoryError: It does not fit, and by how much.
     """
-    cost = _cost_model(options, cache.kv_format)
+    cost = _cost_model(options, cache)
     hardware, model = cost.hardware, cost.model
     sizes = _sizes(options, cache, scheduler, model)
     weights, per_token, state, groups, block_bytes = sizes
@@ -141,6 +147,7 @@ def deploy(
             kv_block_bytes=round(block_bytes),
             num_state_slots=num_slots,
             state_spacing=state.spacing or 1,
+            num_state_parts=count_state_parts(state.num_bytes, block_bytes),
             kv_cache_dtype=cache_format(cache.kv_format).name,
             weight_bytes=weights,
             device="simulated",
@@ -177,15 +184,16 @@ def _cache_size(
     return CacheSize(num_blocks, min(num_slots, _MAX_BLOCKS))
 
 
-def _cost_model(options: DeploymentOptions, kv_format: str) -> RooflineCostModel:
-    hardware, model = load_hardware(options.gpu), find_model(options.model)
+def _cost_model(options: DeploymentOptions, cache: CacheConfig) -> RooflineCostModel:
+    hardware = load_hardware(options.gpu)
+    model = find_model(options.model).with_states_in(cache.mamba_ssm_cache_dtype)
     efficiencies = find_efficiencies(hardware, options)
     path = options.kernel_tables
     return RooflineCostModel(
         hardware,
         model,
         Parallel(tensor=options.tp),
-        Dtypes(weights=options.weight_dtype, kv_cache=kv_format),
+        Dtypes(weights=options.weight_dtype, kv_cache=cache.kv_format),
         efficiencies,
         tables=None if path is None else KernelTables.read(path, hardware, efficiencies),
         drafting=_drafting(options, model),
