@@ -36,11 +36,12 @@ class _States:
     Attributes:
         live: Its state after its last computed token.
         start: The checkpoint that its first step copies; ``NO_SLOT``: it starts from zeros.
-        is_new: Whether the executor has not been told of ``live``; ``moved``: it knows another.
+        is_new: Whether the executor has not been told of ``live``.
+        moved: Whether the executor knows another slot than ``live``.
         pending: Checkpoints that the step under way makes: position in blocks, and slot.
         latest: The latest checkpoint within its answer, which the next one replaces.
-        spare: Of a request whose draws may be repeated (its answer has a form): a second slot.
-        trial: Of the share under way, if it may be taken back.
+        spare: A second slot, if draws may be repeated since the answer has a form.
+        trial: The share under way, if it may be taken back.
     """
 
     live: int
@@ -72,7 +73,7 @@ class _StateLoad(NamedTuple):
     """A slot that is held while blocks before its state are loaded.
 
     Attributes:
-        key: Of the block that the state comes after, while it is loaded, too.
+        key: Key of the block that the state comes after; it is loaded meanwhile, too.
     """
 
     key: BlockKey | None
@@ -83,7 +84,8 @@ class _Trial(NamedTuple):
     """A share that may be taken back, as a whole or from some draft on.
 
     Attributes:
-        begin: Tokens that were computed before it; ``end``: with its known ones.
+        begin: Tokens that were computed before the share.
+        end: Tokens computed once its known ones are.
         before: The state before it; ``NO_SLOT``: the request starts anew.
         drafts: States after the known tokens and 0, 1, ... drafts; ``live`` is that after all.
     """
