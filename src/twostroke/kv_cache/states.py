@@ -71,7 +71,7 @@ class States(Protocol):
         """The keys of the longest prefix at whose end a state exists, besides all blocks.
 
         Args:
-            keys: The keys of all blocks of a text that might be found, by position, then group.
+            keys: The keys of all blocks of a text that might be found, by block index, then group.
             needs: Which blocks a prefix is made of.
             has: Whether the block of a key exists.
         """
