@@ -20,6 +20,7 @@ from twostroke.sampling.request_state import RequestState
 VOCAB = 50
 SLOT_BYTES = 8
 EMPTY = b"empty...".ljust(SLOT_BYTES)
+STATE_PARTS, PART_BYTES = 3, 4  # a state is one byte, its length, and as many as that
 OpenTiers = Callable[[int, threading.Event], dict[str, KVConnector]]
 
 
@@ -82,6 +83,7 @@ class FakeExecutor:
             eos_token_ids=frozenset({0}),
             kv_groups=groups,
             num_state_slots=num_state_slots,
+            num_state_parts=STATE_PARTS if num_state_slots and open_tiers is not None else 0,
         )
         self.slots = [EMPTY] * (num_blocks * block_size)
         self.tables: dict[str, list[int]] = {}
@@ -92,7 +94,8 @@ class FakeExecutor:
         self.raise_next: Exception | None = None
         self.transfers: Transfers | None = None
         if open_tiers is not None:
-            memory, wake = FakeBlockMemory(self.slots, block_size), threading.Event()
+            memory = FakeBlockMemory(self.slots, block_size, self.states)
+            wake = threading.Event()
             tiers = open_tiers(memory.block_bytes, wake)
             self.transfers = Transfers(tiers, memory, wake)
             self.info = replace(self.info, tiers=[tier.info for tier in tiers.values()])
@@ -225,19 +228,35 @@ class FakeExecutor:
 
 
 class FakeBlockMemory:
-    """Implements ``BlockMemory`` on the fake executor's slots."""
+    """Implements ``BlockMemory`` on the fake executor's slots; after them come parts of states."""
 
-    def __init__(self, slots: list[bytes], block_size: int) -> None:
-        self._slots, self._size = slots, block_size
+    def __init__(self, slots: list[bytes], block_size: int, states: list[bytes]) -> None:
+        self._slots, self._size, self._states = slots, block_size, states
         self.block_bytes = block_size * SLOT_BYTES
 
     def read(self, block_ids: Sequence[int]) -> list[memoryview]:
-        size = self._size
-        return [memoryview(b"".join(self._slots[b * size : (b + 1) * size])) for b in block_ids]
+        return [memoryview(self._read(block)) for block in block_ids]
 
     def write(self, block_ids: Sequence[int], blocks: Sequence[memoryview]) -> None:
         for block, data in zip(block_ids, blocks, strict=True):
             assert len(data) == self.block_bytes
+            if (part := block - len(self._slots) // self._size) >= 0:
+                slot, offset = part // STATE_PARTS, part % STATE_PARTS * PART_BYTES
+                packed = bytearray(self._packed(slot))
+                packed[offset : offset + PART_BYTES] = data[:PART_BYTES]
+                self._states[slot] = bytes(packed[1 : 1 + packed[0]])
+                continue
             for offset in range(self._size):
-                part = data[offset * SLOT_BYTES : (offset + 1) * SLOT_BYTES]
-                self._slots[block * self._size + offset] = bytes(part)
+                start = offset * SLOT_BYTES
+                self._slots[block * self._size + offset] = bytes(data[start : start + SLOT_BYTES])
+
+    def _read(self, block: int) -> bytes:
+        if (part := block - len(self._slots) // self._size) < 0:
+            return b"".join(self._slots[block * self._size : (block + 1) * self._size])
+        offset = part % STATE_PARTS * PART_BYTES
+        packed = self._packed(part // STATE_PARTS)[offset : offset + PART_BYTES]
+        return packed.ljust(self.block_bytes)
+
+    def _packed(self, slot: int) -> bytes:
+        state = self._states[slot]
+        return (bytes([len(state)]) + state).ljust(STATE_PARTS * PART_BYTES, b"\0")

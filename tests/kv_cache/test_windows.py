@@ -13,6 +13,7 @@ from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.prefix_book import PrefixBook
 from twostroke.kv_cache.tier_directory import TierDirectory
+from twostroke.kv_cache.tiered_prefix import find_loadable
 from twostroke.observability.kv_events import BlockRemoved, BlockStored, KVEventLog
 
 BLOCK = 4
@@ -74,7 +75,7 @@ def test_the_longest_prefix_is_the_naive_one(
     prefix = kv.find_prefix(again)
     there = set(keys) - lost
     assert prefix.num_tokens == BLOCK * longest_prefix(windows, keys, there)
-    to_load, kept, num_tokens = kv.find_loadable(again, prefix, in_tier.__contains__)
+    to_load, kept, num_tokens, _ = find_loadable(kv, again, prefix, in_tier.__contains__)
     with_loads = BLOCK * longest_prefix(windows, keys, there | in_tier)
     assert prefix.num_tokens + num_tokens == max(prefix.num_tokens, with_loads)
     assert set(to_load) <= in_tier - there and NO_BLOCK not in kept

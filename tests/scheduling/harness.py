@@ -16,7 +16,8 @@ from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import Reason, StepPlan
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.kv_cache.state_slots import NO_STATES, States, StateSlots
+from twostroke.kv_cache.state_slots import StateSlots
+from twostroke.kv_cache.states import NO_STATES, States
 from twostroke.scheduling.policies.base import SchedulingPolicy
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.preemption import choose_preemption
@@ -107,6 +108,7 @@ class Harness:
                 self.state_spacing,
                 self.groups.count,
                 enable_prefix_caching=self.caching,
+                num_parts=self.executor.info.num_state_parts,
             )
         self.kv = KVCacheManager(
             self.num_blocks,

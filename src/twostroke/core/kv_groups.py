@@ -47,6 +47,16 @@ class KVGroups:
         chunk = min(num_tokens, self.max_step_tokens) if self.max_step_tokens else num_tokens
         return -(-(window - 1) // block_size) + -(-(block_size - 1 + chunk) // block_size)
 
+    def missing_in_window(
+        self, window: int, *, first: int, held: int, known: int, num_tokens: int, block_size: int
+    ) -> int:
+        """Most blocks that a windowed group takes beside those from ``first`` to ``held``.
+
+        While ``num_tokens`` tokens are computed, up to the end of block ``known``.
+        """
+        most = self.most_in_window(window, num_tokens, block_size)
+        return max(0, min(known - first, most) - (held - first))
+
     def most_blocks(self, num_tokens: int, block_size: int) -> int:
         """Most blocks that a request of ``num_tokens`` tokens holds at once."""
         return self._blocks(num_tokens, num_tokens, block_size)
@@ -82,7 +92,14 @@ class KVGroups:
         return sum(
             all_blocks
             if window is None
-            else min(all_blocks, self.most_in_window(window, chunk, block_size))
+            else self.missing_in_window(
+                window,
+                first=0,
+                held=0,
+                known=all_blocks,
+                num_tokens=chunk,
+                block_size=block_size,
+            )
             for window in self.windows
         )
 
@@ -102,3 +119,23 @@ def keys_of_groups(key: BlockKey, num_groups: int) -> list[BlockKey]:
 def group_of(key: BlockKey, num_groups: int) -> int:
     """Which group's layers a block holds, by its key."""
     return 0 if num_groups == 1 else key % num_groups if isinstance(key, int) else key[-1]
+
+
+# Bytes that the key of a part of a recurrent state has more than that of a block.
+STATE_KEY_BYTES = 3
+
+
+def state_key(key: BlockKey, part: int = 0) -> BlockKey:
+    """The key of the state after a block, wherever it must not be taken for the block's own.
+
+    Args:
+        part: A state lies in tiers in parts of a block's size.
+    """
+    if isinstance(key, int):
+        return -1 - (key << 16 | part)
+    return key + b"s" + part.to_bytes(2, "little")
+
+
+def is_state_key(key: BlockKey) -> bool:
+    """Whether it is one of ``state_key``; blocks' own are 16 bytes, or 17 with groups."""
+    return key < 0 if isinstance(key, int) else len(key) > 17

@@ -16,6 +16,8 @@ class PrefixEnd(str, Enum):
     ``WHOLE_PROMPT``: it was as long as it can be; the last token is computed in any case.
     ``NO_CHECKPOINT``: further blocks were there, but no state was kept after the hit's end.
     ``CHECKPOINT_EVICTED``: further blocks were there, and a state of them had been evicted.
+    ``NOT_LOADED``: further blocks and a state were in a tier, from where they were not loaded: to
+    compute them was faster, or there was no room.
     ``BLOCK_EVICTED``: the next block had been there and was evicted.
     ``FIRST_TIME``: no request had the next block's tokens, or it is too long ago to know.
     ``NEW_SALT``: nor any of them with this ``cache_salt``; other salts are not looked at.
@@ -24,6 +26,7 @@ class PrefixEnd(str, Enum):
     WHOLE_PROMPT = "whole_prompt"
     NO_CHECKPOINT = "no_checkpoint"
     CHECKPOINT_EVICTED = "checkpoint_evicted"
+    NOT_LOADED = "not_loaded"
     BLOCK_EVICTED = "block_evicted"
     FIRST_TIME = "first_time"
     NEW_SALT = "new_salt"
@@ -34,7 +37,7 @@ class PrefixHit(msgspec.Struct, frozen=True):
 
     Attributes:
         state_tokens: Up to where blocks and a state were there: so many were not computed.
-        block_tokens: Up to where all blocks were there.
+        block_tokens: Up to where all blocks were there, in the cache or in tiers.
         end: Why there was no more.
     """
 

@@ -14,6 +14,7 @@ import msgspec
 from twostroke.core.distribution import Distribution
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.generation_request import ResolvedRequest
+from twostroke.core.kv_groups import is_state_key
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.sampling_params import SamplingParams
@@ -178,7 +179,8 @@ class BlockTransfer(msgspec.Struct, frozen=True):
 
     Attributes:
         request_id: The request that waits for them; empty for blocks that are saved for any.
-        block_ids: KV blocks of the executor; ``keys`` are their contents, in the same order.
+        block_ids: KV blocks of the executor; ``keys`` are their contents, in the same order. A
+            transfer of recurrent states has parts of slots instead, numbered after all blocks.
         tier: Its name.
     """
 
@@ -186,6 +188,10 @@ class BlockTransfer(msgspec.Struct, frozen=True):
     block_ids: list[int]
     keys: list[BlockKey]
     tier: str = ""
+
+    @property
+    def is_of_states(self) -> bool:
+        return any(map(is_state_key, self.keys[:1]))
 
 
 class TierChange(msgspec.Struct, frozen=True):

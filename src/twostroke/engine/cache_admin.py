@@ -72,8 +72,8 @@ class CacheAdmin:
         To show a large cache takes long: ``begin_survey`` does it piece by piece.
 
         Raises:
-            InvalidRequestError: The prefix cache is off, too much would be pinned, or nothing can
-                be, since the model has recurrent layers.
+            InvalidRequestError: The prefix cache is off, too much would be pinned, or no recurrent
+                state of it is kept.
         """
         self._check_on()
         self.expire_pins()
@@ -121,12 +121,6 @@ class CacheAdmin:
             self._kv.pins.expire(self._clock())
 
     def _pin(self, order: PinPrefix) -> CacheReport:
-        if self._kv.states.exist:
-            raise InvalidRequestError(
-                "no prefix can be pinned: this model has recurrent layers, whose state would not be"
-                " kept with the blocks",
-                hint="send no pins to this model; its latest prefixes are found without",
-            )
         until = self._clock() + order.seconds
         keys = self._kv.pin(order.token_ids, order.cache_salt, until, order.tenant)
         if keys is None:
@@ -135,6 +129,12 @@ class CacheAdmin:
                 " as much as it leaves to others",
                 hint="pin less, wait until other pins end, or start the server with a larger"
                 " --kv-cache-memory",
+            )
+        if not keys and self._kv.states.exist and len(order.token_ids) >= self._kv.block_size:
+            raise InvalidRequestError(
+                "nothing of the prefix is kept: there was no slot free for a state of the model's"
+                " recurrent layers",
+                hint="try again, or start the server with a larger --kv-cache-memory",
             )
         report = self._report()
         if keys and isinstance(keys[-1], bytes):

@@ -1,4 +1,4 @@
-"""What does not work beside recurrent layers: it knows of blocks, and nothing of states.
+"""What does not work beside recurrent layers.
 
 And what does nothing without them.
 """
@@ -18,20 +18,6 @@ def check_states(config: EngineConfig) -> None:
     Raises:
         ConfigError: It names the flag.
     """
-    tiers, leave_out = config.tiers, "leave {} out"
-    asked = [
-        ("--preemption", tiers.preemption != "recompute", "use {} recompute"),
-        ("--kv-host-memory", tiers.kv_host_memory > 0, leave_out),
-        ("--kv-disk", tiers.kv_disk is not None, leave_out),
-        ("--kv-events", tiers.kv_events, leave_out),
-        ("--admission", config.scheduler.admission != "queue", "use {} queue"),
-    ]
-    for flag, is_asked, hint in asked:
-        if is_asked:
-            raise ConfigError(
-                f"this model has recurrent layers, and {flag} knows nothing of their state",
-                hint=hint.format(flag),
-            )
     speculation = config.speculation.resolve()
     if speculation is not None and speculation.method not in DRAFTING:
         raise ConfigError(

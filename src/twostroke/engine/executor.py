@@ -29,6 +29,7 @@ class ExecutorInfo:
         kv_block_bytes: Bytes of a block; 0: those of its tokens, in all layers.
         num_state_slots: Slots for the state of recurrent layers, if the model has any.
         state_spacing: Blocks between two checkpoints of it that are kept.
+        num_state_parts: Blocks' sizes that such a state takes in ``tiers``.
         kv_cache_dtype: Format of keys and values; empty where nothing is cached.
         weight_bytes: Bytes of the weights.
         eos_token_ids: Tokens by which the model ends an answer.
@@ -52,6 +53,7 @@ class ExecutorInfo:
     kv_block_bytes: int = 0
     num_state_slots: int = 0
     state_spacing: int = 1
+    num_state_parts: int = 0
     kv_cache_dtype: str = ""
     weight_bytes: int = 0
     eos_token_ids: frozenset[int] = frozenset()

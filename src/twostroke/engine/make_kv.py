@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.kv_cache.hit_explainer import HitExplainer
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.kv_cache.state_slots import NO_STATES, StateSlots
+from twostroke.kv_cache.state_slots import StateSlots
+from twostroke.kv_cache.states import NO_STATES
 
 
 def make_kv(info: ExecutorInfo, *, enable_prefix_caching: bool) -> KVCacheManager:
-    """With slots for recurrent layers, and explained hits, if the model has any."""
+    """With slots for recurrent layers, if the model has any."""
     slots = _make_slots(info, enable_prefix_caching) if info.num_state_slots else None
-    kv = KVCacheManager(
+    return KVCacheManager(
         info.num_blocks,
         info.block_size,
         info.kv_groups,
@@ -19,9 +19,6 @@ def make_kv(info: ExecutorInfo, *, enable_prefix_caching: bool) -> KVCacheManage
         model_id=info.model_id,
         enable_prefix_caching=enable_prefix_caching,
     )
-    if slots is not None and enable_prefix_caching:
-        HitExplainer(kv, slots.pool)
-    return kv
 
 
 def _make_slots(info: ExecutorInfo, enable_prefix_caching: bool) -> StateSlots:
@@ -31,4 +28,5 @@ def _make_slots(info: ExecutorInfo, enable_prefix_caching: bool) -> StateSlots:
         info.state_spacing,
         info.kv_groups.count,
         enable_prefix_caching=enable_prefix_caching,
+        num_parts=info.num_state_parts,
     )

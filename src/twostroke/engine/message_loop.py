@@ -68,6 +68,7 @@ class MessageLoop:
         self._index_log = IndexLog()
         if engine.meter is not None:
             engine.scheduler.kv.watch(self._index_log)
+            engine.scheduler.kv.states.watch(self._index_log)
         self._error: ErrorMessage | None = None  # why the engine has ended
 
     def run(self) -> None:

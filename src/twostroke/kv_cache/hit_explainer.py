@@ -6,28 +6,38 @@ from collections import OrderedDict
 
 from twostroke.core.prefix_hit import PrefixEnd, PrefixHit
 from twostroke.core.request import BlockKey, Request
-from twostroke.kv_cache.block_pool import BlockPool
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.prefix_needs import PrefixNeeds
+from twostroke.kv_cache.states import Loss
+from twostroke.kv_cache.tier_directory import TierDirectory
+from twostroke.kv_cache.tiered_prefix import longest_in_tiers
 
 # Of blocks and of checkpoints that were evicted, so many of the latest are remembered.
 MAX_REMEMBERED = 2**16
 
 
 class HitExplainer:
-    """Implements ``CacheWatcher``, and notes on each request that is admitted what it found.
+    """Implements ``CacheWatcher`` and ``CheckpointWatcher``, and notes on each request that is
+    admitted what it found.
 
     Args:
         kv: Watched from here on; its model has recurrent layers.
-        checkpoints: The pool that their slots are of.
+        tiers: What lies there might have been loaded.
     """
 
-    def __init__(self, kv: KVCacheManager, checkpoints: BlockPool) -> None:
-        self._kv = kv
+    def __init__(self, kv: KVCacheManager, tiers: TierDirectory) -> None:
+        self._kv, self._tiers = kv, tiers
         self._needs = PrefixNeeds(kv.groups, kv.block_size)
         self._gone_blocks, self._gone_checkpoints = _Remembered(), _Remembered()
-        checkpoints.on_evict = lambda slot, key: self._gone_checkpoints.add(key)
         kv.watch(self)
+        kv.states.watch(self)
+
+    def on_checkpoint(self, key: BlockKey, slot: int, *, lasts: bool) -> None:
+        """As with blocks."""
+
+    def on_checkpoint_lost(self, key: BlockKey, slot: int, loss: Loss) -> None:
+        if loss is Loss.EVICTED:
+            self._gone_checkpoints.add(key)
 
     def on_stored(self, request: Request, first: int, blocks: list[int]) -> None:
         """What was evicted may come back: lookups find it before this is asked."""
@@ -48,9 +58,11 @@ class HitExplainer:
         size, count, find = self._kv.block_size, self._kv.groups.count, self._kv.pool.find
         longest = (request.num_tokens - 1) // size
         keys = request.block_hashes[: longest * count]
-        with_blocks = self._needs.longest(keys, lambda key: find(key) is not None)
+        with_blocks = self._needs.longest(keys, self._is_somewhere)
         following = keys[length * count : (length + 1) * count]
-        if with_blocks > length:
+        if longest_in_tiers(self._kv, keys, self._is_in_tier) > length:
+            end = PrefixEnd.NOT_LOADED
+        elif with_blocks > length:
             states = keys[length * count : with_blocks * count : count]
             evicted = any(key in self._gone_checkpoints for key in states)
             end = PrefixEnd.CHECKPOINT_EVICTED if evicted else PrefixEnd.NO_CHECKPOINT
@@ -62,6 +74,12 @@ class HitExplainer:
             is_new = length == 0 and request.spec.cache_salt
             end = PrefixEnd.NEW_SALT if is_new else PrefixEnd.FIRST_TIME
         return PrefixHit(length * size, max(length, with_blocks) * size, end)
+
+    def _is_in_tier(self, key: BlockKey) -> bool:
+        return self._tiers.find(key) is not None
+
+    def _is_somewhere(self, key: BlockKey) -> bool:
+        return self._kv.pool.find(key) is not None or self._is_in_tier(key)
 
 
 class _Remembered:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups, keys_of_groups
 from twostroke.core.request import BlockKey, Request, RequestStatus
@@ -21,7 +21,7 @@ from twostroke.kv_cache.block_table import (
 from twostroke.kv_cache.pending_loads import PendingLoads
 from twostroke.kv_cache.pins import Pins
 from twostroke.kv_cache.prefix_needs import PrefixNeeds
-from twostroke.kv_cache.state_slots import NO_STATES, States
+from twostroke.kv_cache.states import NO_STATES, States
 from twostroke.kv_cache.watcher import CacheWatcher
 
 
@@ -53,15 +53,15 @@ class KVCacheManager:
         self.caches_prefixes = enable_prefix_caching
         self.pool = BlockPool(num_blocks)
         self.states = states
-        self.pins = Pins(self.pool)
+        self.pins = Pins(self.pool, states.pool)
         self.prefix_queries = 0  # tokens looked up
         self.prefix_hits = 0  # tokens found
         self._model_id = model_id
         self._tables: dict[str, BlockTable] = {}
         self._watchers: list[CacheWatcher] = []
-        self.loads = PendingLoads(self.pool, self._watchers)
-        self._needs = PrefixNeeds(groups, block_size)
-        self._whole, self._windows = self._needs.whole, self._needs.windows
+        self.loads = PendingLoads(self.pool, states, self._watchers)
+        self.needs = PrefixNeeds(groups, block_size)
+        self._whole, self._windows = self.needs.whole, self.needs.windows
 
     def watch(self, watcher: CacheWatcher) -> None:
         """Tell ``watcher`` from now on what the prefix cache gets and loses."""
@@ -87,11 +87,14 @@ class KVCacheManager:
         num_held = self._length(table)
         missing = len(self._whole) * max(0, num_known - num_held)
         for group, window in self._windows:
-            max_blocks = self.groups.most_in_window(
-                window, request.num_missing_tokens, self.block_size
+            missing += self.groups.missing_in_window(
+                window,
+                first=table.num_dropped[group],
+                held=num_held,
+                known=num_known,
+                num_tokens=request.num_missing_tokens,
+                block_size=self.block_size,
             )
-            dropped = table.num_dropped[group]
-            missing += max(0, min(num_known - dropped, max_blocks) - (num_held - dropped))
         return missing
 
     def num_unused_slots(self, requests: Iterable[Request]) -> int:
@@ -116,15 +119,15 @@ class KVCacheManager:
             return shared
         if not (self.caches_prefixes and request.reads_prefix_cache):
             return NO_PREFIX
-        keys, find = self._candidate_keys(request), self.pool.find
-        keys = self.states.shorten(keys, self._needs, lambda key: find(key) is not None)
+        keys, find = self.candidate_keys(request), self.pool.find
+        keys = self.states.shorten(keys, self.needs, lambda key: find(key) is not None)
         if not self._windows:
             blocks = self._leading_blocks(keys)
             num_tokens = len(blocks) // self._num_groups * self.block_size
             return Prefix(blocks, num_tokens, looked_up=True)
-        length = self._needs.longest(keys, lambda key: find(key) is not None)
+        length = self.needs.longest(keys, lambda key: find(key) is not None)
         blocks = [NO_BLOCK] * (length * self._num_groups)
-        for entry in self._needs.entries(length):
+        for entry in self.needs.entries(length):
             block = find(keys[entry])
             assert block is not None, "it has just been found"
             blocks[entry] = block
@@ -162,11 +165,15 @@ class KVCacheManager:
         size, num_full = self.block_size, prefix.num_tokens // self.block_size
         num_known = self.blocks_for(request.num_tokens)
         new_blocks = len(self._whole) * (num_known - num_full)
-        num_missing = request.num_tokens - prefix.num_tokens
         for _, window in self._windows:
-            first = self.groups.first_seen(window, num_full, size)
-            max_blocks = self.groups.most_in_window(window, num_missing, size)
-            new_blocks += max(0, min(num_known - first, max_blocks) - (num_full - first))
+            new_blocks += self.groups.missing_in_window(
+                window,
+                first=self.groups.first_seen(window, num_full, size),
+                held=num_full,
+                known=num_known,
+                num_tokens=request.num_tokens - prefix.num_tokens,
+                block_size=size,
+            )
         revived = sum(map(self.pool.is_free, self._held(prefix.blocks)))
         return new_blocks + revived + reserved <= self.pool.num_free
 
@@ -249,30 +256,15 @@ class KVCacheManager:
 
     # ---- contents --------------------------------------------------------------------------------
 
-    def full_blocks(self, request: Request) -> tuple[list[int], list[BlockKey]]:
-        """A running request's blocks whose tokens are all computed, and their contents."""
-        num_full = request.num_computed_tokens // self.block_size
-        keys = self._keys(request, num_full)[: num_full * self._num_groups]
-        pairs = [(b, k) for b, k in zip(self.block_ids(request), keys) if b != NO_BLOCK]
-        return [block for block, _ in pairs], [key for _, key in pairs]
+    def candidate_keys(self, request: Request) -> list[BlockKey]:
+        """The keys of all blocks of a request that might be found; the last token is computed."""
+        count = (request.num_tokens - 1) // self.block_size
+        return self.keys_of(request, count)[: count * self._num_groups]
 
-    def find_loadable(
-        self, request: Request, prefix: Prefix, is_in_tier: Callable[[BlockKey], bool]
-    ) -> tuple[list[BlockKey], list[int], int]:
-        """What tiers would add to a cached prefix: keys to be loaded, blocks of the longer prefix
-        that are here already, and how many tokens need not be computed then.
-        """
-        keys, find = self._candidate_keys(request), self.pool.find
-        length = self._needs.longest(keys, lambda key: find(key) is not None or is_in_tier(key))
-        num_tokens = length * self.block_size - prefix.num_tokens
-        if num_tokens <= 0 or self.states.exist:  # no tier keeps states; blocks alone are no use
-            return [], [], 0
-        blocks = {keys[entry]: find(keys[entry]) for entry in self._needs.entries(length)}
-        loaded = [key for key, block in blocks.items() if block is None]
-        kept = [block for block in blocks.values() if block is not None]
-        if len(loaded) + sum(map(self.pool.is_free, kept)) > self.pool.num_free:
-            return [], [], 0
-        return loaded, kept, num_tokens
+    def keys_of(self, request: Request, num_full: int) -> list[BlockKey]:
+        """All that are known, of the first ``num_full`` positions at least."""
+        sizes = self.block_size, self._model_id, self._num_groups
+        return extend_block_hashes(request, num_full, *sizes)
 
     def pin(
         self, token_ids: Sequence[int], cache_salt: str, until: float, tenant: str = ""
@@ -280,13 +272,17 @@ class KVCacheManager:
         """Evict the full blocks of a prefix only after all others, up to ``until``.
 
         They still give way where running requests have no room otherwise. Of a window, its last
-        blocks are pinned. Returns the keys of the first group, or ``None``, and nothing is changed,
-        if that would be too many for the tenant (``Pins``).
+        blocks are pinned; of recurrent layers, the state at the end, which must be there. Returns
+        the keys of the first group, or ``None``, and nothing is changed, if that would be too many
+        for the tenant (``Pins``).
         """
         hashes = prefix_hashes(token_ids, self.block_size, self._model_id, cache_salt)
         keys = [key for each in hashes for key in keys_of_groups(each, self._num_groups)]
-        pinned = [keys[entry] for entry in self._needs.entries(len(hashes))]
-        return keys[:: self._num_groups] if self.pins.pin(pinned, until, tenant) else None
+        keys = self.states.shorten(keys, self.needs, lambda key: True)
+        ends = keys[:: self._num_groups]
+        pinned = [keys[entry] for entry in self.needs.entries(len(ends))]
+        states = ends[-1:] if self.states.exist else []
+        return ends if self.pins.pin(pinned, until, tenant, states) else None
 
     def clear(self) -> int:
         """Forget all prefixes, pinned ones too. Returns how many blocks.
@@ -306,7 +302,7 @@ class KVCacheManager:
         end = num_full * self._num_groups
         if not (self.caches_prefixes and table.enters_index) or end <= table.num_indexed:
             return
-        keys = self._keys(request, num_full)
+        keys = self.keys_of(request, num_full)
         for entry in range(table.num_indexed, end):
             if self.pool.index(table.blocks[entry], keys[entry]):
                 for watcher in self._watchers:
@@ -344,15 +340,6 @@ class KVCacheManager:
     def _on_evict(self, block: int, key: BlockKey) -> None:
         for watcher in self._watchers:
             watcher.on_removed(block, key)
-
-    def _candidate_keys(self, request: Request) -> list[BlockKey]:
-        """The keys of all blocks of a request that might be found; the last token is computed."""
-        count = (request.num_tokens - 1) // self.block_size
-        return self._keys(request, count)[: count * self._num_groups]
-
-    def _keys(self, request: Request, num_full: int) -> list[BlockKey]:
-        sizes = self.block_size, self._model_id, self._num_groups
-        return extend_block_hashes(request, num_full, *sizes)
 
     def _length(self, table: BlockTable) -> int:
         """Positions of a table."""

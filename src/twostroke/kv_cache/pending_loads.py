@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from twostroke.core.request import BlockKey, Request
 from twostroke.kv_cache.block_pool import BlockPool
+from twostroke.kv_cache.states import States
 from twostroke.kv_cache.watcher import CacheWatcher
 
 
@@ -27,11 +28,12 @@ class PendingLoads:
     """The loads under way, by request id.
 
     Args:
+        states: Of recurrent layers, which come with blocks.
         watchers: Are told what lookups find from now on; the list is the manager's.
     """
 
-    def __init__(self, pool: BlockPool, watchers: Sequence[CacheWatcher]) -> None:
-        self._pool, self._watchers = pool, watchers
+    def __init__(self, pool: BlockPool, states: States, watchers: Sequence[CacheWatcher]) -> None:
+        self._pool, self._states, self._watchers = pool, states, watchers
         self._loads: dict[str, PendingLoad] = {}
 
     def __len__(self) -> int:
@@ -56,6 +58,7 @@ class PendingLoads:
     def end(self, request_id: str, *, loaded: bool) -> None:
         """Let lookups find what was loaded, if it was, as the blocks that were used last."""
         load = self._loads.pop(request_id)
+        self._states.end_load(request_id, loaded=loaded)
         places = {key: place for place, key in enumerate(load.request.block_hashes)}
         for block, key in zip(load.new_blocks, load.keys):
             if loaded and self._pool.index(block, key):

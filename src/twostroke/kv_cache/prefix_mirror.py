@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from twostroke.core.kv_groups import KVGroups
+from twostroke.core.kv_groups import KVGroups, state_key
 from twostroke.core.request import BlockKey, Request
 from twostroke.kv_cache.block_hash import extend_block_hashes
 from twostroke.kv_cache.prefix_needs import PrefixNeeds
+from twostroke.kv_cache.states import Loss
 
 
 class IndexChanges(msgspec.Struct, frozen=True):
-    """Contents that are found from now on, and such that no longer are.
+    """Contents that are found from now on, and such that no longer are; states by ``state_key``.
 
     Attributes:
         cleared: Before these all were forgotten.
@@ -23,7 +24,7 @@ class IndexChanges(msgspec.Struct, frozen=True):
 
 
 class IndexLog:
-    """A ``CacheWatcher`` that collects the changes until they are taken."""
+    """A ``CacheWatcher`` and ``CheckpointWatcher`` that collects changes until they are taken."""
 
     def __init__(self) -> None:
         self._is_found: dict[BlockKey, bool] = {}
@@ -35,6 +36,12 @@ class IndexLog:
 
     def on_removed(self, block: int, key: BlockKey, *, is_wrong: bool = False) -> None:
         self._is_found[key] = False
+
+    def on_checkpoint(self, key: BlockKey, slot: int, *, lasts: bool) -> None:
+        self._is_found[state_key(key)] = True
+
+    def on_checkpoint_lost(self, key: BlockKey, slot: int, loss: Loss) -> None:
+        self._is_found[state_key(key)] = False
 
     def on_found(self, request: Request, num_blocks: int) -> None:
         """Nothing has changed."""
@@ -59,9 +66,13 @@ class PrefixMirror:
     Args:
         groups: Of the model's layers.
         model_id: Part of each key.
+        has_states: Whether the model has recurrent layers, so that a hit ends at a state.
     """
 
-    def __init__(self, block_size: int, groups: KVGroups, model_id: str) -> None:
+    def __init__(
+        self, block_size: int, groups: KVGroups, model_id: str, *, has_states: bool = False
+    ) -> None:
+        self._has_states = has_states
         self._sizes = block_size, model_id, groups.count
         self._needs = PrefixNeeds(groups, block_size)
         self._keys: set[BlockKey] = set()
@@ -79,4 +90,8 @@ class PrefixMirror:
         block_size, _, num_groups = self._sizes
         count = (request.num_tokens - 1) // block_size
         keys = extend_block_hashes(request, count, *self._sizes)[: count * num_groups]
-        return self._needs.longest(keys, self._keys.__contains__) * block_size
+        has = self._keys.__contains__
+        if not self._has_states:
+            return self._needs.longest(keys, has) * block_size
+        length = self._needs.longest_to_a_state(keys, has, lambda key: has(state_key(key)))
+        return length * block_size

@@ -61,6 +61,27 @@ class PrefixNeeds:
                 end, firsts = position, self._firsts(position)
         return end
 
+    def longest_to_a_state(
+        self,
+        keys: Sequence[BlockKey],
+        has: Callable[[BlockKey], bool],
+        has_state: Callable[[BlockKey], bool],
+    ) -> int:
+        """The same, of a model with recurrent layers: the state at its end must be there, too.
+
+        Args:
+            has_state: Whether there is one after a block, by the key of the first group's.
+        """
+        count = self._groups.count
+        length = len(keys) // count
+        while length:
+            end = length = self.longest(keys[: length * count], has)
+            while length and not has_state(keys[(length - 1) * count]):
+                length -= 1
+            if length == end:
+                break
+        return length
+
     def _firsts(self, num_full: int) -> list[int]:
         """For each group, the first position that is needed after ``num_full`` full ones.
 

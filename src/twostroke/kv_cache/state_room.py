@@ -44,6 +44,11 @@ class CacheSize(NamedTuple):
     num_slots: int
 
 
+def count_state_parts(state_bytes: float, block_bytes: float) -> int:
+    """Blocks' sizes that a state takes in tiers; none of a model without blocks that have bytes."""
+    return int(-(-state_bytes // block_bytes)) if block_bytes else 0
+
+
 def state_spacing(state_bytes: int, block_bytes: int) -> int:
     """Blocks between kept checkpoints: each takes at most what the blocks since then do."""
     return max(1, -(-state_bytes // max(1, block_bytes)))

@@ -17,115 +17,16 @@ the request's slot is then the one after what was accepted.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.step import NO_SLOT, StateChange
 from twostroke.kv_cache.block_pool import BlockPool
 from twostroke.kv_cache.prefix_needs import PrefixNeeds
-
-
-class States(Protocol):
-    """What the KV manager asks of a model's recurrent state.
-
-    Attributes:
-        exist: Whether the model has any.
-        num_slots: Of all requests and checkpoints together.
-    """
-
-    @property
-    def exist(self) -> bool: ...
-    @property
-    def num_slots(self) -> int: ...
-
-    def shorten(
-        self, keys: list[BlockKey], needs: PrefixNeeds, has: Callable[[BlockKey], bool]
-    ) -> list[BlockKey]:
-        """The keys of the longest prefix at whose end a state exists, besides all blocks.
-
-        Args:
-            keys: Of all blocks of a text that might be found, those of each position in a row.
-            needs: Which of them a prefix is made of; ``has``: which exist.
-        """
-        ...
-
-    def has_room(self, request: Request, num_cached: int) -> bool:
-        """Whether there is a slot for a request that starts after ``num_cached`` tokens."""
-        ...
-
-    def admit(self, request: Request, num_cached: int) -> None:
-        """Give a waiting request a slot; the caller has asked ``has_room``."""
-        ...
-
-    def max_drafts(self, request: Request) -> int:
-        """How many drafts a running request's next share may verify."""
-        ...
-
-    def plan(self, request: Request, num_tokens: int, num_drafts: int = 0) -> StateChange | None:
-        """What a step does with slots, whose last tokens are drafts; ``None``: nothing new."""
-        ...
-
-    def commit(self, request: Request) -> None:
-        """After a step, with the keys of full blocks known: keep what was accepted."""
-        ...
-
-    def free(self, request: Request, *, discard: bool = False) -> None:
-        """Release all slots of a request.
-
-        Args:
-            discard: What it computed may be wrong: lookups find no checkpoint of its text any more.
-        """
-        ...
-
-    def clear(self) -> None:
-        """Forget all checkpoints; running requests go on."""
-        ...
-
-    def check_integrity(self) -> None:
-        """Assert that the pool agrees with the slots that requests hold."""
-        ...
-
-
-class NoStates:
-    """Of a model whose layers all keep keys and values."""
-
-    exist, num_slots = False, 0
-
-    def shorten(
-        self, keys: list[BlockKey], needs: PrefixNeeds, has: Callable[[BlockKey], bool]
-    ) -> list[BlockKey]:
-        return keys
-
-    def has_room(self, request: Request, num_cached: int) -> bool:
-        return True
-
-    def admit(self, request: Request, num_cached: int) -> None:
-        """It needs no slot."""
-
-    def max_drafts(self, request: Request) -> int:
-        return sys.maxsize
-
-    def plan(self, request: Request, num_tokens: int, num_drafts: int = 0) -> StateChange | None:
-        return None
-
-    def commit(self, request: Request) -> None:
-        """There is no checkpoint."""
-
-    def free(self, request: Request, *, discard: bool = False) -> None:
-        """It has no slot."""
-
-    def clear(self) -> None:
-        """There is no checkpoint."""
-
-    def check_integrity(self) -> None:
-        """There is nothing to go wrong."""
-
-
-NO_STATES = NoStates()
+from twostroke.kv_cache.states import CheckpointWatcher, Loss
 
 
 @dataclass(slots=True)
@@ -151,12 +52,31 @@ class _States:
     spare: int = NO_SLOT
     trial: _Trial | None = None
 
+    def before_step(self) -> int:
+        """The slot with the state after all computed tokens, be it that a step is planned already;
+        ``NO_SLOT``: its first step has not run.
+        """
+        if self.is_new or self.start != NO_SLOT:
+            return NO_SLOT
+        return self.live if self.trial is None else self.trial.before
+
     def held(self) -> list[int]:
         """All slots but ``start``."""
         trial = [] if self.trial is None else [self.trial.before, *self.trial.drafts]
         pending = [slot for _, slot in self.pending]
         slots = [self.live, self.latest, self.spare, *pending, *trial]
         return [slot for slot in slots if slot != NO_SLOT]
+
+
+class _StateLoad(NamedTuple):
+    """A slot that is held while blocks before its state are loaded.
+
+    Attributes:
+        key: Of the block that the state comes after, while it is loaded, too.
+    """
+
+    key: BlockKey | None
+    slot: int
 
 
 class _Trial(NamedTuple):
@@ -183,6 +103,7 @@ class StateSlots:
         spacing: Blocks between two checkpoints that outlive the next one.
         num_groups: Blocks, and so keys, for each position; the first one's finds the state.
         enable_prefix_caching: Whether checkpoints are made at all.
+        num_parts: Blocks' sizes that a state takes in tiers; 0: they keep none.
     """
 
     exist = True
@@ -195,26 +116,28 @@ class StateSlots:
         num_groups: int = 1,
         *,
         enable_prefix_caching: bool = True,
+        num_parts: int = 0,
     ) -> None:
-        self.num_slots = num_slots
+        self.num_slots, self.num_parts = num_slots, num_parts
         self.pool = BlockPool(num_slots)
         self._size = block_size
         self._spacing = spacing
         self._num_groups = num_groups
         self._caches_prefixes = enable_prefix_caching
         self._requests: dict[str, _States] = {}
+        self._loads: dict[str, _StateLoad] = {}
+        self._watchers: list[CheckpointWatcher] = []
+
+    def watch(self, watcher: CheckpointWatcher) -> None:
+        self._watchers.append(watcher)
+        self.pool.on_evict = self._on_evict
 
     def shorten(
         self, keys: list[BlockKey], needs: PrefixNeeds, has: Callable[[BlockKey], bool]
     ) -> list[BlockKey]:
-        count = self._num_groups
-        length = len(keys) // count
-        while length:
-            end = needs.longest(keys[: length * count], has)
-            length = self._latest(keys, end)
-            if length == end:
-                break
-        return keys[: length * count]
+        find = self.pool.find
+        length = needs.longest_to_a_state(keys, has, lambda key: find(key) is not None)
+        return keys[: length * self._num_groups]
 
     def has_room(self, request: Request, num_cached: int) -> bool:
         slot = self._find(request, num_cached)
@@ -278,7 +201,9 @@ class StateSlots:
             is_computed = position * self._size <= request.num_computed_tokens
             if is_computed and entry < len(keys) and self.pool.index(slot, keys[entry]):
                 self._drop_latest(states)
-                if not self._is_kept(request, position):
+                lasts = self._is_kept(request, position)
+                self._tell(keys[entry], slot, lasts=lasts)
+                if not lasts:
                     states.latest = slot
                     continue
             self.pool.release(slot)
@@ -290,19 +215,48 @@ class StateSlots:
             return
         if discard:
             self._discard(request.block_hashes)
+        elif states.latest != NO_SLOT:
+            self._keep(states.latest)
         for slot in states.held():
             self.pool.release(slot)
         if states.start != NO_SLOT:
             self.pool.release(states.start)
 
-    def clear(self) -> None:
-        self.pool.clear()
+    def latest(self, request: Request, keys: Sequence[BlockKey]) -> tuple[int, int] | None:
+        positions = keys[:: self._num_groups]
+        for length in range(len(positions), 0, -1):
+            if (slot := self.pool.find(positions[length - 1])) is not None:
+                return length, slot
+            if length * self._size == request.num_computed_tokens:
+                own = self._requests[request.request_id].before_step()
+                if own != NO_SLOT:
+                    return length, own
+        return None
 
-    def _latest(self, keys: Sequence[BlockKey], length: int) -> int:
-        """The last position up to ``length`` at which a checkpoint exists; 0 is the start."""
-        while length and self.pool.find(keys[(length - 1) * self._num_groups]) is None:
-            length -= 1
-        return length
+    def can_load(self, request: Request, key: BlockKey) -> bool:
+        slot, num_own = self.pool.find(key), 1 + request.params.is_constrained
+        return self.pool.num_free >= num_own + (slot is None or self.pool.is_free(slot))
+
+    def begin_load(self, request_id: str, key: BlockKey) -> int | None:
+        slot = self.pool.find(key)
+        if is_here := slot is not None:
+            self.pool.hold(slot)
+        else:
+            slot = self.pool.allocate()
+        self._loads[request_id] = _StateLoad(None if is_here else key, slot)
+        return None if is_here else slot
+
+    def end_load(self, request_id: str, *, loaded: bool) -> None:
+        load = self._loads.pop(request_id, None)
+        if load is None:
+            return
+        if loaded and load.key is not None and self.pool.index(load.slot, load.key):
+            self._tell(load.key, load.slot, lasts=True)
+        self.pool.release(load.slot)
+
+    def clear(self) -> None:
+        self._loads = {name: load._replace(key=None) for name, load in self._loads.items()}
+        self.pool.clear()
 
     def _find(self, request: Request, num_tokens: int) -> int:
         """The slot of a request's checkpoint after ``num_tokens``; ``NO_SLOT``: none."""
@@ -360,20 +314,41 @@ class StateSlots:
     def _drop_latest(self, states: _States) -> None:
         slot, states.latest = states.latest, NO_SLOT
         if slot != NO_SLOT:
-            if not self.pool.is_shared(slot):
+            key = self.pool.content(slot)
+            if self.pool.is_shared(slot) or key in self.pool.pinned:
+                self._keep(slot)
+            elif key is not None:
+                self._lose(key, slot, Loss.REPLACED)
                 self.pool.unindex(slot)
             self.pool.release(slot)
+
+    def _keep(self, slot: int) -> None:
+        """Nothing takes the place of a checkpoint within an answer any more."""
+        if (key := self.pool.content(slot)) is not None:
+            self._tell(key, slot, lasts=True)
 
     def _discard(self, keys: Sequence[BlockKey]) -> None:
         for key in keys:
             slot = self.pool.find(key)
             if slot is not None:
+                self._lose(key, slot, Loss.WRONG)
                 self.pool.hold(slot)
                 self.pool.unindex(slot)
                 self.pool.release(slot)
 
+    def _on_evict(self, slot: int, key: BlockKey) -> None:
+        self._lose(key, slot, Loss.EVICTED)
+
+    def _tell(self, key: BlockKey, slot: int, *, lasts: bool) -> None:
+        for watcher in self._watchers:
+            watcher.on_checkpoint(key, slot, lasts=lasts)
+
+    def _lose(self, key: BlockKey, slot: int, loss: Loss) -> None:
+        for watcher in self._watchers:
+            watcher.on_checkpoint_lost(key, slot, loss)
+
     def check_integrity(self) -> None:
-        holders = Counter[int]()
+        holders = Counter(load.slot for load in self._loads.values())
         for request_id, states in self._requests.items():
             own = states.held()
             assert len(set(own)) == len(own), f"{request_id} holds a slot twice"

@@ -33,7 +33,7 @@ class BlockKind(NamedTuple):
         format: Names and layouts of the tensors in the payload, in order.
         block_size: Tokens per block.
         payload_bytes: Bytes of one block.
-        key_bytes: Length of the keys; one more where they name a group of layers.
+        key_bytes: Length of the longest keys; one more where they name a group of layers.
     """
 
     model: str
@@ -45,11 +45,11 @@ class BlockKind(NamedTuple):
     @property
     def file_bytes(self) -> int:
         """Length of each of its files."""
-        return len(encode_head(self, b"", 0)) + 2 * self.key_bytes + self.payload_bytes
+        return len(encode_head(self, b"", 0)) + self.payload_bytes
 
 
 def encode_head(kind: BlockKind, key: bytes, checksum: int) -> bytes:
-    """All of the file before the payload; its length depends on ``kind`` and ``len(key)`` only."""
+    """All of the file before the payload; its length depends on ``kind`` only."""
     header = json.dumps(
         {
             "model": kind.model,
@@ -60,6 +60,7 @@ def encode_head(kind: BlockKind, key: bytes, checksum: int) -> bytes:
             "payload_crc32": f"{checksum:08x}",
         }
     ).encode()
+    header += b" " * (2 * (kind.key_bytes - len(key)))  # shorter keys than the longest
     return _HEAD.pack(MAGIC, len(header), crc32(header)) + header
 
 

@@ -34,7 +34,7 @@ from twostroke.kv_tiers.block_file import (
 
 logger = logging.getLogger(__name__)
 
-_BLOCK_NAME = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}([0-9a-f]{{2}})?\.kv")
+_BLOCK_NAME = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}([0-9a-f]{{2}}){{0,4}}\.kv")
 _KIND_NAME = re.compile(r"[0-9a-f]{32}")
 _TEMPORARY = ".part"
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

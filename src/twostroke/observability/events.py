@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ class TierStats:
         block_bytes: Bytes of one.
         saved_blocks: Blocks that were sent to each tier.
         loaded_blocks: Blocks that came back from it.
+        loaded_state_parts: Those of them that are parts of recurrent states.
         block_size: Tokens per block.
         seconds_saved: Time of computing what was loaded, less the time of loading it.
         swapped_out: Preempted requests whose blocks were saved.
@@ -34,6 +35,7 @@ class TierStats:
     block_size: int
     saved_blocks: Mapping[str, int]
     loaded_blocks: Mapping[str, int]
+    loaded_state_parts: Mapping[str, int] = field(default_factory=dict)
     seconds_saved: float = 0.0
     swapped_out: int = 0
     swapped_in: int = 0

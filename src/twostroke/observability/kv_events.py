@@ -13,7 +13,7 @@ from itertools import islice
 
 import msgspec
 
-from twostroke.core.kv_groups import group_of
+from twostroke.core.kv_groups import group_of, is_state_key
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.step import TierChange
@@ -172,7 +172,7 @@ def _of_tiers(changes: Iterable[TierChange], num_groups: int) -> list[KVEvent]:
     events: list[KVEvent] = []
     for change in changes:
         stored, removed = (
-            [_text(key) for key in keys if not group_of(key, num_groups)]
+            [_text(key) for key in keys if not (is_state_key(key) or group_of(key, num_groups))]
             for keys in (change.stored, change.removed)
         )
         if stored:

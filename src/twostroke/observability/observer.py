@@ -239,7 +239,8 @@ def _scheduled_tokens(
 def _moved(
     transfers: Sequence[BlockTransfer], changes: Sequence[TierChange] = ()
 ) -> list[MovedBlocks]:
-    """Blocks that moved, without what tiers refused."""
+    """Blocks that moved, without what tiers refused, and without states."""
+    transfers = [move for move in transfers if not move.is_of_states]
     refused = {(change.tier, key) for change in changes for key in change.refused}
     if not refused:
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
@@ -46,7 +47,7 @@ class TierMetrics(Collector):
             (
                 "hit_tokens",
                 "Tokens that came from a tier and so were not computed.",
-                stats.loaded_blocks,
+                Counter(stats.loaded_blocks) - Counter(stats.loaded_state_parts),
                 tokens,
             ),
         )

@@ -1,12 +1,15 @@
-"""KV blocks as bytes: all tensors of a block, one after the other."""
+"""KV blocks as bytes: all tensors of a block, one after the other; and states beside them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
+
+from twostroke.kv_cache.state_room import count_state_parts
 
 
 class BlockBytes:
@@ -55,3 +58,64 @@ class BlockBytes:
         for part, width in zip(self._parts, self._widths, strict=True):
             part.index_copy_(0, indices, data[:, offset : offset + width])
             offset += width
+
+
+class BlockAndStateBytes:
+    """The same with the states of recurrent layers, in parts of a block's size.
+
+    The parts of slot s are the numbers ``num_blocks + s * num_parts`` and those after it; the last
+    one ends in bytes that mean nothing.
+
+    Args:
+        blocks: Of the KV cache.
+        num_blocks: How many there are.
+        states: Each [slots, ...], contiguous, of all layers.
+    """
+
+    def __init__(self, blocks: BlockBytes, num_blocks: int, states: Sequence[Tensor]) -> None:
+        self._blocks, self._num_blocks = blocks, num_blocks
+        self.block_bytes = blocks.block_bytes
+        # Views [slots, bytes] of each tensor, and where each begins in the bytes of a state.
+        self._parts = [tensor.flatten(1).view(torch.uint8) for tensor in states]
+        ends = list(accumulate(part.shape[1] for part in self._parts))
+        self._starts = [0, *ends[:-1]]
+        self.num_parts = count_state_parts(ends[-1], self.block_bytes)
+        layout = [f"{tensor.dtype}{list(tensor.shape[1:])}" for tensor in states]
+        digest = hashlib.blake2b(repr(layout).encode(), digest_size=8).hexdigest()
+        self.format = f"{blocks.format}, states {digest}"
+
+    def read(self, block_ids: Sequence[int]) -> list[memoryview]:
+        kv_blocks = [block for block in block_ids if block < self._num_blocks]
+        read = iter(self._blocks.read(kv_blocks) if kv_blocks else ())
+        return [
+            next(read) if block < self._num_blocks else self._read_part(block - self._num_blocks)
+            for block in block_ids
+        ]
+
+    def write(self, block_ids: Sequence[int], blocks: Sequence[memoryview]) -> None:
+        pairs = list(zip(block_ids, blocks, strict=True))
+        kv_blocks = [(block, data) for block, data in pairs if block < self._num_blocks]
+        if kv_blocks:
+            self._blocks.write(*zip(*kv_blocks))
+        for block, data in pairs:
+            if block >= self._num_blocks:
+                self._write_part(block - self._num_blocks, data)
+
+    def _read_part(self, part: int) -> memoryview:
+        data = bytearray(self.block_bytes)
+        for view, first, last in self._pieces(part):
+            data[first:last] = view.cpu().numpy().tobytes()
+        return memoryview(bytes(data))
+
+    def _write_part(self, part: int, data: memoryview) -> None:
+        for view, first, last in self._pieces(part):
+            view.copy_(torch.frombuffer(bytearray(data[first:last]), dtype=torch.uint8))
+
+    def _pieces(self, part: int) -> Iterator[tuple[Tensor, int, int]]:
+        """The tensors that a part has bytes of: views [bytes], and which of the part's they are."""
+        slot, number = divmod(part, self.num_parts)
+        begin, end = number * self.block_bytes, (number + 1) * self.block_bytes
+        for tensor, start in zip(self._parts, self._starts, strict=True):
+            first, last = max(begin, start), min(end, start + tensor.shape[1])
+            if first < last:
+                yield tensor[slot, first - start : last - start], first - begin, last - begin

@@ -13,7 +13,7 @@ from twostroke.checkpoints.open_checkpoint import find_checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ConfigError
-from twostroke.core.kv_groups import KVGroups
+from twostroke.core.kv_groups import STATE_KEY_BYTES, KVGroups
 from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.core.pooling import PoolingAbility
 from twostroke.engine.check_states import check_states, check_without_states
@@ -34,7 +34,7 @@ from twostroke.models.foreign.decoder import ForeignDecoder
 from twostroke.models.language_model import LanguageModel
 from twostroke.models.support import read_runnable
 from twostroke.observability.profile import NO_PROFILE, Profiler
-from twostroke.runtime.block_bytes import BlockBytes
+from twostroke.runtime.block_bytes import BlockAndStateBytes, BlockBytes
 from twostroke.runtime.cache_layouts import cache_layouts
 from twostroke.runtime.checkpoints.foreign import load_foreign_target
 from twostroke.runtime.constraints.states import ConstraintStates
@@ -90,7 +90,7 @@ def load_torch_executor(
     """Find, check and load the model that ``config`` names, and allocate the KV cache.
 
     Args:
-        checkpoint: The model's files, if they were found already (a Hub id costs a request).
+        checkpoint: If it was found already (a Hub id costs a request).
         profiler: Measures the parts of each step.
         grammars: For requests whose answers have a form; without it, they fail.
 
@@ -117,21 +117,21 @@ def load_torch_executor(
     release_cached_memory()  # what loading used for a moment counts as taken otherwise
     clock.mark("weights")
     caches = _allocate_caches(config, spec, models, max_model_len)
-    model, kv = models.target, caches.target
-    model_id = _model_id(config.model, checkpoint, model, kv)
+    model_id = _model_id(config.model, checkpoint, target, caches.target)
     pooling = _pooling(config.model, checkpoint, spec)
     vectors = Vectors(DenseModules.load(checkpoint.path, pooling, device), score_head)
-    # What can fail comes first: from here on a folder is locked.
-    transfers = _open_transfers(config, model_id, kv, KEY_BYTES + (caches.groups.count > 1))
+    # After all that can fail: this locks a folder.
+    transfers, num_parts = _open_transfers(config, model_id, caches)
     clock.mark("kv_cache")
     info = replace(
         _describe(spec, models, caches, max_model_len),
         model_id=model_id,
         sampling_defaults=defaults,
         max_new_tokens=max_new_tokens,
-        generates=config.model.runner != "pooling" and model.spec.tied == spec.tied and not ranks,
+        generates=not ranks and _generates(config.model, target, spec),
         pooling=pooling,
         device=str(device),
+        num_state_parts=num_parts,
         tiers=[] if transfers is None else [t.info for t in transfers.tiers.values()],
         load_seconds=clock.seconds,
     )
@@ -139,7 +139,12 @@ def load_torch_executor(
     acceptance = synthetic_acceptance(config.speculation.resolve())
     constraints = ConstraintStates(grammars, spec.vocab_size, device)
     hooks = make_hooks(transfers, proposer, acceptance, constraints, vectors)
-    return TorchExecutor(model, kv, info, hooks, profiler)
+    return TorchExecutor(target, caches.target, info, hooks, profiler)
+
+
+def _generates(options: ModelOptions, model: LanguageModel, spec: ModelSpec) -> bool:
+    """Whether it is to write text, and can: a model without a language head loads as if tied."""
+    return options.runner != "pooling" and model.spec.tied == spec.tied
 
 
 def _read_spec(
@@ -283,18 +288,26 @@ def _allocate_caches(
 
 
 def _open_transfers(
-    config: EngineConfig, model_id: str, kv: KVTensors, key_bytes: int
-) -> Transfers | None:
-    """The tiers below the target's cache. A draft model's keys and values are not kept there: when
-    a block is full, it may have computed none of them.
+    config: EngineConfig, model_id: str, caches: _Caches
+) -> tuple[Transfers | None, int]:
+    """The tiers below the target's cache, and how many of their blocks a recurrent state takes.
+
+    A draft model's keys and values are not kept there: when a block is full, it may have computed
+    none of them.
     """
     if not config.tiers.needs_tiers:
-        return None
-    memory = BlockBytes(kv.block_tensors())
+        return None, 0
+    kv, num_parts = caches.target, 0
+    memory: BlockBytes | BlockAndStateBytes
+    memory = blocks = BlockBytes(kv.block_tensors())
+    key_bytes = KEY_BYTES + (caches.groups.count > 1)
+    if kv.recurrent.exist:
+        memory = BlockAndStateBytes(blocks, kv.num_blocks, kv.recurrent.tensors())
+        num_parts, key_bytes = memory.num_parts, key_bytes + STATE_KEY_BYTES
     size, length = config.cache.block_size, memory.block_bytes
     kind = BlockKind(model_id, memory.format, size, length, key_bytes)
     on_gpu = kv.block_tensors()[0].device.type != "cpu"
-    return open_transfers(config.tiers, memory, kind, on_gpu=on_gpu)
+    return open_transfers(config.tiers, memory, kind, on_gpu=on_gpu), num_parts
 
 
 def _kv_bytes_per_token(model: LanguageModel | DraftModel, format_: str) -> int:

@@ -52,7 +52,7 @@ class StateTensors:
             elif change.start is not None:
                 copies.append((change.start, change.live))
         sources, targets = [source for source, _ in copies], [target for _, target in copies]
-        for tensor in self._tensors():
+        for tensor in self.tensors():
             if copies:
                 tensor[targets] = tensor[sources]  # indexing gathers into a new tensor first
             if zeroed:
@@ -78,9 +78,10 @@ class StateTensors:
     def all_finite(self, request_id: str) -> bool:
         """Whether a request's state is finite in all layers."""
         slot = self._live[request_id]
-        return all(bool(torch.isfinite(tensor[slot]).all()) for tensor in self._tensors())
+        return all(bool(torch.isfinite(tensor[slot]).all()) for tensor in self.tensors())
 
-    def _tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:
+        """Each [slots, ...], of all layers."""
         return [tensor for layer in self._layers for tensor in layer]
 
 

@@ -10,6 +10,7 @@ from twostroke.core.kv_tier_config import PreemptionName
 from twostroke.core.request import Request
 from twostroke.core.speculation_config import Speculation
 from twostroke.kv_cache.connector import TierInfo
+from twostroke.kv_cache.hit_explainer import HitExplainer
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.scheduling.choose_depth import choose_depth
 from twostroke.scheduling.policies.choose import choose_policy
@@ -40,13 +41,18 @@ def assemble_scheduler(
     preemption: PreemptionName = "recompute",
     tiers: Sequence[TierInfo] = (),
 ) -> MadeScheduler:
-    """Policy, depth of speculation, budget and tiers as configured, on these block tables."""
+    """Policy, depth of speculation, budget and tiers as configured, on these block tables.
+
+    Hits of models with recurrent layers are explained.
+    """
     times = StepTimes()
 
     def num_cached(request: Request) -> int:
         return kv.find_prefix(request).num_tokens
 
     tiered = TieredBlocks(kv, tiers, always_load_swapped=preemption == "swap")
+    if kv.states.exist and kv.caches_prefixes:
+        HitExplainer(kv, tiered.directory)
     scheduler = Scheduler(
         config,
         kv,

@@ -6,6 +6,7 @@ from twostroke.core.kv_tier_config import PreemptionName
 from twostroke.core.request import Request
 from twostroke.core.step import StepPlan
 from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.tiered_prefix import find_savable
 from twostroke.scheduling.parts import Preemption, Recompute
 from twostroke.scheduling.tiered_blocks import TieredBlocks
 
@@ -30,15 +31,14 @@ class Swap:
 
     def _is_faster(self, request: Request, kv: KVCacheManager) -> bool:
         """Whether this victim's blocks come back sooner than its tokens are computed."""
-        missing, swap_tier = self._tiers.missing_blocks(request), self._tiers.swap_tier
-        if missing is None or swap_tier is None:
+        savable, swap_tier = find_savable(kv, request), self._tiers.swap_tier
+        if savable is None or swap_tier is None:
             return False
-        num_blocks, speeds = len(kv.full_blocks(request)[0]), self._tiers.speeds
-        num_tokens = request.num_computed_tokens // kv.block_size * kv.block_size
-        if not speeds.load_pays({swap_tier.name: num_blocks}, num_tokens):
+        loads, speeds = {swap_tier.name: len(savable.blocks)}, self._tiers.speeds
+        if not speeds.load_pays(loads, savable.num_tokens):
             return False
-        computing = speeds.computing(num_tokens)
-        moving = speeds.saving(len(missing)) + speeds.loading({swap_tier.name: num_blocks})
+        computing = speeds.computing(savable.num_tokens)
+        moving = speeds.saving(len(self._tiers.missing(savable))) + speeds.loading(loads)
         return computing is None or moving < computing
 
 

@@ -7,12 +7,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from twostroke.core.kv_groups import is_state_key, state_key
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.step import BlockTransfer, StepPlan, StepResult, TierChange
 from twostroke.kv_cache.block_table import Prefix
 from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.states import Loss
 from twostroke.kv_cache.tier_directory import TierDirectory
+from twostroke.kv_cache.tiered_prefix import (
+    Loadable,
+    Savable,
+    find_loadable,
+    find_savable,
+    state_parts,
+)
 from twostroke.observability.events import TierStats
 from twostroke.timing.transfer_times import TransferTimes
 
@@ -22,14 +31,16 @@ MAX_LOADS = 3
 
 @dataclass(slots=True)
 class TierCounts:
-    """What has been moved since the start, in blocks by tier.
+    """What has been moved since the start, in blocks by tier, with parts of states.
 
     Attributes:
+        loaded_parts: Those of ``loaded`` that are parts of states.
         seconds_saved: What computing the loaded tokens would have taken longer than loading them.
     """
 
     saved: Counter[str] = field(default_factory=Counter)
     loaded: Counter[str] = field(default_factory=Counter)
+    loaded_parts: Counter[str] = field(default_factory=Counter)
     failed_loads: int = 0
     swapped_out: int = 0
     swapped_in: int = 0
@@ -37,10 +48,22 @@ class TierCounts:
 
 
 class _Load(NamedTuple):
-    """Blocks by tier, and how many tokens need not be computed with them."""
+    """Blocks by tier, parts of states, and how many tokens need not be computed with them."""
 
     num_blocks: Counter[str]
+    num_parts: Counter[str]
     num_tokens: int
+
+
+def _transfer(request_id: str, tier: str, pairs: Sequence[tuple[BlockKey, int]]) -> BlockTransfer:
+    return BlockTransfer(request_id, [block for _, block in pairs], [key for key, _ in pairs], tier)
+
+
+def _by_kind(tier: str, pairs: Sequence[tuple[BlockKey, int]]) -> list[BlockTransfer]:
+    """What is saved in a tier: blocks, then parts of states, each kind if there is any."""
+    blocks = [pair for pair in pairs if not is_state_key(pair[0])]
+    parts = [pair for pair in pairs if is_state_key(pair[0])]
+    return [_transfer("", tier, moved) for moved in (blocks, parts) if moved]
 
 
 class TieredBlocks:
@@ -77,6 +100,7 @@ class TieredBlocks:
         self._kept = [tier for tier in tiers if not tier.for_swap]
         if tiers:
             kv.watch(self)
+            kv.states.watch(self)
 
     def has_work(self) -> bool:
         """Whether a plan is needed although no request may be left: blocks are on their way."""
@@ -91,13 +115,14 @@ class TieredBlocks:
             block_size=self._kv.block_size,
             saved_blocks=dict(self.counts.saved),
             loaded_blocks=dict(self.counts.loaded),
+            loaded_state_parts=dict(self.counts.loaded_parts),
             seconds_saved=self.counts.seconds_saved,
             swapped_out=self.counts.swapped_out,
             swapped_in=self.counts.swapped_in,
             failed_loads=self.counts.failed_loads,
         )
 
-    # ---- what the prefix cache gets and loses (CacheWatcher) -------------------------------------
+    # ---- what the prefix cache gets and loses (CacheWatcher, CheckpointWatcher) ------------------
 
     def on_stored(self, request: Request, first: int, blocks: list[int]) -> None:
         for tier in self._kept:
@@ -107,12 +132,25 @@ class TieredBlocks:
 
     def on_removed(self, block: int, key: BlockKey, *, is_wrong: bool = False) -> None:
         if is_wrong:
-            for saves in self._saves.values():
-                saves.pop(key, None)
-            self._drop({tier: [key] for tier in self.directory.homes(key)})
+            self._forget(key)
             return
         for tier in self._kept:
             self._save(tier.name, key, block)
+
+    def on_checkpoint(self, key: BlockKey, slot: int, *, lasts: bool) -> None:
+        """One that gives way to the next may be many blocks' bytes: that is not written."""
+        for tier in self._kept if lasts else ():
+            if tier.saves_filled:
+                for part, place in state_parts(self._kv, key, slot):
+                    self._save(tier.name, part, place)
+
+    def on_checkpoint_lost(self, key: BlockKey, slot: int, loss: Loss) -> None:
+        for part, place in state_parts(self._kv, key, slot):
+            if loss is Loss.WRONG:
+                self._forget(part)
+            elif loss is Loss.EVICTED:
+                for tier in self._kept:
+                    self._save(tier.name, part, place)
 
     def on_found(self, request: Request, num_blocks: int) -> None:
         """Nothing moves."""
@@ -121,6 +159,11 @@ class TieredBlocks:
         for tier, saves in self._saves.items():
             saves.clear()
             self._drop({tier: self.directory.keys(tier)})
+
+    def _forget(self, key: BlockKey) -> None:
+        for saves in self._saves.values():
+            saves.pop(key, None)
+        self._drop({tier: [key] for tier in self.directory.homes(key)})
 
     def _save(self, tier: str, key: BlockKey, block: int) -> None:
         if not self.directory.has(tier, key):
@@ -143,58 +186,75 @@ class TieredBlocks:
         request_id = request.request_id
         if not (prefix.looked_up and self.directory.tiers) or request_id in self._kv.loads:
             return False
-        keys, kept_blocks, num_tokens = self._kv.find_loadable(
-            request, prefix, lambda key: self.directory.find(key) is not None
-        )
-        if not keys or self._num_loads.get(request_id, 0) >= MAX_LOADS:
+        loadable = find_loadable(self._kv, request, prefix, self._is_in_tier)
+        if not loadable.num_tokens or self._num_loads.get(request_id, 0) >= MAX_LOADS:
             return False
-        tiers = [self.directory.find(key) or "" for key in keys]
-        num_blocks = Counter(tiers)
-        must_load = self._always_load_swapped and request_id in self._swapped
-        if not (must_load or self.speeds.load_pays(num_blocks, num_tokens)):
+        if not self._pays(request_id, loadable):
             return False
-        block_ids = self._kv.loads.begin(request, keys, kept_blocks)
-        for tier in num_blocks:
-            places = [index for index, name in enumerate(tiers) if name == tier]
-            plan.block_loads.append(
-                BlockTransfer(
-                    request_id,
-                    [block_ids[index] for index in places],
-                    [keys[index] for index in places],
-                    tier,
-                )
-            )
+        keys = loadable.keys
+        block_ids = self._kv.loads.begin(request, keys, loadable.kept_blocks)
+        blocks, num_blocks = list(zip(keys, block_ids)), Counter(map(self._home, keys))
+        parts: list[tuple[BlockKey, int]] = []
+        if loadable.state is not None:
+            slot = self._kv.states.begin_load(request_id, loadable.state)
+            if slot is not None:
+                parts = state_parts(self._kv, loadable.state, slot)
+        for pairs in (blocks, parts):
+            plan.block_loads += self._transfers(request_id, pairs)
+        num_parts = Counter(self._home(key) for key, _ in parts)
         self._num_loads[request_id] = self._num_loads.get(request_id, 0) + 1
-        self._loads_of[request_id] = _Load(num_blocks, num_tokens)
+        self._loads_of[request_id] = _Load(num_blocks, num_parts, loadable.num_tokens)
         return True
+
+    def _pays(self, request_id: str, loadable: Loadable) -> bool:
+        """Whether loading is faster than computing, as far as is known, or what was swapped."""
+        if self._always_load_swapped and request_id in self._swapped:
+            return True
+        keys, states = loadable.keys, self._kv.states
+        if loadable.state is not None and states.pool.find(loadable.state) is None:
+            parts = range(states.num_parts)
+            keys = [*keys, *(state_key(loadable.state, part) for part in parts)]
+        return self.speeds.load_pays(Counter(map(self._home, keys)), loadable.num_tokens)
+
+    def _transfers(
+        self, request_id: str, pairs: Sequence[tuple[BlockKey, int]]
+    ) -> list[BlockTransfer]:
+        """Of what one request loads, one for each tier."""
+        by_tier: dict[str, list[tuple[BlockKey, int]]] = {}
+        for key, block in pairs:
+            by_tier.setdefault(self._home(key), []).append((key, block))
+        return [_transfer(request_id, tier, moved) for tier, moved in by_tier.items()]
+
+    def _home(self, key: BlockKey) -> str:
+        return self.directory.find(key) or ""
+
+    def _is_in_tier(self, key: BlockKey) -> bool:
+        return self.directory.find(key) is not None
 
     # ---- swap ------------------------------------------------------------------------------------
 
     def swap_out(self, request: Request, plan: StepPlan) -> bool:
         """Save a running request's full blocks, as far as no tier has them; whether there is room.
 
-        The last block, if it is not full, is computed again.
+        The last block, if it is not full, is computed again; with recurrent layers, what comes
+        after the last checkpoint, which is saved with the blocks before it.
         """
-        missing = self.missing_blocks(request)
-        if self.swap_tier is None or missing is None:
+        savable = find_savable(self._kv, request)
+        if self.swap_tier is None or savable is None:
             return False
+        missing = self.missing(savable)
         if self._num_swapped + len(missing) > self.swap_tier.num_blocks:
             return False
+        plan.block_saves += _by_kind(self.swap_tier.name, missing)
         if missing:
-            keys = [key for key, _ in missing]
-            blocks = [block for _, block in missing]
-            plan.block_saves.append(BlockTransfer("", blocks, keys, self.swap_tier.name))
-            self._swapped.setdefault(request.request_id, []).extend(keys)
-            self._num_swapped += len(keys)
+            self._swapped.setdefault(request.request_id, []).extend(key for key, _ in missing)
+            self._num_swapped += len(missing)
         self.counts.swapped_out += 1
         return True
 
-    def missing_blocks(self, request: Request) -> list[tuple[BlockKey, int]] | None:
-        """A running request's full blocks that no tier has; ``None`` if they could not be found."""
-        if not (self._kv.caches_prefixes and request.reads_prefix_cache):
-            return None
-        blocks, keys = self._kv.full_blocks(request)
-        return [(k, b) for k, b in zip(keys, blocks) if self.directory.find(k) is None]
+    def missing(self, savable: Savable) -> list[tuple[BlockKey, int]]:
+        """What no tier has of it."""
+        return [(key, block) for key, block in savable.blocks if not self._is_in_tier(key)]
 
     def _release_swapped(self, plan: StepPlan, requests: Collection[str]) -> None:
         """Let swap space forget requests that run again or have ended."""
@@ -218,7 +278,7 @@ class TieredBlocks:
             self._release_swapped(plan, requests)
         for tier, saves in self._saves.items():
             if saves:
-                plan.block_saves.append(BlockTransfer("", list(saves.values()), list(saves), tier))
+                plan.block_saves += _by_kind(tier, list(saves.items()))
                 self._saves[tier] = {}
         for tier, keys in self._drops.items():
             plan.block_drops.append(TierChange(tier, removed=keys))
@@ -254,7 +314,8 @@ class TieredBlocks:
         if not loaded:
             self.counts.failed_loads += 1
             return
-        self.counts.loaded += load.num_blocks
+        self.counts.loaded += load.num_blocks + load.num_parts
+        self.counts.loaded_parts += load.num_parts
         if (computing := self.speeds.computing(load.num_tokens)) is not None:
-            saved = computing - self.speeds.loading(load.num_blocks)
+            saved = computing - self.speeds.loading(load.num_blocks + load.num_parts)
             self.counts.seconds_saved += max(0.0, saved)

@@ -74,8 +74,6 @@ def _notes(
     if unused := ["--" + name.replace("_", "-") for name in workload.without_effect()]:
         chosen = f"--workload {workload.workload} --arrivals {workload.arrivals}"
         notes.append(f"nothing depends on {', '.join(unused)} with {chosen}")
-    if deployment.state_bytes and scenario.tiers.needs_tiers:
-        notes.append("tiers keep no recurrent states, so nothing is loaded from them")
     return tuple(notes)
 
 

@@ -68,7 +68,8 @@ class DraftModelProposer:
         for request_id in plan.released:
             self._ahead.pop(request_id, None)
         for load in plan.block_loads:  # tiers keep the target's keys and values alone
-            self._filled[load.block_ids] = 0
+            if not load.is_of_states:
+                self._filled[load.block_ids] = 0
         for share in plan.scheduled.values():
             self._forget_new_blocks(share)
         if plan.block_copies:

@@ -61,7 +61,8 @@ class MultiTokenProposer:
 
     def update(self, plan: StepPlan) -> None:
         for load in plan.block_loads:  # tiers keep the target's keys and values alone
-            self._zero_blocks(load.block_ids)
+            if not load.is_of_states:
+                self._zero_blocks(load.block_ids)
         self._copy_blocks(plan.block_copies)
 
     def propose(self, step: FinishedPass) -> dict[str, list[int]]:

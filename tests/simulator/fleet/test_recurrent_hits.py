@@ -90,7 +90,7 @@ def watched(engine: LLMEngine) -> dict[str, Request]:
 
 
 def test_simulated_hits_are_the_live_ones(model: Decoder) -> None:
-    """Over random conversations, and for each reason that there is; salts are not simulated."""
+    """Over random conversations, and for each reason there is without tiers and salts."""
     ends: set[PrefixEnd] = set()
     for seed in range(8):
         both = Both(model, seed)
@@ -101,4 +101,4 @@ def test_simulated_hits_are_the_live_ones(model: Decoder) -> None:
             ends.add(live.end)
         assert both.live.scheduler.kv.prefix_hits == both.simulated.kv.prefix_hits > 0
         assert both.live.scheduler.kv.pool.num_cached == both.simulated.kv.pool.num_cached
-    assert ends == set(PrefixEnd) - {PrefixEnd.NEW_SALT}
+    assert ends == set(PrefixEnd) - {PrefixEnd.NEW_SALT, PrefixEnd.NOT_LOADED}

@@ -17,7 +17,9 @@ from twostroke.core.request import FinishReason, Request
 from twostroke.core.step import StepResult
 from twostroke.engine.make_kv import make_kv
 from twostroke.kv_cache.block_hash import extend_block_hashes
+from twostroke.kv_cache.hit_explainer import HitExplainer
 from twostroke.kv_cache.state_slots import StateSlots
+from twostroke.kv_cache.tier_directory import TierDirectory
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.scheduler import Scheduler
 from twostroke.simulator.jumping.decode_run import DecodeRun, find_decode_run
@@ -50,6 +52,8 @@ class Simulation:
         ).info
         info = replace(info, model_id="", state_spacing=2)
         self.kv = make_kv(info, enable_prefix_caching=self.caching)
+        if self.num_slots and self.caching:
+            HitExplainer(self.kv, TierDirectory(()))
         self.scheduler = Scheduler(self.config, self.kv, choose_policy(self.config))
         self.step = 0
 

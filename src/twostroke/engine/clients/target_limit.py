@@ -42,7 +42,12 @@ class TargetLimit:
     ) -> None:
         self.load = EngineLoad()
         self.left: deque[Left] = deque()
-        self._prefixes = PrefixMirror(info.block_size, info.kv_groups, info.model_id)
+        self._prefixes = PrefixMirror(
+            info.block_size,
+            info.kv_groups,
+            info.model_id,
+            has_states=info.num_state_slots > 0,
+        )
         self._admission: PredictedAdmission | None = None
         if config.admission == "predicted":
             self._admission = PredictedAdmission(config, targets, self)

@@ -14,7 +14,7 @@ namespace {
 
 // Each has the activation of 16 lanes and that of one number.
 struct Silu {
-    static floats of(floats g) { return g / (1.0f + exp16(-g)); }
+    INLINED static floats of(floats g) { return g / (1.0f + exp16(-g)); }
     static float of(float g) { return g / (1.0f + expf(-g)); }
 };
 
@@ -22,12 +22,12 @@ struct Silu {
 struct TanhGelu {
     static constexpr float kFirst = -1.59576912f, kThird = -0.0713548162f;
 
-    static floats of(floats g) { return g / (1.0f + exp16(g * (g * g * kThird + kFirst))); }
+    INLINED static floats of(floats g) { return g / (1.0f + exp16(g * (g * g * kThird + kFirst))); }
     static float of(float g) { return g / (1.0f + expf(g * (g * g * kThird + kFirst))); }
 };
 
 struct Gelu {
-    static floats of(floats g) {
+    INLINED static floats of(floats g) {
         float lanes[kLanes];
         store(lanes, g);
         for (float& lane : lanes) lane = of(lane);

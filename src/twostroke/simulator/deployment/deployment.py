@@ -11,7 +11,13 @@ from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
 from twostroke.core.kv_groups import KVGroups
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.kv_cache.state_room import CacheSize, StateSize, divide_room, state_size
+from twostroke.kv_cache.state_room import (
+    CacheSize,
+    StateSize,
+    count_state_parts,
+    divide_room,
+    state_size,
+)
 from twostroke.model_spec.layer_groups import groups_beside
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.public_models import find_model
@@ -139,6 +145,7 @@ def deploy(
             kv_block_bytes=round(block_bytes),
             num_state_slots=num_slots,
             state_spacing=state.spacing or 1,
+            num_state_parts=count_state_parts(state.num_bytes, block_bytes),
             kv_cache_dtype=cache_format(cache.kv_format).name,
             weight_bytes=weights,
             device="simulated",

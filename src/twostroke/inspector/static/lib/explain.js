@@ -74,6 +74,7 @@ function whyNoLonger(hit) {
     whole_prompt: `The prefix hit was as long as it can be: ${at} tokens.`,
     no_checkpoint: `${blocks}: none was kept after that.`,
     checkpoint_evicted: `${blocks}: a later one had been evicted.`,
+    not_loaded: `The prefix hit ended at token ${at}: a tier had more, which was not loaded.`,
     block_evicted: `The prefix hit ended at token ${at}: the next block had been evicted.`,
     first_time: `The prefix hit ended at token ${at}: what follows came for the first time.`,
     new_salt: "Nothing of the prompt was cached with its cache_salt; other salts do not count.",

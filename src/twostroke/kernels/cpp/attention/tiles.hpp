@@ -48,11 +48,11 @@ inline void pack_keys(Factor<T>* packed, const Stored* keys, const int64_t* offs
 }
 
 // sum + the products of a query's element, or pair of bf16, and those of 16 packed keys.
-inline floats dot_keys(floats sum, const float* query, const float* packed) {
+INLINED floats dot_keys(floats sum, const float* query, const float* packed) {
     return sum + *query * load<floats>(packed);
 }
 #ifdef TWOSTROKE_AVX512
-inline floats dot_keys(floats sum, const bf16* query, const bf16* packed) {
+INLINED floats dot_keys(floats sum, const bf16* query, const bf16* packed) {
     return dot_bf16(sum, broadcast_word(query), load<words>(packed));
 }
 #endif

@@ -15,7 +15,7 @@ namespace {
 constexpr float kClamp = 7.0f, kSlope = 1.702f;
 
 // `clamped_mul` in layers/activation.py of 16 values; NaN stays NaN.
-inline floats clamped16(floats gate, floats up) {
+INLINED floats clamped16(floats gate, floats up) {
     const floats g = choose(gate > kClamp, splat(kClamp), gate);
     const floats below = choose(up > kClamp, splat(kClamp), up);
     const floats u = choose(below < -kClamp, splat(-kClamp), below);

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kTurnRows = 128;
 constexpr int64_t kTaskColumns = 128;  // of a head, that one thread takes
 
-inline floats silu16(const floats& x) { return x / (1.0f + exp16(-x)); }
+INLINED floats silu16(const floats& x) { return x / (1.0f + exp16(-x)); }
 inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 

@@ -12,7 +12,7 @@ namespace {
 
 // --------------------------------------------------------------------------------------- bfloat16
 
-inline float to_float(bf16 value) {
+INLINED float to_float(bf16 value) {
     const uint32_t bits = static_cast<uint32_t>(value) << 16;
     float result;
     memcpy(&result, &bits, 4);
@@ -20,7 +20,7 @@ inline float to_float(bf16 value) {
 }
 
 // Rounds to nearest, ties to even; NaN stays NaN.
-inline bf16 to_bf16(float value) {
+INLINED bf16 to_bf16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
     if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<bf16>((bits >> 16) | 64);
@@ -29,13 +29,13 @@ inline bf16 to_bf16(float value) {
 
 // The same rounding, with each bf16 in the low half of its lane.
 template <typename Floats>
-inline auto bf16_lanes(const Floats& values) {
+INLINED auto bf16_lanes(const Floats& values) {
     const auto bits = word_bits(values);
     const auto nearest = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits >> 16) | 64u;
     return choose(values != values, quiet, nearest);
 }
 
-inline floats widen(halves values) {
+INLINED floats widen(halves values) {
 #ifdef TWOSTROKE_AVX512  // Compilers make six instructions of it.
     return (floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)values), 16);
 #else
@@ -43,7 +43,7 @@ inline floats widen(halves values) {
 #endif
 }
 
-inline halves narrow(floats values) {
+INLINED halves narrow(floats values) {
 #ifdef TWOSTROKE_AVX512
     return (halves)_mm512_cvtneps_pbh((__m512)values);
 #else
@@ -51,23 +51,23 @@ inline halves narrow(floats values) {
 #endif
 }
 
-inline floats rounded(floats values) { return widen(narrow(values)); }
+INLINED floats rounded(floats values) { return widen(narrow(values)); }
 
-inline floats load16(const bf16* from) { return widen(load<halves>(from)); }
-inline floats load16(const float* from) { return load<floats>(from); }
-inline void store16(bf16* to, floats values) { store(to, narrow(values)); }
-inline void store16(float* to, floats values) { store(to, values); }
+INLINED floats load16(const bf16* from) { return widen(load<halves>(from)); }
+INLINED floats load16(const float* from) { return load<floats>(from); }
+INLINED void store16(bf16* to, floats values) { store(to, narrow(values)); }
+INLINED void store16(float* to, floats values) { store(to, values); }
 
 // The same of the first `count` lanes, or of all 16 if there are as many; other lanes read 0.
 template <typename Number>
-inline floats load_first(const Number* from, int64_t count) {
+INLINED floats load_first(const Number* from, int64_t count) {
     if (count >= kLanes) return load16(from);
     Number lanes[kLanes] = {};
     memcpy(lanes, from, static_cast<size_t>(count) * sizeof(Number));
     return load16(lanes);
 }
 template <typename Number>
-inline void store_first(Number* to, const floats& values, int64_t count) {
+INLINED void store_first(Number* to, const floats& values, int64_t count) {
     if (count >= kLanes) return store16(to, values);
     Number lanes[kLanes];
     store16(lanes, values);
@@ -75,7 +75,7 @@ inline void store_first(Number* to, const floats& values, int64_t count) {
 }
 
 // One vector of bf16 as floats.
-inline vfloat load_vector(const bf16* from) {
+INLINED vfloat load_vector(const bf16* from) {
 #ifdef TWOSTROKE_AVX512
     return load16(from);
 #else
@@ -86,7 +86,7 @@ inline vfloat load_vector(const bf16* from) {
 // ------------------------------------------------------------------------------------- reductions
 
 // The upper half is added to the lower until one lane is left: one order of sums in all builds.
-inline float sum_lanes(const vfloat& x) {
+INLINED float sum_lanes(const vfloat& x) {
 #ifdef TWOSTROKE_AVX512
     return _mm512_reduce_add_ps((__m512)x);
 #else
@@ -98,11 +98,11 @@ inline float sum_lanes(const vfloat& x) {
 #endif
 }
 template <typename Part>
-inline float sum_lanes(const Pair<Part>& x) {
+INLINED float sum_lanes(const Pair<Part>& x) {
     return sum_lanes(x.low + x.high);
 }
 
-inline float max_lanes(const vfloat& x) {
+INLINED float max_lanes(const vfloat& x) {
 #ifdef TWOSTROKE_AVX512
     return _mm512_reduce_max_ps((__m512)x);
 #else
@@ -115,14 +115,14 @@ inline float max_lanes(const vfloat& x) {
 #endif
 }
 template <typename Part>
-inline float max_lanes(const Pair<Part>& x) {
+INLINED float max_lanes(const Pair<Part>& x) {
     return max_lanes(choose(x.high > x.low, x.high, x.low));
 }
 
 // ------------------------------------------------------------------------------------ exponential
 
 // 2^n times a Taylor series of degree 6 of the rest: relative error below 2e-7; 0 below -87.
-inline floats exp16(floats x) {
+INLINED floats exp16(floats x) {
     const auto series = [](floats r) {
         floats p = splat(1.0f / 720);
         p = p * r + 1.0f / 120, p = p * r + 1.0f / 24, p = p * r + 1.0f / 6;

@@ -24,7 +24,7 @@ constexpr int kFp8Bias = 127 - 7;  // what the exponents of float and bf16 are l
 
 // Bytes, one in each lane with its sign extended, as floats. Subnormal
 // numbers are multiples of 2^-9.
-inline vfloat fp8_floats(vint bytes) {
+INLINED vfloat fp8_floats(vint bytes) {
     const vint size = bytes & 127;
     const vfloat normal = float_bits((size << 20) + (kFp8Bias << 23));
     const vfloat subnormal = to_floats(size) * 0x1p-9f;
@@ -46,10 +46,10 @@ struct Fp8Floats<Pair<Part>> {
     }
 };
 
-inline floats load16(const fp8* from) { return Fp8Floats<floats>::load(from); }
+INLINED floats load16(const fp8* from) { return Fp8Floats<floats>::load(from); }
 
 // Words of four bytes to four floats each: to[i] gets element i.
-inline void widen_fp8(vword bytes, float, vword* to) {
+INLINED void widen_fp8(vword bytes, float, vword* to) {
     UNROLL for (int i = 0; i < 4; ++i)
         to[i] = word_bits(fp8_floats((vint)(bytes << (24 - 8 * i)) >> 24));
 }
@@ -73,7 +73,7 @@ struct Fp8Table {
 constexpr Fp8Table kFp8Table;
 
 // Bytes, one in each half of a word, as bf16.
-inline vword fp8_pairs(vword bytes) {
+INLINED vword fp8_pairs(vword bytes) {
     const char* table = reinterpret_cast<const char*>(kFp8Table.entries);
     const auto look_up = [&](const char* from) __attribute__((always_inline)) {
         const vword first = load<vword>(from), second = load<vword>(from + kVectorBytes);
@@ -88,7 +88,7 @@ inline vword fp8_pairs(vword bytes) {
 }
 
 // Words of four bytes to two words of bf16 each: to[0] gets elements 0 and 1, to[1] the others.
-inline void widen_fp8(vword bytes, bf16, vword* to) {
+INLINED void widen_fp8(vword bytes, bf16, vword* to) {
     const vword even = fp8_pairs(bytes & 0x00ff00ffu), odd = fp8_pairs((bytes >> 8) & 0x00ff00ffu);
     to[0] = (even & 0xffffu) | (odd << 16);
     to[1] = (even >> 16) | (odd & 0xffff0000u);
@@ -96,7 +96,7 @@ inline void widen_fp8(vword bytes, bf16, vword* to) {
 
 #else
 
-inline void widen_fp8(vword bytes, bf16, vword* to) {
+INLINED void widen_fp8(vword bytes, bf16, vword* to) {
     vword wide[4];
     widen_fp8(bytes, float{}, wide);
     UNROLL for (int i = 0; i < 2; ++i) to[i] = (wide[2 * i] >> 16) | wide[2 * i + 1];
@@ -108,7 +108,7 @@ inline void widen_fp8(vword bytes, bf16, vword* to) {
 
 // To nearest, ties to even. What is too large becomes the largest number, infinity becomes NaN, as
 // in layers/kv_layout.py. Without branches, so that compilers make vectors of it.
-inline fp8 to_fp8(bf16 value) {
+INLINED fp8 to_fp8(bf16 value) {
     constexpr int kLeast = (kFp8Bias + 1) << 7, kMost = 0x43e0;  // of normal numbers: 2^-6, 448
     const int size = value & 0x7fff, bounded = size < kMost ? size : kMost;
     const int normal = ((bounded + 7 + (bounded >> 4 & 1)) >> 4) - (kFp8Bias << 3);

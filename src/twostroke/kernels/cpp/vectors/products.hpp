@@ -10,7 +10,7 @@ namespace twostroke {
 namespace {
 
 // The word at `from`, in every lane.
-inline vword broadcast_word(const void* from) {
+INLINED vword broadcast_word(const void* from) {
     uint32_t word;
     memcpy(&word, from, 4);
     return word - vword{};
@@ -27,13 +27,13 @@ constexpr int kPairWords = 2;
 #endif
 
 // sum + the products of two floats and the two bf16 weights of a word.
-inline vfloat add_products(vfloat sum, vfloat first, vfloat second, vword weight) {
+INLINED vfloat add_products(vfloat sum, vfloat first, vfloat second, vword weight) {
     sum += first * (vfloat)(weight << 16);
     return sum + second * (vfloat)(weight & 0xffff0000u);
 }
 
 // sum + the products of a word's two bf16 inputs and a word's two bf16 weights.
-inline vfloat dot_bf16(vfloat sum, vword x, vword weight) {
+INLINED vfloat dot_bf16(vfloat sum, vword x, vword weight) {
 #ifdef TWOSTROKE_AVX512
     return (vfloat)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)weight);
 #else
@@ -42,7 +42,7 @@ inline vfloat dot_bf16(vfloat sum, vword x, vword weight) {
 }
 
 // The same, with two inputs as packed rows hold them.
-inline vfloat dot_packed(vfloat sum, const char* x, vword weight) {
+INLINED vfloat dot_packed(vfloat sum, const char* x, vword weight) {
     if constexpr (kPairWords == 1) {
         return dot_bf16(sum, broadcast_word(x), weight);
     } else {
@@ -62,17 +62,17 @@ constexpr bool kUnsignedActivations = false;
 #endif
 
 #if defined(TWOSTROKE_AVX512)
-inline vint dot_unsigned_signed(vint sum, vword left, vword right) {
+INLINED vint dot_unsigned_signed(vint sum, vword left, vword right) {
     return (vint)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)left, (__m512i)right);
 }
 #elif defined(__AVXVNNI__)
-inline vint dot_unsigned_signed(vint sum, vword left, vword right) {
+INLINED vint dot_unsigned_signed(vint sum, vword left, vword right) {
     return (vint)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)left, (__m256i)right);
 }
 #endif
 
 // sum + four products each of int8 activations and int8 weights in -127 .. 127.
-inline vint dot_int8(vint sum, vword x, vword weight) {
+INLINED vint dot_int8(vint sum, vword x, vword weight) {
 #if defined(TWOSTROKE_AVX512) || defined(__AVXVNNI__)
     return dot_unsigned_signed(sum, x, weight);
 #elif defined(__AVX2__)
@@ -90,7 +90,7 @@ inline vint dot_int8(vint sum, vword x, vword weight) {
 }
 
 // sum + four products each of int8 activations and nibbles, 0 .. 15, in bytes.
-inline vint dot_int4(vint sum, vword x, vword nibbles) {
+INLINED vint dot_int4(vint sum, vword x, vword nibbles) {
 #if defined(TWOSTROKE_AVX512) || defined(__AVXVNNI__)
     return dot_unsigned_signed(sum, nibbles, x);
 #elif defined(__AVX2__)
