@@ -18,6 +18,9 @@ class StoredTensor:
         format: Number format of its elements, by its file's name for it: ``F32``, ``U8``, ``Q8_0``.
         shape: With the contiguous dimension last.
         path, offset, nbytes: Its bytes, all of which the file has.
+        heads: Of each of so many heads, the rows of its first half and its second take turns; 0:
+            rows are in order.
+        shift: What was added to each element.
     """
 
     format: str
@@ -25,6 +28,8 @@ class StoredTensor:
     path: Path
     offset: int
     nbytes: int
+    heads: int = 0
+    shift: float = 0.0
 
 
 class Checkpoint(Protocol):
