@@ -18,7 +18,7 @@ class StoredTensor:
         format: Number format of its elements, by its file's name for it: ``F32``, ``U8``, ``Q8_0``.
         shape: With the contiguous dimension last.
         path, offset, nbytes: Its bytes, all of which the file has.
-        heads: Of each of so many heads, the rows of its first half and its second take turns; 0:
+        heads: In this many heads, rows of the first half and of the second take turns; 0: all
             rows are in order.
         shift: What was added to each element.
     """
