@@ -36,17 +36,23 @@ class Case(NamedTuple):
     soft_cap: float | None = None
     sinks: bool = False
     latent: int | None = None
+    chunked: bool = False
 
     @property
     def form(self) -> ScoreForm:
-        return ScoreForm(1.3 * self.key_dim**-0.5, self.soft_cap, self.latent, self.sinks)
+        scale = 1.3 * self.key_dim**-0.5
+        return ScoreForm(scale, self.soft_cap, self.latent, self.sinks, self.chunked)
 
     @property
     def spec(self) -> AttentionSpec:
         latent = None if self.latent is None else LatentSpec(self.key_dim, self.latent)
         sizes = (self.heads, self.kv_heads, self.key_dim, self.value_dim, self.window, latent)
         return AttentionSpec(
-            *sizes, soft_cap=self.soft_cap, sinks=self.sinks, scale=self.form.scale
+            *sizes,
+            soft_cap=self.soft_cap,
+            sinks=self.sinks,
+            scale=self.form.scale,
+            chunked=self.chunked,
         )
 
     def layouts(self, name: KVCacheDtype, dtype: torch.dtype) -> tuple[KVLayout, KVLayout]:
@@ -75,6 +81,8 @@ CASES = {
     "smaller-values": Case(6, 3, 192, 128, 33),
     "larger-values": Case(5, 5, 64, 96, sinks=True),
     "values-of-64": Case(4, 2, 32, 64),
+    "chunks": Case(4, 2, 64, 64, 20, chunked=True),
+    "chunks-of-blocks": Case(8, 2, 128, 128, 64, chunked=True),
     "latents": Case(4, 1, 96, 64, latent=64),
     "latents-many-heads": Case(20, 1, 160, 128, soft_cap=4.0, latent=128),
 }

@@ -35,7 +35,7 @@ OPTIONS: dict[str, Any] = {
 
 # What PyTorch's operators still compute: attention in chunks and over caches of several shapes.
 # Their last elements, beside whole vectors, round differently.
-NOT_YET = {"gemma4-moe", "llama4", "llama4-all-experts"}
+NOT_YET = {"gemma4-moe"}
 CASES = [
     pytest.param(
         family,

@@ -73,6 +73,7 @@ class AttentionCall(ctypes.Structure):
         ("value_dim", c_int64),
         ("value_width", c_int64),
         ("window", c_int64),
+        ("chunked", c_int64),
         ("scale", c_float),
         ("soft_cap", c_float),
         ("is_float", c_int32),

@@ -48,6 +48,7 @@ struct AttentionCall {
     int64_t value_dim;    // elements of a row of values,
     int64_t value_width;  // the first of this many: latents are keys and values in one
     int64_t window;       // how many of the latest tokens a token sees; 0: all
+    int64_t chunked;      // 1: of those, only the ones since the last multiple of `window`
     float scale;
     float soft_cap;        // the bound of scores, cap * tanh(score / cap); 0: none
     int32_t is_float;      // 1: query, plain cache and output are float32; 0: bf16

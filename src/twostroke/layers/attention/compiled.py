@@ -60,6 +60,7 @@ class CompiledBackend:
             value_width=width,
             scale=form.scale,
             soft_cap=form.soft_cap or 0.0,
+            chunked=form.chunked,
             is_float=layout.read_dtype is torch.float32,
             cache_format=CACHE_FORMATS.get(layout.name, 0),
         )
@@ -80,7 +81,7 @@ class CompiledBackend:
         fits = all(size % multiple == 0 and size <= largest for size in sizes)
         known = layout.name in CACHE_FORMATS or layout.dtype is layout.read_dtype
         computes = layout.read_dtype in (torch.float32, torch.bfloat16)
-        is_alike = layout.name == values.name and not (form and form.chunked)
+        is_alike = layout.name == values.name
         on_cpu = keys.is_contiguous() and keys.device.type == "cpu"
         return fits and known and computes and is_alike and on_cpu
 

@@ -43,7 +43,8 @@ struct RowRange {
     // Row r sees the keys [oldest(r), end(r)).
     int64_t end(int r) const { return context - length + token(r) + 1; }
     int64_t oldest(int r) const {
-        return call.window > 0 && end(r) > call.window ? end(r) - call.window : 0;
+        if (call.window == 0 || end(r) <= call.window) return 0;
+        return call.chunked ? (end(r) - 1) / call.window * call.window : end(r) - call.window;
     }
 };
 
