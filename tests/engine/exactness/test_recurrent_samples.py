@@ -122,7 +122,7 @@ def test_a_salt_keeps_states_apart(family: str) -> None:
 @pytest.mark.parametrize("family", HYBRIDS)
 def test_a_salted_request_takes_no_state_from_a_tier(family: str, tmp_path: Path) -> None:
     """After a restart, when all is on disk."""
-    prompt, hits = prompt_of(33, seed=3), {}
+    prompt, hits = prompt_of(33, seed=3), dict[str, int]()
     for turn, salt in (("1", "one"), ("2", ""), ("3", "one")):
         engine = make_engine(family, kv_cache_memory=10**6, kv_disk=str(tmp_path))
         run(engine, [ask(turn, prompt, salt=salt)])
