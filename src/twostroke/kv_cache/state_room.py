@@ -8,6 +8,8 @@ from twostroke.core.config import CacheConfig
 from twostroke.core.speculation_config import Speculation
 
 MIN_SLOTS = 3
+# Blocks of a model that caches nothing by the token: they only count, some 50 bytes each.
+MAX_EMPTY_BLOCKS = 2_000_000
 
 
 class StateSize(NamedTuple):
@@ -85,3 +87,20 @@ def divide_room(
     num_blocks = int(rest // (block_bytes + state.per_block))
     num_kept = 0 if state.spacing is None else num_blocks // state.spacing
     return CacheSize(num_blocks, max(MIN_SLOTS, num_own + num_kept) if num_running else 0)
+
+
+def states_alone(
+    budget: float, state: StateSize, max_num_seqs: int, max_request_blocks: int
+) -> CacheSize:
+    """The same of a model that caches nothing by the token: its blocks hold nothing.
+
+    They count tokens, name prefixes and take no memory of the budget, which is all for states.
+
+    Args:
+        max_request_blocks: Of a request of full length.
+    """
+    num_blocks = min(max_num_seqs * max_request_blocks, MAX_EMPTY_BLOCKS)
+    num_slots = int(budget // state.num_bytes) if state.num_bytes else 0
+    if state.spacing is None:
+        num_slots = min(num_slots, max_num_seqs + state.num_scratch)
+    return CacheSize(max(num_blocks, max_request_blocks), num_slots)

@@ -149,7 +149,10 @@ def _read_spec(
     """What the model consists of; and the model itself, if transformers' code runs it."""
     foreign = load_foreign_target(config, folder, device, profiler)
     spec = read_runnable(folder) if foreign is None else foreign.spec
-    (check_states if spec.state_bytes() else check_without_states)(config)
+    if spec.state_bytes():
+        check_states(config, attends=any(layer.attention for layer in spec.layers))
+    else:
+        check_without_states(config)
     return spec, foreign
 
 
@@ -270,7 +273,7 @@ def _allocate_caches(
         state=state,
     )
     states = StateTensors(shapes, num_slots, target.device)
-    kv = KVTensors(layouts[0], num_blocks, target.device, members.layers, states)
+    kv = KVTensors(layouts[0], num_blocks, target.device, members.layers, states, block_size)
     draft_kv = None
     if draft is not None:
         draft_kv = KVTensors(layouts[1], num_blocks, draft.device)
