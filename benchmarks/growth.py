@@ -26,6 +26,7 @@ import cyclopts
 import torch
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.sampling_params import SamplingParams
@@ -89,7 +90,7 @@ def main(
     probe = Probe()
     for cache in (*executor.kv.keys, *executor.kv.values):
         cache.fill_(0.01)  # pages never written are all one page, which the cache would hold
-    sheet = read_runnable(model)
+    sheet = read_runnable(open_checkpoint(model))
     points = []
     for context in CONTEXTS:
         for batch in BATCHES:

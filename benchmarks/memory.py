@@ -23,6 +23,7 @@ import httpx
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.server import running_server
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.flags.byte_sizes import parse_size
 from twostroke.models.support import read_runnable
 from twostroke.runtime.weights import loaded_bytes
@@ -105,7 +106,7 @@ def main(
 
 def measure(model: Path, kv: int, quantization: str | None) -> Resident:
     """Start a server, use every block of its cache, read its memory."""
-    spec = read_runnable(model)
+    spec = read_runnable(open_checkpoint(model))
     flags = [
         "--kv-cache-memory",
         str(kv),

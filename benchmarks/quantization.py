@@ -26,6 +26,7 @@ from torch import Tensor
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
 from training.bank import hashed_fraction, load_bank
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.kernels.library import load_library
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.models.decoder import Decoder
@@ -81,7 +82,7 @@ def main(checkpoint: Path, *, phrasings: int = 400, out: Path = RESULTS) -> None
     pilot = resolve_model("pilot", None)
     text = held_out(pilot, phrasings)
     draw = random.Random(0)
-    vocabulary = read_runnable(checkpoint).vocab_size
+    vocabulary = read_runnable(open_checkpoint(checkpoint)).vocab_size
     noise = [Passage([draw.randrange(300, vocabulary) for _ in range(128)], 0) for _ in range(8)]
     errors_by_model = {
         "pilot": errors(pilot, text, True),
@@ -118,11 +119,16 @@ def held_out(model: Path, count: int) -> list[Passage]:
 
 def errors(folder: Path, sequences: Sequence[Passage], is_text: bool) -> dict[str, Error]:
     """All formats of one model, over the same sequences."""
-    spec = read_runnable(folder)
+    spec = read_runnable(open_checkpoint(folder))
     device, length = torch.device("cpu"), max(len(one.ids) for one in sequences)
     models = {
         name: load_model(
-            folder, spec, "bfloat16", device, length, None if name == "bfloat16" else name
+            open_checkpoint(folder),
+            spec,
+            "bfloat16",
+            device,
+            length,
+            None if name == "bfloat16" else name,
         )
         for name in FORMATS
     }

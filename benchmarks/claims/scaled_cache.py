@@ -8,6 +8,7 @@ from benchmarks.claims.report import Claim
 from benchmarks.claims.workbench import Workbench
 from benchmarks.kv_formats.quality import Score, Text, judge
 from benchmarks.quantization import held_out
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.models.support import read_runnable
 from twostroke.runtime.weights import load_model
@@ -22,14 +23,14 @@ def measure(bench: Workbench, phrasings: int = PHRASINGS) -> Claim:
         phrasings: Held-out questions.
     """
     folder = resolve_model("pilot", None)
-    spec = read_runnable(folder)
+    spec = read_runnable(open_checkpoint(folder))
     texts = [
         Text(passage.ids, list(range(passage.start, len(passage.ids))))
         for passage in held_out(folder, phrasings)
     ]
     bench.say(f"quantised cache: {len(texts)} answers in each format")
     length = max(len(text.ids) for text in texts)
-    model = load_model(folder, spec, "bfloat16", torch.device("cpu"), length, None)
+    model = load_model(open_checkpoint(folder), spec, "bfloat16", torch.device("cpu"), length, None)
     scores = judge(model, texts, ("bfloat16", "int8", "int4"))
     plain = spec.kv_bytes_per_token("bfloat16")
     tokens = {name: plain / spec.kv_bytes_per_token(name) for name in ("int8", "int4")}

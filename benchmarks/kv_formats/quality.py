@@ -25,6 +25,7 @@ from torch import Tensor
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.quantization import held_out
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.kv_formats import KVCacheDtype
 from twostroke.kernels.library import load_library
 from twostroke.layers.attention.base import AttentionMetadata
@@ -82,10 +83,12 @@ def main(
     passages = held_out(folder, phrasings + 110 * documents)
     short = [Text(p.ids, list(range(p.start, len(p.ids)))) for p in passages[:phrasings]]
     long = join([(p.ids, p.start) for p in passages[phrasings:]], documents)
-    spec = read_runnable(folder)
+    spec = read_runnable(open_checkpoint(folder))
     if (library := load_library()) is not None:
         library.set_num_threads(torch.get_num_threads())
-    model = load_model(folder, spec, "bfloat16", torch.device("cpu"), CONTEXT, None)
+    model = load_model(
+        open_checkpoint(folder), spec, "bfloat16", torch.device("cpu"), CONTEXT, None
+    )
     scores = {
         "short range": judge(model, short, FORMATS),
         "long range": judge(model, long, FORMATS),

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from twostroke.checkpoints.open_checkpoint import find_checkpoint
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerOptions
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
-from twostroke.model_spec.json_files import read_object
-from twostroke.model_spec.model_files import resolve_model
-from twostroke.model_spec.reader import read_model
+from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
 from twostroke.observability.observer import Observer
 from twostroke.startup import CallsTaker, load_engine
@@ -40,7 +39,7 @@ def start_async_engine(
 
 
 def start_model(config: EngineConfig, **settings: Any) -> LoadedModel:
-    """The same for a front end, with what it needs beside the engine."""
+    """Start the engine, and return it with what a front end needs beside it."""
     return start_async_engine(config, **settings).loaded_model()
 
 
@@ -57,11 +56,11 @@ def start_ranker(
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
     """
-    folder = resolve_model(model)
+    checkpoint = find_checkpoint(model)
     options = ModelOptions(model=model, device=config.model.device, runner="pooling")
     cache = config.cache
-    if not is_encoder(read_object(folder / "config.json")):
-        spec = read_model(folder)
+    if not is_encoder(checkpoint.config):
+        spec = parse_model(checkpoint.config, checkpoint.generation)
         length = min(spec.context_length, RANKED_TOKENS)
         options = replace(options, max_model_len=length)
         num_tokens = RANKED_AT_ONCE * (length + cache.block_size)

@@ -6,15 +6,15 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from twostroke.checkpoints.checkpoint import Checkpoint
+from twostroke.checkpoints.open_checkpoint import find_checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ModelLoadError, is_panic, panic_text
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.model_spec.model_files import resolve_model
 from twostroke.observability.observer import Observer
 from twostroke.observability.process import age_of_process
 from twostroke.observability.profile import NO_PROFILE, Profiler
@@ -69,9 +69,9 @@ def _load(
     seconds = {"process": age_of_process()}
     config.observability.targets()  # what is wrong with the file is said before the model loads
     config.chat.source()
-    folder = resolve_model(config.model.model, config.model.revision)
+    checkpoint = find_checkpoint(config.model.model, config.model.revision)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        tokenizer = pool.submit(_load_tokenizer, folder, config.chat, seconds)
+        tokenizer = pool.submit(_load_tokenizer, checkpoint, config.chat, seconds)
         began = time.perf_counter()
         from twostroke.runtime.choose_executor import load_executor
 
@@ -80,7 +80,7 @@ def _load(
             tokenizer.result()
         )  # before the weights: what is wrong with it should be said in seconds
         grammars = GrammarCompiler(loaded_tokenizer)
-        executor = load_executor(config, folder, profiler=profiler, grammars=grammars)
+        executor = load_executor(config, checkpoint, profiler=profiler, grammars=grammars)
         seconds["ready"] = age_of_process()
         executor.info.load_seconds.update(seconds)
         return LLMEngine(
@@ -101,9 +101,9 @@ def survey_checkpoint(model: str) -> CheckpointSurvey:
     Raises:
         ModelLoadError: It does not, or there is none.
     """
-    from twostroke.runtime.checkpoints.survey import survey_folder
+    from twostroke.runtime.checkpoints.survey import read_survey
 
-    return survey_folder(resolve_model(model))
+    return read_survey(find_checkpoint(model))
 
 
 def make_speed_probe(device: str) -> SpeedProbe:
@@ -127,10 +127,12 @@ def name_of_device(device: str) -> str:
     return name_of_gpu(device)
 
 
-def _load_tokenizer(folder: Path, chat: ChatTemplateConfig, seconds: dict[str, float]) -> Tokenizer:
-    """Beside the import of torch, so its seconds are part of those."""
+def _load_tokenizer(
+    checkpoint: Checkpoint, chat: ChatTemplateConfig, seconds: dict[str, float]
+) -> Tokenizer:
+    """Load the tokenizer while torch is imported, so its seconds are part of those."""
     began = time.perf_counter()
-    tokenizer = Tokenizer.from_folder(folder)
+    tokenizer = checkpoint.tokenizer()
     apply_template(tokenizer, chat)
     seconds["tokenizer"] = time.perf_counter() - began
     return tokenizer

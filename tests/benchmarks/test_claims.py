@@ -28,6 +28,7 @@ from benchmarks.claims.workbench import (
 )
 from benchmarks.environment import OtherPrograms, environment, shown
 from tests.benchmarks.tiny import shrink, tiny_checkpoint
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.reader import parse_model
 from twostroke.models.support import read_runnable
@@ -136,7 +137,7 @@ def test_the_claim_on_batching_is_about_a_model_that_no_cache_holds(
     assert parse_model(fields).weight_bytes("bf16") > LARGEST_CPU_CACHE
     shrink(monkeypatch, "350m")
     with memory_bound_model(None) as (model, name):
-        weights = read_runnable(Path(model)).weight_bytes("bf16")
+        weights = read_runnable(open_checkpoint(Path(model))).weight_bytes("bf16")
         assert "350m" in name
         # The file has a header of some kilobytes before them.
         assert 0 < weights_megabytes(model) - weights / 1e6 < 0.01

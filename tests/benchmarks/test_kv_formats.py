@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.kv_formats.quality import CONTEXT, LONG_RANGE, Text, join, judge
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.models.support import read_runnable
 from twostroke.runtime.weights import load_model
@@ -12,7 +13,14 @@ from twostroke.runtime.weights import load_model
 
 def test_fewer_bits_diverge_more() -> None:
     folder = resolve_model("pilot", None)
-    model = load_model(folder, read_runnable(folder), "bfloat16", torch.device("cpu"), 64, None)
+    model = load_model(
+        open_checkpoint(folder),
+        read_runnable(open_checkpoint(folder)),
+        "bfloat16",
+        torch.device("cpu"),
+        64,
+        None,
+    )
     text = Text(list(range(300, 340)), list(range(5, 40)))
     scores = judge(model, [text], ("bfloat16", "int8", "int4", "fp8"))
     assert scores["bfloat16"].changed == scores["bfloat16"].divergence == 0

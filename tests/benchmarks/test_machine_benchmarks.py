@@ -10,6 +10,7 @@ import torch
 from benchmarks import growth, memory, quantization, steps_in_turn
 from tests.benchmarks.tiny import tiny_checkpoint
 from training.bank import load_bank
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.models.support import read_runnable
@@ -27,7 +28,7 @@ def test_a_step_is_judged_by_what_it_must_move_and_multiply(checkpoint: Path) ->
     config = EngineConfig.from_flat(
         {"model": str(checkpoint), "kv_cache_memory": 2**24, "block_size": growth.BLOCK}
     )
-    executor, sheet = load_torch_executor(config), read_runnable(checkpoint)
+    executor, sheet = load_torch_executor(config), read_runnable(open_checkpoint(checkpoint))
     slow_memory, slow_products = growth.Machine(1e6, 1e15), growth.Machine(1e15, 1e6)
     kept = sheet.num_parameters - sheet.vocab_size * sheet.hidden_size
     point = growth.measure(executor, sheet, slow_memory, 3, 40, 1)
@@ -55,7 +56,7 @@ def test_points_are_drawn(tmp_path: Path) -> None:
 
 def test_a_servers_memory_is_read_with_its_cache_in_use(checkpoint: Path) -> None:
     resident = memory.measure(checkpoint, 2**24, None)
-    assert resident.weights == loaded_bytes(read_runnable(checkpoint), 2)
+    assert resident.weights == loaded_bytes(read_runnable(open_checkpoint(checkpoint)), 2)
     assert 50e6 < resident.healthy <= resident.peak
     assert resident.loaded - resident.healthy > 2**23  # pages of the cache are there now
     assert resident.beside == resident.loaded - resident.weights - 2**24
@@ -68,7 +69,7 @@ def test_coarser_weights_diverge_more(checkpoint: Path) -> None:
     assert errors["bfloat16"].divergence == 0 and errors["bfloat16"].same == 1
     assert 0 < errors["int8"].divergence < errors["int4"].divergence <= errors["int4"].worst
     judged = quantization.errors(checkpoint, [quantization.Passage(passage.ids, 5)], True)
-    vocabulary = read_runnable(checkpoint).vocab_size
+    vocabulary = read_runnable(open_checkpoint(checkpoint)).vocab_size
     # Random weights know nothing.
     assert judged["int8"].perplexity == pytest.approx(vocabulary, rel=0.5)
 

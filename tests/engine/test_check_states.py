@@ -11,6 +11,7 @@ from tests.checkpoints import tiny_config, write_checkpoint
 from tests.fakes import FakeExecutor
 from tests.models.tiny_families import FAMILIES
 from tests.runtime.mixed_models import hybrid_spec
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
 from twostroke.engine.check_states import check_states
@@ -31,7 +32,7 @@ def test_loading_refuses_before_the_weights_are_read(
     monkeypatch.setattr(loading, "read_runnable", lambda folder: hybrid_spec())
     config = EngineConfig.from_flat({"model": "hybrid", "device": "cpu", "speculation": "medusa"})
     with pytest.raises(ConfigError, match="--speculation"):
-        loading.load_torch_executor(config, tmp_path)
+        loading.load_torch_executor(config, open_checkpoint(tmp_path))
 
 
 def test_a_plain_configuration_passes() -> None:
@@ -42,7 +43,7 @@ def test_spacing_without_states_is_refused(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path, tiny_config("llama"))
     config = EngineConfig.from_flat({"model": "a", "device": "cpu", "state_spacing": 4})
     with pytest.raises(ConfigError, match=r"no recurrent layers, .* --state-spacing"):
-        loading.load_torch_executor(config, checkpoint)
+        loading.load_torch_executor(config, open_checkpoint(checkpoint))
 
 
 @pytest.mark.parametrize("asked", [{"preemption": "swap"}, {"kv_disk": "a"}, {"kv_host_memory": 9}])
@@ -50,4 +51,4 @@ def test_tiers_of_blocks_that_hold_nothing_are_refused(tmp_path: Path, asked: An
     checkpoint = write_checkpoint(tmp_path, FAMILIES["mamba2"])
     config = EngineConfig.from_flat({"model": "a", "device": "cpu", **asked})
     with pytest.raises(ConfigError, match=r"no layer of this model attends, .*--kv-disk"):
-        loading.load_torch_executor(config, checkpoint)
+        loading.load_torch_executor(config, open_checkpoint(checkpoint))

@@ -18,6 +18,7 @@ from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.generation_request import pooling_request
 from twostroke.core.pooling import PoolingParams, unpack_vector
+from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.runtime.vectors.encoder_executor import EncoderExecutor
 
@@ -84,7 +85,12 @@ def test_what_is_not_computed_is_said(
 ) -> None:
     folder = write_checkpoint(tmp_path / "tiny", tiny_config("qwen3", head_dim=16))
     write_modules(folder, kinds, **dense)
-    assert message in read_pooling_ability(folder, 32, ModelOptions()).reason[0]
+    assert (
+        message
+        in read_pooling_ability(
+            folder, read_object(folder / "config.json"), 32, ModelOptions()
+        ).reason[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,11 +148,20 @@ def test_prompts_of_the_makers_are_known(
     tmp_path: Path, text: str, expected: tuple[tuple[str, str], ...] | None
 ) -> None:
     write_encoder(tmp_path, "BertModel")
-    assert read_pooling_ability(tmp_path, 8, ModelOptions(), generates=False).prompts == ()
+    assert (
+        read_pooling_ability(
+            tmp_path, read_object(tmp_path / "config.json"), 8, ModelOptions(), generates=False
+        ).prompts
+        == ()
+    )
     (tmp_path / "config_sentence_transformers.json").write_text(text)
     if expected is not None:
-        ability = read_pooling_ability(tmp_path, 8, ModelOptions(), generates=False)
+        ability = read_pooling_ability(
+            tmp_path, read_object(tmp_path / "config.json"), 8, ModelOptions(), generates=False
+        )
         assert ability.prompts == expected
         return
     with pytest.raises(ModelLoadError, match="prompts"):
-        read_pooling_ability(tmp_path, 8, ModelOptions(), generates=False)
+        read_pooling_ability(
+            tmp_path, read_object(tmp_path / "config.json"), 8, ModelOptions(), generates=False
+        )

@@ -14,7 +14,7 @@ from tests.checkpoints import LLAMA3_ROPE, tiny_config
 from tests.model_spec import configs
 from tests.model_spec.test_counts import BASE
 from twostroke.core.errors import ModelLoadError
-from twostroke.model_spec.generation_config import read_sampling_defaults
+from twostroke.model_spec.generation_config import read_generation, read_sampling_defaults
 from twostroke.model_spec.reader import parse_model, read_model
 
 
@@ -174,11 +174,14 @@ def test_configuration_and_file_lookup_import_no_torch() -> None:
 def test_sampling_defaults_come_from_the_generation_config(tmp_path: Path) -> None:
     """As vLLM's users expect: what the makers recommend holds where a client gives nothing."""
     path = tmp_path / "generation_config.json"
-    assert read_sampling_defaults(tmp_path) == {}
+    assert read_sampling_defaults(read_generation(tmp_path), tmp_path) == {}
     path.write_text(
         json.dumps({"temperature": 0.6, "top_k": 20, "max_length": 99, "eos_token_id": 2})
     )
-    assert read_sampling_defaults(tmp_path) == {"temperature": 0.6, "top_k": 20}
+    assert read_sampling_defaults(read_generation(tmp_path), tmp_path) == {
+        "temperature": 0.6,
+        "top_k": 20,
+    }
     path.write_text(json.dumps({"top_p": 7}))
     with pytest.raises(ModelLoadError, match="top_p"):
-        read_sampling_defaults(tmp_path)
+        read_sampling_defaults(read_generation(tmp_path), tmp_path)

@@ -11,13 +11,14 @@ from benchmarks.family_table import PAGE, written_page
 from tests.checkpoints import random_tensors, write_checkpoint
 from tests.models.tiny_families import FAMILIES
 from tests.steps import StepDriver
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.model_spec.config.families import SAME
 from twostroke.model_spec.recurrent_forms import DeltaForm, Mamba2Form
 from twostroke.model_spec.vectors.encoder_spec import ENCODER_TYPES
 from twostroke.models.catalogue import list_families, path_of
 from twostroke.models.registry import MODEL_TYPES
 from twostroke.models.support import parse_runnable
-from twostroke.runtime.checkpoints.survey import survey_folder
+from twostroke.runtime.checkpoints.survey import read_survey
 
 # Heads that the kernels take, in a model that is otherwise as it was.
 WIDE = {"hidden_size": 64, "intermediate_size": 96}
@@ -58,7 +59,7 @@ def test_the_path_is_the_one_that_is_taken(family: str, tmp_path: Path) -> None:
     tensors = {name: tensor.bfloat16() for name, tensor in random_tensors(raw).items()}
     driver = StepDriver.load(write_checkpoint(tmp_path, raw, tensors))
     path = "compiled" if runs_compiled(driver) else "layer by layer"
-    survey = survey_folder(tmp_path)
+    survey = read_survey(open_checkpoint(tmp_path))
     assert survey.path == path and survey.dtype == "bfloat16"
     shapes = driver.executor.model.state_shapes
     assert survey.state_bytes == sum(each.nbytes for layer in shapes for each in layer)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.models.encoders import ENCODERS, write_encoder
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import (
     ConfigError,
@@ -23,7 +24,7 @@ from twostroke.core.generation_request import GenerationRequest, pooling_request
 from twostroke.core.output import RequestOutput
 from twostroke.core.pooling import PoolingParams, unpack_vector
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.model_spec.model_files import resolve_model
+from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.models.encoder import make_batch
 from twostroke.runtime.choose_executor import load_executor
@@ -37,7 +38,7 @@ PROMPTS = [
 
 def load(folder: Path, **options: Any) -> LLMEngine:
     config = EngineConfig.from_flat({"model": str(folder), "device": "cpu", **options})
-    return LLMEngine(load_executor(config, resolve_model(str(folder))), config=config)
+    return LLMEngine(load_executor(config, open_checkpoint(folder)), config=config)
 
 
 def encoder_of(engine: LLMEngine) -> EncoderExecutor:
@@ -238,4 +239,6 @@ def test_no_pooling_file_does_more_than_refuse_the_model(tmp_path: Path) -> None
         for config in ({}, {"pooling_mode": "max"}, {"pooling_mode_mean_tokens": True}, *VALUES):
             pooling.write_text(json.dumps(config))
             with suppress(TwostrokeError):
-                read_pooling_ability(tmp_path, 32, ModelOptions())
+                read_pooling_ability(
+                    tmp_path, read_object(tmp_path / "config.json"), 32, ModelOptions()
+                )

@@ -23,9 +23,10 @@ from safetensors.torch import save_file
 from tests.checkpoints import random_tensors
 from tests.models.tiny_families import FAMILIES
 from tests.steps import StepDriver
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InsufficientMemoryError, ModelLoadError
-from twostroke.runtime.checkpoints.survey import survey_folder
+from twostroke.runtime.checkpoints.survey import read_survey
 from twostroke.runtime.loading import load_torch_executor
 
 EXAMPLES = int(os.environ.get("TWOSTROKE_FUZZ_EXAMPLES", "60"))
@@ -117,11 +118,11 @@ def refusal_of(raw: dict[str, Any], tensors: Tensors) -> str | None:
         except ModelLoadError as error:
             assert error.hint
             with pytest.raises(ModelLoadError, match=re.escape(error.message)):
-                survey_folder(folder)
+                read_survey(open_checkpoint(folder))
             return error.message
         except InsufficientMemoryError:
             return None  # the stated context is too long for this machine, which is no fault of it
-        survey = survey_folder(folder)
+        survey = read_survey(open_checkpoint(folder))
         length = min(LENGTH, driver.executor.info.max_model_len)
         logits = driver.chunked_logits([0] * length, [length])
         assert logits.shape == (length, driver.executor.info.vocab_size)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoints import random_tensors, tiny_config
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.errors import ModelLoadError
 from twostroke.models.support import parse_runnable, read_runnable
 from twostroke.runtime.weights import loaded_bytes
@@ -107,10 +108,10 @@ def test_what_mamba_2_cannot_be_is_refused(changes: dict[str, Any], message: str
 
 def test_an_unreadable_config_is_refused_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"has no config\.json") as failure:
-        read_runnable(tmp_path)
+        read_runnable(open_checkpoint(tmp_path))
     assert failure.value.hint
     for text in ("{", "[]"):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ModelLoadError) as failure:
-            read_runnable(tmp_path)
+            read_runnable(open_checkpoint(tmp_path))
         assert failure.value.hint

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.errors import ConfigError
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.llm import LLM
@@ -21,7 +22,14 @@ TOKENS = [5, 9, 70, 3, 11, 42]
 
 
 def load(folder: Path, quantization: str | None, dtype: str = "auto") -> Decoder:
-    return load_model(folder, read_runnable(folder), dtype, torch.device("cpu"), 64, quantization)
+    return load_model(
+        open_checkpoint(folder),
+        read_runnable(open_checkpoint(folder)),
+        dtype,
+        torch.device("cpu"),
+        64,
+        quantization,
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +49,7 @@ def test_probabilities_stay_near(
 @pytest.mark.parametrize("tied", [False, True])
 def test_weights_take_the_bytes_that_were_planned(tmp_path: Path, tied: bool) -> None:
     folder = write_checkpoint(tmp_path, {**RAW, "tie_word_embeddings": tied})
-    spec = read_runnable(folder)
+    spec = read_runnable(open_checkpoint(folder))
     for quantization in (None, "int8", "int4"):
         planned = loaded_bytes(spec, 2, quantization)
         assert load(folder, quantization).weight_bytes == pytest.approx(planned, rel=0.1)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.errors import InsufficientMemoryError, ModelLoadError
 from twostroke.models.decoder import Decoder
 from twostroke.models.support import read_runnable
@@ -20,7 +21,13 @@ RAW = tiny_config("llama")
 
 
 def load(folder: Path, dtype: str = "auto") -> Decoder:
-    return weights.load_model(folder, read_runnable(folder), dtype, torch.device("cpu"), 64)
+    return weights.load_model(
+        open_checkpoint(folder),
+        read_runnable(open_checkpoint(folder)),
+        dtype,
+        torch.device("cpu"),
+        64,
+    )
 
 
 def refused(

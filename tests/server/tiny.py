@@ -12,6 +12,7 @@ from typing import Any
 from tests.checkpoints import tiny_config, write_checkpoint
 from tests.server.scripted import TEMPLATE
 from tests.text.tiny_tokenizers import byte_level
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import (
     CacheConfig,
@@ -64,7 +65,7 @@ def make_engine(
     tokenizer = Tokenizer(byte_level(), chat_templates={"default": template})
     assert tokenizer.vocab_size <= VOCAB
     grammars = GrammarCompiler(tokenizer)
-    executor = load_torch_executor(config, checkpoint(), grammars=grammars)
+    executor = load_torch_executor(config, open_checkpoint(checkpoint()), grammars=grammars)
     return LLMEngine(
         executor, tokenizer, config, grammars=grammars, observers=observers, take_calls=take_calls
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.models.tiny_families import DELTA
 from tests.spec_decode.engines import answers, make_engine, metric
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.errors import ConfigError, ModelLoadError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
@@ -65,7 +66,7 @@ def naive_drafts(folder: Path, tokens: Sequence[int], count: int) -> list[int]:
     """What the head guesses after ``tokens``: all of it computed anew, without a cache."""
     target = executor_of(engine_of(folder)).model
     assert isinstance(target, Decoder)
-    head = load_predictor(folder, target, 64, None)
+    head = load_predictor(open_checkpoint(folder), target, 64, None)
     attention = ReferenceAttention(
         target.spec.sliding_windows, None, [each.attention for each in target.spec.each_layer()]
     )

@@ -47,6 +47,16 @@ class KVGroups:
         chunk = min(num_tokens, self.max_step_tokens) if self.max_step_tokens else num_tokens
         return -(-(window - 1) // block_size) + -(-(block_size - 1 + chunk) // block_size)
 
+    def missing_in_window(
+        self, window: int, *, first: int, held: int, known: int, num_tokens: int, block_size: int
+    ) -> int:
+        """Most blocks that a windowed group takes beside those from ``first`` to ``held``.
+
+        While ``num_tokens`` tokens are computed, up to the end of block ``known``.
+        """
+        most = self.most_in_window(window, num_tokens, block_size)
+        return max(0, min(known - first, most) - (held - first))
+
     def most_blocks(self, num_tokens: int, block_size: int) -> int:
         """Most blocks that a request of ``num_tokens`` tokens holds at once."""
         return self._blocks(num_tokens, num_tokens, block_size)
@@ -82,7 +92,14 @@ class KVGroups:
         return sum(
             all_blocks
             if window is None
-            else min(all_blocks, self.most_in_window(window, chunk, block_size))
+            else self.missing_in_window(
+                window,
+                first=0,
+                held=0,
+                known=all_blocks,
+                num_tokens=chunk,
+                block_size=block_size,
+            )
             for window in self.windows
         )
 

@@ -87,11 +87,14 @@ class KVCacheManager:
         num_held = self._length(table)
         missing = len(self._whole) * max(0, num_known - num_held)
         for group, window in self._windows:
-            max_blocks = self.groups.most_in_window(
-                window, request.num_missing_tokens, self.block_size
+            missing += self.groups.missing_in_window(
+                window,
+                first=table.num_dropped[group],
+                held=num_held,
+                known=num_known,
+                num_tokens=request.num_missing_tokens,
+                block_size=self.block_size,
             )
-            dropped = table.num_dropped[group]
-            missing += max(0, min(num_known - dropped, max_blocks) - (num_held - dropped))
         return missing
 
     def num_unused_slots(self, requests: Iterable[Request]) -> int:
@@ -162,11 +165,15 @@ class KVCacheManager:
         size, num_full = self.block_size, prefix.num_tokens // self.block_size
         num_known = self.blocks_for(request.num_tokens)
         new_blocks = len(self._whole) * (num_known - num_full)
-        num_missing = request.num_tokens - prefix.num_tokens
         for _, window in self._windows:
-            first = self.groups.first_seen(window, num_full, size)
-            max_blocks = self.groups.most_in_window(window, num_missing, size)
-            new_blocks += max(0, min(num_known - first, max_blocks) - (num_full - first))
+            new_blocks += self.groups.missing_in_window(
+                window,
+                first=self.groups.first_seen(window, num_full, size),
+                held=num_full,
+                known=num_known,
+                num_tokens=request.num_tokens - prefix.num_tokens,
+                block_size=size,
+            )
         revived = sum(map(self.pool.is_free, self._held(prefix.blocks)))
         return new_blocks + revived + reserved <= self.pool.num_free
 
@@ -339,14 +346,14 @@ class KVCacheManager:
         return len(table.blocks) // self._num_groups
 
     def _num_gaps(self, blocks: list[int]) -> list[int]:
-        """Of each group, how many of its first entries have no block."""
+        """For each group, the number of leading table entries without a block."""
         if not self._windows:
             return [0] * self._num_groups
         count = self._num_groups
         return [num_leading_gaps(blocks[group::count]) for group in range(count)]
 
     def _held(self, blocks: list[int]) -> list[int]:
-        """Those of a table's entries that have a block."""
+        """The entries of a table that have a block."""
         return [block for block in blocks if block != NO_BLOCK] if self._windows else blocks
 
     def check_integrity(self) -> None:

@@ -19,20 +19,23 @@ def read_generation(folder: Path) -> dict[str, Any]:
     return read_object(path) if path.is_file() else {}
 
 
-def read_sampling_defaults(folder: Path) -> dict[str, float]:
+def read_sampling_defaults(raw: Mapping[str, Any], path: Path) -> dict[str, float]:
     """What ``generation_config.json`` recommends, as fields of ``SamplingParams``.
+
+    Args:
+        path: Of the checkpoint, for the error.
 
     Raises:
         ModelLoadError: A value is out of range.
     """
-    raw = read_generation(folder)
     defaults = {name: raw[name] for name in SAMPLING_DEFAULTS if raw.get(name) is not None}
     try:
         SamplingParams(**defaults)
     except InvalidRequestError as error:
         hint = "mend the file, or start with --generation-config vllm"
-        path = folder / "generation_config.json"
-        raise ModelLoadError(f"{path}: {error.message}", hint=hint) from error
+        raise ModelLoadError(
+            f"{path}: generation_config.json: {error.message}", hint=hint
+        ) from error
     return defaults
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.core.errors import ModelLoadError
 from twostroke.layers.activation import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
 from twostroke.layers.mxfp4 import BLOCK
@@ -13,7 +13,7 @@ from twostroke.layers.rotary import ROPE_KINDS
 from twostroke.model_spec.config.families import FAMILIES, Family
 from twostroke.model_spec.config_fields import CHECK, short
 from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, MlpSpec, RecurrentSpec
-from twostroke.model_spec.reader import parse_model, read_model
+from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.recurrent_forms import Mamba2Form
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.model_spec.spec import ModelSpec
@@ -30,23 +30,23 @@ _REFUSED_ROPE = {
 }
 
 
-def read_runnable(folder: Path) -> ModelSpec:
-    """Read the ``config.json`` of a checkpoint's folder.
+def read_runnable(checkpoint: Checkpoint) -> ModelSpec:
+    """Read the configuration of a checkpoint.
 
     Raises:
-        ModelLoadError: As ``read_model`` and ``check_runnable`` say.
+        ModelLoadError: As ``parse_model`` and ``check_runnable`` say.
     """
-    if not (folder / "config.json").is_file():
+    if not checkpoint.config:
         hint = "give a Hugging Face checkpoint folder: config.json and safetensors"
-        raise ModelLoadError(f"{folder} has no config.json", hint=hint)
-    spec = read_model(folder, [*MODEL_TYPES, *IMAGE_MODELS])
-    check_runnable(spec)
-    return spec
+        raise ModelLoadError(f"{checkpoint.path} has no config.json, or nothing in it", hint=hint)
+    return parse_runnable(checkpoint.config, checkpoint.generation)
 
 
-def parse_runnable(config: Mapping[str, Any]) -> ModelSpec:
-    """The same of the contents of ``config.json``."""
-    spec = parse_model(config, None, [*MODEL_TYPES, *IMAGE_MODELS])
+def parse_runnable(
+    config: Mapping[str, Any], generation: Mapping[str, Any] | None = None
+) -> ModelSpec:
+    """Read and check the contents of ``config.json`` (and ``generation_config.json``)."""
+    spec = parse_model(config, generation, [*MODEL_TYPES, *IMAGE_MODELS])
     check_runnable(spec)
     return spec
 

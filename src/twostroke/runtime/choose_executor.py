@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
 from twostroke.engine.executor import Executor
-from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.loading import load_torch_executor
@@ -16,14 +14,13 @@ from twostroke.runtime.loading import load_torch_executor
 
 def load_executor(
     config: EngineConfig,
-    folder: Path,
+    checkpoint: Checkpoint,
     *,
     profiler: Profiler = NO_PROFILE,
     grammars: GrammarCompiler | None = None,
 ) -> Executor:
-    """Load the checkpoint in ``folder``; raises as ``load_torch_executor``."""
-    path = folder / "config.json"
-    if path.is_file() and is_encoder(read_object(path)):
+    """Load a checkpoint; raises as ``load_torch_executor``."""
+    if is_encoder(checkpoint.config):
         from twostroke.runtime.vectors.encoder_executor import EncoderExecutor
 
         if config.tiers.needs_tiers:
@@ -32,5 +29,5 @@ def load_executor(
                 " mean nothing",
                 hint="leave them out",
             )
-        return EncoderExecutor.load(config, folder, profiler=profiler)
-    return load_torch_executor(config, folder, profiler=profiler, grammars=grammars)
+        return EncoderExecutor.load(config, checkpoint, profiler=profiler)
+    return load_torch_executor(config, checkpoint, profiler=profiler, grammars=grammars)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from twostroke.checkpoints.checkpoint import Checkpoint
+from twostroke.checkpoints.open_checkpoint import find_checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ConfigError
@@ -24,9 +25,7 @@ from twostroke.kv_tiers.open_tiers import open_transfers
 from twostroke.kv_tiers.transfers import Transfers
 from twostroke.layers.kv_layout import format_name
 from twostroke.model_spec.generation_config import read_sampling_defaults
-from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.layer_groups import groups_beside
-from twostroke.model_spec.model_files import resolve_model, weight_files
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.model_spec.vectors.score_head import with_scores
@@ -46,7 +45,7 @@ from twostroke.runtime.kv_size import plan_cache_size
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.speculation.drafting import DraftModel, load_draft, load_heads, make_proposer
-from twostroke.runtime.state_tensors import StateTensors
+from twostroke.runtime.state_tensors import StateTensors, stored_shapes
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.runtime.vectors.dense_modules import DenseModules
 from twostroke.runtime.vectors.scoring import ScoreHead
@@ -83,7 +82,7 @@ class _Caches(NamedTuple):
 
 def load_torch_executor(
     config: EngineConfig,
-    folder: Path | None = None,
+    checkpoint: Checkpoint | None = None,
     *,
     profiler: Profiler = NO_PROFILE,
     grammars: GrammarCompiler | None = None,
@@ -91,8 +90,7 @@ def load_torch_executor(
     """Find, check and load the model that ``config`` names, and allocate the KV cache.
 
     Args:
-        folder: The model's files, if ``resolve_model`` was asked already (a Hub id costs it a
-            request).
+        checkpoint: If it was found already (a Hub id costs a request).
         profiler: Measures the parts of each step.
         grammars: For requests whose answers have a form; without it, they fail.
 
@@ -104,24 +102,25 @@ def load_torch_executor(
     """
     clock = PhaseClock()
     device = resolve_device(config.model.device)
-    folder = folder or resolve_model(config.model.model, config.model.revision)
-    spec, foreign = _read_spec(config, folder, device, profiler)
-    defaults, max_new_tokens = _sampling_defaults(config.model, folder)
+    checkpoint = checkpoint or find_checkpoint(config.model.model, config.model.revision)
+    spec, foreign = _read_spec(config, checkpoint, device, profiler)
+    defaults, max_new_tokens = _sampling_defaults(config.model, checkpoint)
     max_model_len = _max_model_len(config.model.max_model_len, spec)
-    score_head = ScoreHead.load(folder, spec.hidden_size, device)
+    score_head = ScoreHead.load(checkpoint, spec.hidden_size, device)
     _share_threads(device)
     clock.mark("config")
     ranks = score_head is not None
-    target = foreign or _load_target(config, folder, spec, device, max_model_len, profiler, ranks)
-    models = _complete(config, folder, target, max_model_len)
+    target = foreign or _load_target(
+        config, checkpoint, spec, device, max_model_len, profiler, ranks
+    )
+    models = _complete(config, checkpoint, target, max_model_len)
     release_cached_memory()  # what loading used for a moment counts as taken otherwise
     clock.mark("weights")
     caches = _allocate_caches(config, spec, models, max_model_len)
-    model, kv = models.target, caches.target
-    model_id = _model_id(config.model, folder, model, kv)
-    pooling = _pooling(config.model, folder, spec)
-    vectors = Vectors(DenseModules.load(folder, pooling, device), score_head)
-    # What can fail comes first: from here on a folder is locked.
+    model_id = _model_id(config.model, checkpoint, target, caches.target)
+    pooling = _pooling(config.model, checkpoint, spec)
+    vectors = Vectors(DenseModules.load(checkpoint.path, pooling, device), score_head)
+    # After all that can fail: this locks a folder.
     transfers, num_parts = _open_transfers(config, model_id, caches)
     clock.mark("kv_cache")
     info = replace(
@@ -129,7 +128,7 @@ def load_torch_executor(
         model_id=model_id,
         sampling_defaults=defaults,
         max_new_tokens=max_new_tokens,
-        generates=config.model.runner != "pooling" and model.spec.tied == spec.tied and not ranks,
+        generates=not ranks and _generates(config.model, target, spec),
         pooling=pooling,
         device=str(device),
         num_state_parts=num_parts,
@@ -140,15 +139,20 @@ def load_torch_executor(
     acceptance = synthetic_acceptance(config.speculation.resolve())
     constraints = ConstraintStates(grammars, spec.vocab_size, device)
     hooks = make_hooks(transfers, proposer, acceptance, constraints, vectors)
-    return TorchExecutor(model, kv, info, hooks, profiler)
+    return TorchExecutor(target, caches.target, info, hooks, profiler)
+
+
+def _generates(options: ModelOptions, model: LanguageModel, spec: ModelSpec) -> bool:
+    """Whether it is to write text, and can: a model without a language head loads as if tied."""
+    return options.runner != "pooling" and model.spec.tied == spec.tied
 
 
 def _read_spec(
-    config: EngineConfig, folder: Path, device: torch.device, profiler: Profiler
+    config: EngineConfig, checkpoint: Checkpoint, device: torch.device, profiler: Profiler
 ) -> tuple[ModelSpec, ForeignDecoder | None]:
     """What the model consists of; and the model itself, if transformers' code runs it."""
-    foreign = load_foreign_target(config, folder, device, profiler)
-    spec = read_runnable(folder) if foreign is None else foreign.spec
+    foreign = load_foreign_target(config, checkpoint, device, profiler)
+    spec = read_runnable(checkpoint) if foreign is None else foreign.spec
     if spec.state_bytes():
         check_states(config, attends=any(layer.attention for layer in spec.layers))
     else:
@@ -178,21 +182,28 @@ def _describe(
     )
 
 
-def _pooling(options: ModelOptions, folder: Path, spec: ModelSpec) -> PoolingAbility:
-    ability = read_pooling_ability(folder, spec.hidden_size, options)
-    return with_scores(ability, read_object(folder / "config.json"), options)
+def _pooling(options: ModelOptions, checkpoint: Checkpoint, spec: ModelSpec) -> PoolingAbility:
+    ability = read_pooling_ability(checkpoint.path, checkpoint.config, spec.hidden_size, options)
+    return with_scores(ability, checkpoint.config, options)
 
 
-def _sampling_defaults(options: ModelOptions, folder: Path) -> tuple[dict[str, float], int | None]:
+def _sampling_defaults(
+    options: ModelOptions, checkpoint: Checkpoint
+) -> tuple[dict[str, float], int | None]:
     """What the model's makers and the operator recommend, and the operator's bound of answers."""
     overrides = read_overrides(options.override_generation_config)
-    recommended = read_sampling_defaults(folder) if options.generation_config == "auto" else {}
+    recommended = {}
+    if options.generation_config == "auto":
+        recommended = read_sampling_defaults(checkpoint.generation, checkpoint.path)
     return overrides.over(recommended), overrides.max_new_tokens
 
 
-def _model_id(options: ModelOptions, folder: Path, model: LanguageModel, kv: KVTensors) -> str:
-    precision = f"{model.dtype} {options.quantization} {kv.format} {_arithmetic(model)}"
-    return model_fingerprint(folder, precision)
+def _model_id(
+    options: ModelOptions, checkpoint: Checkpoint, model: LanguageModel, kv: KVTensors
+) -> str:
+    states = " ".join(str(tensor.dtype) for tensor in kv.recurrent.tensors()[:2])
+    precision = f"{model.dtype} {options.quantization} {kv.format} {_arithmetic(model)} {states}"
+    return model_fingerprint(checkpoint, precision)
 
 
 def _share_threads(device: torch.device) -> None:
@@ -213,7 +224,7 @@ def _make_proposer(config: EngineConfig, models: _Models, caches: _Caches) -> Pr
 
 def _load_target(
     config: EngineConfig,
-    folder: Path,
+    checkpoint: Checkpoint,
     spec: ModelSpec,
     device: torch.device,
     max_model_len: int,
@@ -222,7 +233,7 @@ def _load_target(
 ) -> Decoder:
     """``ranks``: see ``load_model``."""
     return load_model(
-        folder,
+        checkpoint,
         spec,
         config.model.dtype,
         device,
@@ -235,17 +246,17 @@ def _load_target(
 
 
 def _complete(
-    config: EngineConfig, folder: Path, target: LanguageModel, max_model_len: int
+    config: EngineConfig, checkpoint: Checkpoint, target: LanguageModel, max_model_len: int
 ) -> _Models:
-    """With the draft model and heads, where there are some."""
-    draft = load_draft(config, folder, target, max_model_len)
-    return _Models(target, draft, load_heads(config, folder, target))
+    """The target with its draft model and its heads, where there are some."""
+    draft = load_draft(config, checkpoint, target, max_model_len)
+    return _Models(target, draft, load_heads(config, checkpoint.path, target))
 
 
 def _allocate_caches(
     config: EngineConfig, spec: ModelSpec, models: _Models, max_model_len: int
 ) -> _Caches:
-    """As many blocks as fit, the same number for both models."""
+    """Allocate as many blocks as fit, the same number for both models."""
     block_size, cache_dtype = config.cache.block_size, config.cache.kv_format
     target, draft = models.target, models.draft
     decoders: list[LanguageModel | DraftModel] = [target] if draft is None else [target, draft]
@@ -259,7 +270,7 @@ def _allocate_caches(
     if draft is not None:
         in_slot += draft.spec.kv_bytes_per_token(formats[1])
     block_bytes = block_size * int(in_slot)
-    shapes = target.state_shapes
+    shapes = stored_shapes(target.state_shapes, config.cache.mamba_ssm_cache_dtype)
     state_bytes = sum(shape.nbytes for layer in shapes for shape in layer)
     bytes_per_token = sum(map(_kv_bytes_per_token, decoders, formats))
     state = state_size(config.cache, state_bytes, bytes_per_token, speculation)
@@ -330,13 +341,13 @@ def _arithmetic(model: LanguageModel) -> str:
     return f"{model.device.type} {torch.backends.cpu.get_cpu_capability()}"
 
 
-def model_fingerprint(folder: Path, precision: str) -> str:
+def model_fingerprint(checkpoint: Checkpoint, precision: str) -> str:
     """Name and fingerprint: paths, sizes and times of the files, and how they are computed with.
 
     Hashing weights would be slow.
     """
     digest = hashlib.sha256(precision.encode())
-    for path in (folder / "config.json", *weight_files(folder)):
+    for path in checkpoint.files:
         stat = path.stat()
         digest.update(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-    return f"{folder.resolve().name}@{digest.hexdigest()[:16]}"
+    return f"{checkpoint.path.resolve().name}@{digest.hexdigest()[:16]}"

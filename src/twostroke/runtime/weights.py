@@ -5,23 +5,22 @@ Nothing is initialized that is then overwritten.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError, panic_text
+from twostroke.checkpoints.checkpoint import Checkpoint, StoredTensor
+from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP, load_library
-from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.number_formats import NumberFormat, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
@@ -34,6 +33,11 @@ from twostroke.runtime.device import free_memory
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _STORED_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float32"}
+_AS_STORED = {
+    **{name: _DTYPES[dtype] for name, dtype in _STORED_DTYPES.items()},
+    "F64": torch.float64,
+    "U8": torch.uint8,
+}
 # How the kernels keep rounded weights; int8 has one scale per output, too little to count.
 _ROUNDED = {
     "int8": NumberFormat("int8", 8, "int8"),
@@ -46,7 +50,7 @@ SCORE_HEAD = "score.weight"  # of a decoder that ranks pairs of texts, see ``Sco
 
 
 def load_model(
-    folder: Path,
+    checkpoint: Checkpoint,
     spec: ModelSpec,
     dtype: str,
     device: torch.device,
@@ -57,17 +61,16 @@ def load_model(
     kv_format: str = "auto",
     ranks: bool = False,
 ) -> Decoder:
-    """Load a checkpoint folder.
+    """Load a decoder.
 
     Args:
-        folder: Holds ``*.safetensors``, sharded or not. Where its names lack the usual prefix, it
-            may lack the head, too; then the model's own spec says ``tied``. Of an image model,
-            the text part is loaded.
-        spec: Of its ``config.json``, see ``read_runnable``.
+        checkpoint: Where its names lack the usual prefix, it may lack the head, too; then the
+            model's own spec says ``tied``. Of an image model, the text part is loaded.
+        spec: What its ``config.json`` says, see ``read_runnable``.
         dtype: ``auto`` keeps the checkpoint's precision.
         max_length: Longest request in tokens; sizes the rotary table.
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers while they are read.
-        kv_format: Of the KV cache; ``auto`` is the model's precision.
+        kv_format: Format of the KV cache; ``auto`` is the model's precision.
         ranks: It has a head for scores, which is read elsewhere, and perhaps no language head.
 
     Raises:
@@ -76,19 +79,18 @@ def load_model(
         InsufficientMemoryError: The weights exceed the free memory; raised before anything is
             loaded.
     """
-    with ExitStack() as stack:
-        files = TensorFiles(weight_files(folder), stack)
-        family, spec, expected = match_checkpoint(files, spec, ranks=ranks)
-        torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
-        if quantization is not None:
-            _check_quantization(torch_dtype, device)
-        weights = loaded_bytes(spec, torch_dtype.itemsize, quantization)
-        check_memory(weights, device)
-        cache_dtype = str(torch_dtype).removeprefix("torch.") if kv_format == "auto" else kv_format
-        check_context_fits(max_length, spec, cache_dtype, weights, device)
-        with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
-            parameters = StoredParameters(expected, files, torch_dtype, device, progress)
-            return Decoder(spec, family, parameters, max_length, quantization, profiler)
+    files = TensorFiles(checkpoint.tensors())
+    family, spec, expected = match_checkpoint(files, spec, ranks=ranks)
+    torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
+    if quantization is not None:
+        _check_quantization(torch_dtype, device)
+    weights = loaded_bytes(spec, torch_dtype.itemsize, quantization)
+    check_memory(weights, device)
+    cache_dtype = str(torch_dtype).removeprefix("torch.") if kv_format == "auto" else kv_format
+    check_context_fits(max_length, spec, cache_dtype, weights, device)
+    with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
+        parameters = StoredParameters(expected, files, torch_dtype, device, progress)
+        return Decoder(spec, family, parameters, max_length, quantization, profiler)
 
 
 def match_checkpoint(
@@ -145,21 +147,14 @@ def _expert_weights(spec: ModelSpec) -> int:
 
 
 class TensorFiles:
-    """The tensors of one or several safetensors files, memory-mapped and looked up by name."""
+    """The tensors of a checkpoint, memory-mapped and looked up by name."""
 
-    def __init__(self, paths: Iterable[Path], stack: ExitStack) -> None:
-        self._files: dict[str, tuple[Any, Path]] = {}
-        for path in paths:
-            try:
-                handle = stack.enter_context(safe_open(path, framework="pt"))
-                self._files.update((name, (handle, path)) for name in handle.keys())  # noqa: SIM118
-            except (SafetensorError, OSError) as error:
-                hint = "the file is broken or incomplete; download it again"
-                text = panic_text(error)
-                raise ModelLoadError(f"cannot read {path}: {text}", hint=hint) from error
+    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
+        self._tensors = tensors
+        self._maps: dict[Path, np.ndarray] = {}
 
     def __contains__(self, name: object) -> bool:
-        return name in self._files
+        return name in self._tensors
 
     def check(self, expected: list[Parameter], is_needless: Callable[[str], bool]) -> None:
         """Compare names, shapes and types with what the model needs, by the files' headers.
@@ -168,11 +163,11 @@ class TensorFiles:
         """
         parts = {name: shape for parameter in expected for name, shape in parameter.parts}
         in_bytes = {name for one in expected if one.is_bytes for name, _ in one.parts}
-        missing = [name for name in parts if name not in self._files]
+        missing = [name for name in parts if name not in self._tensors]
         if missing:
             hint = "it is incomplete, or config.json belongs to another model"
             raise ModelLoadError(f"the checkpoint lacks {_some(missing)}", hint=hint)
-        unexpected = [name for name in self._files if name not in parts and not is_needless(name)]
+        unexpected = [name for name in self._tensors if name not in parts and not is_needless(name)]
         if unexpected:
             raise ModelLoadError(
                 f"the checkpoint holds tensors that the model does not have: {_some(unexpected)}",
@@ -182,36 +177,31 @@ class TensorFiles:
                 ),
             )
         for name, shape in parts.items():
-            handle, path = self._files[name]
-            view = handle.get_slice(name)
-            if tuple(view.get_shape()) != shape:
+            stored = self._tensors[name]
+            if stored.shape != shape:
                 raise ModelLoadError(
-                    f"{name} in {path.name} has shape {tuple(view.get_shape())}, expected {shape}",
+                    f"{name} in {stored.path.name} has shape {stored.shape}, expected {shape}",
                     hint="config.json and the weights do not belong together",
                 )
-            if view.get_dtype() not in (["U8"] if name in in_bytes else _STORED_DTYPES):
+            if stored.format not in (["U8"] if name in in_bytes else _STORED_DTYPES):
                 raise ModelLoadError(
-                    f"{name} in {path.name} is stored as {view.get_dtype()}, which is not"
+                    f"{name} in {stored.path.name} is stored as {stored.format}, which is not"
                     " supported",
                     hint="use the bfloat16, float16 or float32 version of this model",
                 )
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of one tensor, if it is there."""
-        if name not in self._files:
-            return None
-        return tuple(self._files[name][0].get_slice(name).get_shape())
+        return self._tensors[name].shape if name in self._tensors else None
 
     def stored_dtype(self, expected: list[Parameter]) -> str:
         """Precision of the first parameter, for checkpoints whose config.json does not say it."""
-        handle, _ = self._files[expected[0].parts[0][0]]
-        return _STORED_DTYPES[handle.get_slice(expected[0].parts[0][0]).get_dtype()]
+        return _STORED_DTYPES[self._tensors[expected[0].parts[0][0]].format]
 
     @property
     def num_elements(self) -> int:
-        """Of all tensors together."""
-        shapes = [handle.get_slice(name).get_shape() for name, (handle, _) in self._files.items()]
-        return sum(torch.Size(shape).numel() for shape in shapes)
+        """Elements of all tensors together."""
+        return sum(math.prod(stored.shape) for stored in self._tensors.values())
 
     @property
     def main_dtype(self) -> str:
@@ -221,12 +211,15 @@ class TensorFiles:
     @property
     def dtypes(self) -> list[str]:
         """Each precision in which tensors are stored, by name."""
-        stored = {handle.get_slice(name).get_dtype() for name, (handle, _) in self._files.items()}
-        return sorted(_STORED_DTYPES.get(name, name) for name in stored)
+        formats = {stored.format for stored in self._tensors.values()}
+        return sorted(_STORED_DTYPES.get(name, name) for name in formats)
 
     def get(self, name: str) -> Tensor:
-        tensor: Tensor = self._files[name][0].get_tensor(name)
-        return tensor
+        stored = self._tensors[name]
+        if stored.path not in self._maps:
+            self._maps[stored.path] = np.memmap(stored.path, np.uint8, "c")
+        data = self._maps[stored.path][stored.offset : stored.offset + stored.nbytes]
+        return torch.from_numpy(data).view(_AS_STORED[stored.format]).view(stored.shape)
 
 
 class StoredParameters:

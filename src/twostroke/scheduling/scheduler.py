@@ -232,11 +232,9 @@ class Scheduler:
         request = self._next_waiting(boosted)
         promised = self.batch.num_promised() if request is not None else 0
         while request is not None:
-            entry = self.find_entry(request, promised, plan, boosted)
-            before = self.batch.num_preemptions
+            entry, displaces = self.find_entry(request, promised, plan, boosted), False
             if boosted:
-                entry = self._make_room(request, entry, plan)
-            if displaces := self.batch.num_preemptions > before:
+                entry, displaces = self._make_room(request, entry, plan)
                 promised = self.batch.num_promised()
             if entry.obstacle is not None:
                 if not boosted:
@@ -257,13 +255,14 @@ class Scheduler:
             return None
         return request
 
-    def _make_room(self, request: Request, entry: Entry, plan: StepPlan) -> Entry:
-        """How a boosted request enters once all have been preempted that have to yield to it."""
-        full = (Reason.MAX_NUM_SEQS, Reason.NO_FREE_BLOCK)
+    def _make_room(self, request: Request, entry: Entry, plan: StepPlan) -> tuple[Entry, bool]:
+        """How a boosted request enters once all have been preempted that yield to it, if any."""
+        full, displaces = (Reason.MAX_NUM_SEQS, Reason.NO_FREE_BLOCK), False
         while entry.obstacle in full and (victim := self.policy.boost.pick_displaced(request)):
             self.batch.preempt(victim, plan, by=request)
             entry = self.find_entry(request, self.batch.num_promised(), plan, boosted=True)
-        return entry
+            displaces = True
+        return entry, displaces
 
     def find_entry(self, request: Request, promised: int, plan: StepPlan, boosted: bool) -> Entry:
         """How a waiting request would enter the step that ``plan`` is for. Changes nothing.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from twostroke.core.config import ModelOptions
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.pooling import PoolingAbility, PoolingKind
-from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.vectors.pooling_files import (
     HINT,
     DenseModule,
@@ -27,6 +27,7 @@ _NO_RUNNER = ("embeddings are switched off by --runner generate", "start with --
 
 def read_pooling_ability(
     folder: Path,
+    raw: Mapping[str, Any],
     size: int,
     options: ModelOptions,
     default_kind: PoolingKind = "last",
@@ -37,6 +38,7 @@ def read_pooling_ability(
     """What embeddings the checkpoint in ``folder`` gives.
 
     Args:
+        raw: Contents of its ``config.json``.
         size: Elements of a hidden state.
         default_kind: Where no file names one; vLLM's is ``last`` for decoders, normalised.
         generates: Whether this kind of model may generate text.
@@ -45,7 +47,6 @@ def read_pooling_ability(
     Raises:
         ModelLoadError: A file is unreadable.
     """
-    raw = read_object(folder / "config.json")
     files = read_pooling_files(folder)
     sizes = read_embedding_sizes(raw, size)
     if options.convert == "none":

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
-from twostroke.model_spec.json_files import read_object
-from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.reader import stated_dtype
 from twostroke.models.foreign.choose import runs_by_transformers
 from twostroke.observability.profile import Profiler
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def load_foreign_target(
-    config: EngineConfig, folder: Path, device: torch.device, profiler: Profiler
+    config: EngineConfig, checkpoint: Checkpoint, device: torch.device, profiler: Profiler
 ) -> ForeignDecoder | None:
     """The model, or ``None`` where our own code is to run it.
 
@@ -30,19 +27,17 @@ def load_foreign_target(
         ConfigError: An option needs our own code.
         ModelLoadError, InsufficientMemoryError: As ``load_foreign`` and ``load_model`` say.
     """
-    path = folder / "config.json"
-    raw = read_object(path) if path.is_file() else {}
+    raw = checkpoint.config
     if not runs_by_transformers(raw, config.model.model_impl):
         return None
     _check_options(config)
-    with ExitStack() as stack:
-        files = TensorFiles(weight_files(folder), stack)
-        dtype = choose_dtype(stated_dtype(raw) or files.main_dtype, config.model.dtype)
-        check_memory(files.num_elements * dtype.itemsize, device)
+    files = TensorFiles(checkpoint.tensors())
+    dtype = choose_dtype(stated_dtype(raw) or files.main_dtype, config.model.dtype)
+    check_memory(files.num_elements * dtype.itemsize, device)
     # Imported here: seconds that our own families do not need.
     from twostroke.models.foreign.loading import load_foreign
 
-    return load_foreign(folder, raw, dtype, device, profiler)
+    return load_foreign(checkpoint.path, raw, dtype, device, profiler)
 
 
 def _check_options(config: EngineConfig) -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
-
 import torch
 
+from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.kernels.library import load_library
-from twostroke.model_spec.json_files import read_object
-from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.vectors.encoder_spec import is_encoder, parse_encoder
 from twostroke.model_spec.vectors.score_head import has_score_head
@@ -28,24 +23,22 @@ from twostroke.runtime.vectors.encoder_weights import match_encoder
 from twostroke.runtime.weights import TensorFiles, choose_dtype, match_checkpoint
 
 
-def survey_folder(folder: Path) -> CheckpointSurvey:
+def read_survey(checkpoint: Checkpoint) -> CheckpointSurvey:
     """Read the configuration and the headers of the weights, and compare them with each other.
 
     Raises:
         ModelLoadError: The checkpoint does not run; it names the field, or the tensor.
     """
-    path = folder / "config.json"
-    raw = read_object(path) if path.is_file() else {}
+    raw = checkpoint.config
     if is_encoder(raw):
-        return _survey_encoder(folder)
+        return _survey_encoder(checkpoint)
     if runs_by_transformers(raw, "auto"):
-        return _survey_foreign(folder, raw)
-    spec = read_runnable(folder)
-    with ExitStack() as stack:
-        files = TensorFiles(weight_files(folder), stack)
-        family, spec, expected = match_checkpoint(files, spec, ranks=has_score_head(raw))
-        dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), "auto")
-        stored = files.dtypes
+        return _survey_foreign(checkpoint)
+    spec = read_runnable(checkpoint)
+    files = TensorFiles(checkpoint.tensors())
+    family, spec, expected = match_checkpoint(files, spec, ranks=has_score_head(raw))
+    dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), "auto")
+    stored = files.dtypes
     in_bytes = _count([each for each in expected if each.is_bytes])
     count = spec.num_parameters if in_bytes else _count(expected)
     elements = _count(expected) - in_bytes
@@ -74,21 +67,20 @@ def _count(expected: list[Parameter]) -> int:
 def _state_bytes(
     spec: ModelSpec, family: DecoderFamily, expected: list[Parameter], dtype: torch.dtype
 ) -> int:
-    """As the layers themselves say, built without memory for their weights."""
+    """Bytes of one request's recurrent state, from layers built on the meta device."""
     source = {each.name: torch.empty(each.shape, device="meta", dtype=dtype) for each in expected}
     shapes = Decoder(spec, family, source, 1).state_shapes
     return sum(shape.nbytes for layer in shapes for shape in layer)
 
 
-def _survey_foreign(folder: Path, raw: dict[str, Any]) -> CheckpointSurvey:
+def _survey_foreign(checkpoint: Checkpoint) -> CheckpointSurvey:
     """Its weights are read: what transformers' code does with tokens is seen from a pass."""
-    config = EngineConfig.from_flat({"model": str(folder)})
+    config = EngineConfig.from_flat({"model": str(checkpoint.path)})
     device = resolve_device("auto")
-    target = load_foreign_target(config, folder, device, NO_PROFILE)
+    target = load_foreign_target(config, checkpoint, device, NO_PROFILE)
     assert target is not None, "it runs by transformers"
-    with ExitStack() as stack:
-        files = TensorFiles(weight_files(folder), stack)
-        count, stored = files.num_elements, files.dtypes
+    files = TensorFiles(checkpoint.tensors())
+    count, stored = files.num_elements, files.dtypes
     name = str(target.dtype).removeprefix("torch.")
     return CheckpointSurvey(
         model_type=target.spec.model_type,
@@ -104,13 +96,12 @@ def _survey_foreign(folder: Path, raw: dict[str, Any]) -> CheckpointSurvey:
     )
 
 
-def _survey_encoder(folder: Path) -> CheckpointSurvey:
-    spec = parse_encoder(read_object(folder / "config.json"))
-    with ExitStack() as stack:
-        files = TensorFiles(weight_files(folder), stack)
-        expected = match_encoder(files, spec)
-        dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), "auto")
-        stored = files.dtypes
+def _survey_encoder(checkpoint: Checkpoint) -> CheckpointSurvey:
+    spec = parse_encoder(checkpoint.config)
+    files = TensorFiles(checkpoint.tensors())
+    expected = match_encoder(files, spec)
+    dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), "auto")
+    stored = files.dtypes
     count = _count(expected)
     return CheckpointSurvey(
         model_type=spec.model_type,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from twostroke.checkpoints.checkpoint import Checkpoint
+from twostroke.checkpoints.open_checkpoint import find_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
 from twostroke.core.speculation_config import Speculation
@@ -36,7 +38,7 @@ MAX_EXAMPLES = 3
 
 
 def load_draft(
-    config: EngineConfig, folder: Path, target: LanguageModel, max_model_len: int
+    config: EngineConfig, checkpoint: Checkpoint, target: LanguageModel, max_model_len: int
 ) -> DraftModel | None:
     """The draft model, or the head for several tokens, if the configuration has one.
 
@@ -48,12 +50,12 @@ def load_draft(
     speculation = config.speculation.resolve()
     if speculation is not None and speculation.method == "mtp":
         assert isinstance(target, Decoder)  # others are refused before they load
-        return load_predictor(folder, target, max_model_len, config.model.quantization)
+        return load_predictor(checkpoint, target, max_model_len, config.model.quantization)
     if speculation is None or speculation.method != "draft":
         return None
     name = speculation.model or _default_draft(config.model.model)
-    draft_folder = resolve_model(name)
-    spec = read_runnable(draft_folder)
+    draft = find_checkpoint(name)
+    spec = read_runnable(draft)
     if spec.state_bytes():
         raise ConfigError(
             f"the draft model {name} has recurrent layers, whose state cannot go back to what was"
@@ -61,7 +63,11 @@ def load_draft(
             hint="use a draft model without, or --speculation ngram",
         )
     check_vocabularies(
-        f"the draft model {name}", draft_folder, spec.vocab_size, folder, target.spec.vocab_size
+        f"the draft model {name}",
+        draft.path,
+        spec.vocab_size,
+        checkpoint.path,
+        target.spec.vocab_size,
     )
     if spec.context_length < max_model_len:
         raise ConfigError(
@@ -71,7 +77,7 @@ def load_draft(
         )
     dtype = str(target.dtype).removeprefix("torch.")
     return load_model(
-        draft_folder,
+        draft,
         spec,
         dtype,
         target.device,

@@ -8,11 +8,11 @@ head's own matrix over the vocabulary. Where no head has one, all share the targ
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
 from pathlib import Path
 
 from torch import Tensor
 
+from twostroke.checkpoints.folder import read_safetensors
 from twostroke.core.errors import ConfigError, ModelLoadError
 from twostroke.layers.linear import make_linear
 from twostroke.model_spec.config_fields import ConfigFields
@@ -54,21 +54,20 @@ def load_medusa_heads(name: str, folder: Path, target: LanguageModel) -> MedusaH
     num_layers = fields.integer("medusa_num_layers", 1, maximum=MOST_LAYERS)
     if not any(folder.glob("*.safetensors")):
         raise ModelLoadError(f"{name} has no *.safetensors", hint=CONVERT)
-    with ExitStack() as stack:
-        files = TensorFiles(weight_files(folder), stack)
-        own_outputs = f"0.{num_layers}.weight" in files
-        _check_sizes(name, files, num_layers if own_outputs else None, target)
-        expected = _parameters(num_heads, num_layers, target, own_outputs=own_outputs)
-        files.check(expected, lambda _: False)
-        check_memory(
-            sum(math.prod(each.shape) for each in expected) * target.dtype.itemsize, target.device
-        )
-        parameters = StoredParameters(expected, files, target.dtype, target.device)
-        return _heads(parameters, num_heads, num_layers, target, own_outputs=own_outputs)
+    files = TensorFiles(read_safetensors(weight_files(folder)))
+    own_outputs = f"0.{num_layers}.weight" in files
+    _check_sizes(name, files, num_layers if own_outputs else None, target)
+    expected = _parameters(num_heads, num_layers, target, own_outputs=own_outputs)
+    files.check(expected, lambda _: False)
+    check_memory(
+        sum(math.prod(each.shape) for each in expected) * target.dtype.itemsize, target.device
+    )
+    parameters = StoredParameters(expected, files, target.dtype, target.device)
+    return _heads(parameters, num_heads, num_layers, target, own_outputs=own_outputs)
 
 
 def _check_sizes(name: str, files: TensorFiles, output: int | None, target: LanguageModel) -> None:
-    """Refuse heads of another model, with the difference; ``output``: which layer scores tokens."""
+    """Refuse heads of another model, with the difference; layer ``output`` scores tokens."""
     hidden, vocabulary = target.spec.hidden_size, target.spec.vocab_size
     shape = files.shape("0.0.linear.weight")
     if shape is not None and shape != (hidden, hidden):
@@ -89,7 +88,7 @@ def _check_sizes(name: str, files: TensorFiles, output: int | None, target: Lang
 def _parameters(
     num_heads: int, num_layers: int, target: LanguageModel, *, own_outputs: bool
 ) -> list[Parameter]:
-    """Of each layer one weight and one bias, those of all heads stacked."""
+    """Parameters to load: per layer one weight and one bias, those of all heads stacked."""
     hidden, vocabulary = target.spec.hidden_size, target.spec.vocab_size
     parameters = []
     for layer in range(num_layers):
@@ -130,7 +129,7 @@ def _heads(
 
 
 def _layer(weight: Tensor, bias: Tensor, target: LanguageModel) -> ResidualLayer:
-    """Of weights ``[heads, out, in]`` and biases ``[heads, 1, out]``."""
+    """A layer of all heads: weights ``[heads, out, in]``, biases ``[heads, 1, out]``."""
     heads = [
         make_linear(each, own_bias, None, target.kernels)
         for each, own_bias in zip(weight, bias.squeeze(1))

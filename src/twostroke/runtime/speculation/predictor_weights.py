@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
-from pathlib import Path
 
+from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.core.errors import ConfigError
-from twostroke.model_spec.model_files import weight_files
 from twostroke.models.decoder import Decoder
 from twostroke.models.multi_token_predictor import MultiTokenPredictor, predictor_parameters
 from twostroke.models.registry import decoder_family
@@ -16,13 +14,13 @@ from twostroke.runtime.weights import StoredParameters, TensorFiles, check_memor
 
 
 def load_predictor(
-    folder: Path, target: Decoder, max_length: int, quantization: str | None
+    checkpoint: Checkpoint, target: Decoder, max_length: int, quantization: str | None
 ) -> MultiTokenPredictor:
-    """The head in ``folder``, in the target's precision and on its device.
+    """The head in a checkpoint, in the target's precision and on its device.
 
     Args:
         max_length: Longest request in tokens; sizes the rotary table.
-        quantization: As of the target.
+        quantization: The target's.
 
     Raises:
         ConfigError: The checkpoint, or its architecture, has none.
@@ -30,21 +28,21 @@ def load_predictor(
         InsufficientMemoryError: It exceeds the free memory.
     """
     family = decoder_family(target.spec.model_type)
-    with ExitStack() as stack:
-        files = TensorFiles(weight_files(folder), stack)
-        first = f"{family.predictor}fc.weight"
-        if not family.predictor or first not in files:
-            missing = f"{first} is missing" if family.predictor else target.spec.model_type
-            raise ConfigError(
-                f"--speculation mtp: {folder.name} has no multi-token-prediction head ({missing})",
-                hint="choose another method: ngram, suffix, draft, early-exit or medusa",
-            )
-        layers = [f"{family.predictor}layers.0."]
-        family = with_stored_experts(family, layers, files)
-        expected = predictor_parameters(family, target.spec)
-        files.check(expected, lambda name: not name.startswith(family.predictor))
-        check_memory(
-            sum(math.prod(each.shape) for each in expected) * target.dtype.itemsize, target.device
+    files = TensorFiles(checkpoint.tensors())
+    first = f"{family.predictor}fc.weight"
+    if not family.predictor or first not in files:
+        missing = f"{first} is missing" if family.predictor else target.spec.model_type
+        raise ConfigError(
+            f"--speculation mtp: {checkpoint.path.name} has no multi-token-prediction head"
+            f" ({missing})",
+            hint="choose another method: ngram, suffix, draft, early-exit or medusa",
         )
-        parameters = StoredParameters(expected, files, target.dtype, target.device)
-        return MultiTokenPredictor(target, family, parameters, max_length, quantization)
+    layers = [f"{family.predictor}layers.0."]
+    family = with_stored_experts(family, layers, files)
+    expected = predictor_parameters(family, target.spec)
+    files.check(expected, lambda name: not name.startswith(family.predictor))
+    check_memory(
+        sum(math.prod(each.shape) for each in expected) * target.dtype.itemsize, target.device
+    )
+    parameters = StoredParameters(expected, files, target.dtype, target.device)
+    return MultiTokenPredictor(target, family, parameters, max_length, quantization)

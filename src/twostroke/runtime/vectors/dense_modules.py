@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from twostroke.checkpoints.folder import read_safetensors
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.pooling import PoolingAbility
 from twostroke.model_spec.vectors.pooling_files import HINT, DenseModule, read_pooling_files
@@ -39,7 +39,7 @@ class DenseModules:
 
     @classmethod
     def load(cls, folder: Path, ability: PoolingAbility, device: torch.device) -> DenseModules:
-        """Those of a model that embeds, from their safetensors.
+        """Load the modules of a model that embeds, from their safetensors.
 
         Raises:
             ModelLoadError: A file is missing or broken, or does not fit its config.json.
@@ -63,9 +63,8 @@ def _load(folder: Path, module: DenseModule, device: torch.device) -> _Layer:
         Parameter("weight", (("linear.weight", (module.outputs, module.inputs)),)),
         *([Parameter("bias", (("linear.bias", (module.outputs,)),))] if module.bias else []),
     ]
-    with ExitStack() as stack:
-        files = TensorFiles([path], stack)
-        files.check(wanted, lambda name: False)
-        stored = StoredParameters(wanted, files, torch.float32, device)
-        bias = stored.pop("bias") if module.bias else None
-        return _Layer(stored.pop("weight"), bias, ACTIVATIONS[module.activation])
+    files = TensorFiles(read_safetensors([path]))
+    files.check(wanted, lambda name: False)
+    stored = StoredParameters(wanted, files, torch.float32, device)
+    bias = stored.pop("bias") if module.bias else None
+    return _Layer(stored.pop("weight"), bias, ACTIVATIONS[module.activation])

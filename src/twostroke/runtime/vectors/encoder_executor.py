@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
+from twostroke.checkpoints.checkpoint import Checkpoint
+from twostroke.checkpoints.open_checkpoint import find_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError, ErrorMessage, NonFiniteLogitsError
 from twostroke.core.pooling import Pooling, PoolingAbility, pack_vector
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.model_spec.json_files import read_object
-from twostroke.model_spec.model_files import resolve_model
 from twostroke.model_spec.vectors.encoder_spec import EncoderSpec, parse_encoder
 from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.model_spec.vectors.pooling_files import read_text_length
@@ -52,7 +50,7 @@ class EncoderExecutor:
     def load(
         cls,
         config: EngineConfig,
-        folder: Path | None = None,
+        checkpoint: Checkpoint | None = None,
         *,
         profiler: Profiler = NO_PROFILE,
     ) -> EncoderExecutor:
@@ -62,31 +60,31 @@ class EncoderExecutor:
         """
         clock = PhaseClock()
         device = resolve_device(config.model.device)
-        folder = folder or resolve_model(config.model.model, config.model.revision)
-        spec = parse_encoder(read_object(folder / "config.json"))
+        checkpoint = checkpoint or find_checkpoint(config.model.model, config.model.revision)
+        spec = parse_encoder(checkpoint.config)
         _check_options(config)
         scheduler = config.scheduler.for_device(gpu=device.type == "cuda")
         budget = scheduler.max_num_batched_tokens
         max_model_len = _max_model_len(
-            config.model.max_model_len, spec, budget, read_text_length(folder)
+            config.model.max_model_len, spec, budget, read_text_length(checkpoint.path)
         )
         clock.mark("config")
-        model = load_encoder(folder, spec, config.model.dtype, device)
+        model = load_encoder(checkpoint, spec, config.model.dtype, device)
         clock.mark("weights")
         block_size = config.cache.block_size
         info = ExecutorInfo(
-            model_id=model_fingerprint(folder, str(model.dtype)),
+            model_id=model_fingerprint(checkpoint, str(model.dtype)),
             vocab_size=spec.vocab_size,
             max_model_len=max_model_len,
             num_blocks=scheduler.max_num_seqs * -(-max_model_len // block_size),
             block_size=block_size,
             weight_bytes=model.weight_bytes,
             generates=False,
-            pooling=_ability(folder, spec, config),
+            pooling=_ability(checkpoint, spec, config),
             device=str(device),
             load_seconds=clock.seconds,
         )
-        return cls(model, info, profiler, DenseModules.load(folder, info.pooling, device))
+        return cls(model, info, profiler, DenseModules.load(checkpoint.path, info.pooling, device))
 
     @property
     def info(self) -> ExecutorInfo:
@@ -150,12 +148,18 @@ class EncoderExecutor:
         return pack_vector([score]) if abs(score) < float("inf") else None
 
 
-def _ability(folder: Path, spec: EncoderSpec, config: EngineConfig) -> PoolingAbility:
+def _ability(checkpoint: Checkpoint, spec: EncoderSpec, config: EngineConfig) -> PoolingAbility:
     """A ranking model gives scores alone: its states were not trained for embeddings."""
     if spec.ranks:
         return PoolingAbility(score_kind="cls", whole_prompts=True, reason=ONLY_SCORES)
     return read_pooling_ability(
-        folder, spec.hidden_size, config.model, "cls", generates=False, whole_prompts=True
+        checkpoint.path,
+        checkpoint.config,
+        spec.hidden_size,
+        config.model,
+        "cls",
+        generates=False,
+        whole_prompts=True,
     )
 
 
@@ -176,7 +180,7 @@ def _max_model_len(
     """A prompt runs within one step, so it has to fit into a step's token budget.
 
     Args:
-        text_length: Of the texts that the model was trained on; more only if that is asked for.
+        text_length: Longest text that the model was trained on; more only if that is asked for.
     """
     limit = min(spec.max_length, budget)
     if wanted is not None and wanted > limit:

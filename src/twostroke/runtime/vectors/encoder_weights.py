@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from pathlib import Path
-
 import torch
 
-from twostroke.model_spec.model_files import weight_files
+from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.model_spec.vectors.encoder_spec import EncoderSpec
 from twostroke.models.encoder import Encoder, encoder_parameters, is_needless
 from twostroke.models.parameters import Parameter
 from twostroke.runtime.weights import StoredParameters, TensorFiles, check_memory, choose_dtype
 
 
-def load_encoder(folder: Path, spec: EncoderSpec, dtype: str, device: torch.device) -> Encoder:
-    """Load a checkpoint folder, whose names may begin with the model's or not.
+def load_encoder(
+    checkpoint: Checkpoint, spec: EncoderSpec, dtype: str, device: torch.device
+) -> Encoder:
+    """Load a checkpoint, whose names may begin with the model's or not.
 
     Raises:
         ModelLoadError: Tensors are missing, unexpected or of the wrong shape; a file is broken;
             pickles only.
         InsufficientMemoryError: The weights exceed the free memory.
     """
-    with ExitStack() as stack:
-        files = TensorFiles(weight_files(folder), stack)
-        expected = match_encoder(files, spec)
-        chosen = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
-        elements = sum(torch.Size(parameter.shape).numel() for parameter in expected)
-        weight_bytes = elements * chosen.itemsize
-        check_memory(weight_bytes, device)
-        return Encoder(spec, StoredParameters(expected, files, chosen, device), weight_bytes)
+    files = TensorFiles(checkpoint.tensors())
+    expected = match_encoder(files, spec)
+    chosen = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
+    elements = sum(torch.Size(parameter.shape).numel() for parameter in expected)
+    weight_bytes = elements * chosen.itemsize
+    check_memory(weight_bytes, device)
+    return Encoder(spec, StoredParameters(expected, files, chosen, device), weight_bytes)
 
 
 def match_encoder(files: TensorFiles, spec: EncoderSpec) -> list[Parameter]:

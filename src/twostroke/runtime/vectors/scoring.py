@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.core.pooling import Pooling, pack_vector
 from twostroke.model_spec.config_fields import ConfigFields
-from twostroke.model_spec.json_files import read_object
-from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.vectors.score_head import has_score_head, read_score_activation
 from twostroke.models.parameters import Parameter
 from twostroke.runtime.weights import SCORE_HEAD, StoredParameters, TensorFiles
@@ -30,21 +27,21 @@ class ScoreHead:
         self._weight, self._activation = weight, activation
 
     @classmethod
-    def load(cls, folder: Path, hidden_size: int, device: torch.device) -> ScoreHead | None:
+    def load(
+        cls, checkpoint: Checkpoint, hidden_size: int, device: torch.device
+    ) -> ScoreHead | None:
         """The head of a checkpoint; ``None`` if ``config.json`` names none.
 
         Raises:
             ModelLoadError: It is missing or of the wrong shape, or it is no ranking model's.
         """
-        config = read_object(folder / "config.json")
-        if not has_score_head(config):
+        if not has_score_head(checkpoint.config):
             return None
-        activation = read_score_activation(ConfigFields(config))
+        activation = read_score_activation(ConfigFields(checkpoint.config))
         expected = [Parameter("score", ((SCORE_HEAD, (1, hidden_size)),))]
-        with ExitStack() as stack:
-            files = TensorFiles(weight_files(folder), stack)
-            files.check(expected, lambda name: True)  # the others are the decoder's
-            weight = StoredParameters(expected, files, torch.float32, device).pop("score")
+        files = TensorFiles(checkpoint.tensors())
+        files.check(expected, lambda name: True)  # the others are the decoder's
+        weight = StoredParameters(expected, files, torch.float32, device).pop("score")
         return cls(weight, activation)
 
     def __call__(self, state: Tensor) -> float:
@@ -59,7 +56,7 @@ def finish_score(
     """The score of a pooled state ``[hidden]``, packed; ``None`` if it is not finite.
 
     Args:
-        logits: Of the model's language head: ``[1, hidden]`` to ``[1, vocab]``.
+        logits: The model's language head: ``[1, hidden]`` to ``[1, vocab]``.
     """
     if pooling.score_token_ids is None:
         assert head is not None  # as the model's ability says

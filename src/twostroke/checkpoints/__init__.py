@@ -1,0 +1,1 @@
+"""A model's files behind one seam, whatever their format."""
