@@ -9,7 +9,6 @@ import pytest
 
 from tests.checkpoints import tiny_config, write_checkpoint
 from tests.fakes import FakeExecutor
-from tests.models.tiny_families import FAMILIES
 from tests.runtime.mixed_models import hybrid_spec
 from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.config import EngineConfig
@@ -43,12 +42,4 @@ def test_spacing_without_states_is_refused(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path, tiny_config("llama"))
     config = EngineConfig.from_flat({"model": "a", "device": "cpu", "state_spacing": 4})
     with pytest.raises(ConfigError, match=r"no recurrent layers, .* --state-spacing"):
-        loading.load_torch_executor(config, open_checkpoint(checkpoint))
-
-
-@pytest.mark.parametrize("asked", [{"preemption": "swap"}, {"kv_disk": "a"}, {"kv_host_memory": 9}])
-def test_tiers_of_blocks_that_hold_nothing_are_refused(tmp_path: Path, asked: Any) -> None:
-    checkpoint = write_checkpoint(tmp_path, FAMILIES["mamba2"])
-    config = EngineConfig.from_flat({"model": "a", "device": "cpu", **asked})
-    with pytest.raises(ConfigError, match=r"no layer of this model attends, .*--kv-disk"):
         loading.load_torch_executor(config, open_checkpoint(checkpoint))

@@ -12,21 +12,12 @@ from twostroke.core.errors import ConfigError
 DRAFTING = ("ngram", "suffix", "draft", "mtp", "synthetic")
 
 
-def check_states(config: EngineConfig, *, attends: bool = True) -> None:
+def check_states(config: EngineConfig) -> None:
     """Refuse what a model with recurrent layers cannot be served with.
-
-    Args:
-        attends: Whether it has other layers, too; without, its blocks hold nothing.
 
     Raises:
         ConfigError: It names the flag.
     """
-    if config.tiers.needs_tiers and not attends:
-        raise ConfigError(
-            "no layer of this model attends, so there are no KV blocks that --preemption swap or"
-            " auto, --kv-host-memory or --kv-disk could keep",
-            hint="leave them out: its states lie in --kv-cache-memory",
-        )
     speculation = config.speculation.resolve()
     if speculation is not None and speculation.method not in DRAFTING:
         raise ConfigError(

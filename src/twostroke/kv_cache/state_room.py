@@ -10,6 +10,7 @@ from twostroke.core.speculation_config import Speculation
 MIN_SLOTS = 3
 # Blocks of a model that caches nothing by the token: they only count, some 50 bytes each.
 MAX_EMPTY_BLOCKS = 2_000_000
+MAX_PART_BYTES = 1 << 20
 
 
 class StateSize(NamedTuple):
@@ -46,9 +47,14 @@ class CacheSize(NamedTuple):
     num_slots: int
 
 
+def part_bytes(state_bytes: float, block_bytes: float) -> int:
+    """Bytes of a part of a state in tiers: a block's; where blocks hold nothing, 1 MiB at most."""
+    return int(block_bytes or min(state_bytes, MAX_PART_BYTES))
+
+
 def count_state_parts(state_bytes: float, block_bytes: float) -> int:
-    """Blocks' sizes that a state takes in tiers; none of a model without blocks that have bytes."""
-    return int(-(-state_bytes // block_bytes)) if block_bytes else 0
+    """Parts that a state takes in tiers."""
+    return int(-(-state_bytes // part_bytes(state_bytes, block_bytes))) if state_bytes else 0
 
 
 def state_spacing(state_bytes: int, block_bytes: int) -> int:

@@ -49,7 +49,7 @@ class KVTensors:
         block_size: int = 1,
     ) -> None:
         self.recurrent = recurrent
-        self.num_blocks = num_blocks
+        self.num_blocks, self.device = num_blocks, device
         self.layouts = layouts
         own = [layer for layer, layout in enumerate(layouts) if layout.tensors]
         self.block_size = layouts[own[0]].tensors[0].block_size if own else block_size

@@ -90,9 +90,12 @@ def tier_summary(info: ExecutorInfo) -> list[str]:
     lines = []
     for tier in info.tiers:
         tokens = tier.num_blocks // info.kv_groups.count * info.block_size
+        room = f"{tokens:,} tokens"
+        if tier.states_alone:
+            room = f"{tier.num_blocks // max(1, info.num_state_parts):,} states"
         holds = f", {len(tier.keys):,} blocks from before" if tier.keys else ""
         size = format_bytes(tier.num_blocks * tier.block_bytes)
-        lines.append(f"  {'KV ' + tier.name:<10} {size}: room for {tokens:,} tokens{holds}")
+        lines.append(f"  {'KV ' + tier.name:<10} {size}: room for {room}{holds}")
     return lines
 
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from tests.engine.exactness.test_exactness import Call
-from tests.engine.exactness.test_recurrent_tiers import HYBRIDS as TIERED
-from tests.engine.exactness.test_recurrent_tiers import make_engine
+from tests.engine.exactness.test_recurrent_tiers import HYBRIDS, make_engine
 from tests.engine.exactness.test_speculation_mixes import naive_tokens, run
 from tests.server.tiny import VOCAB
 from twostroke.core.generation_request import GenerationRequest
@@ -23,7 +22,6 @@ from twostroke.kv_cache.block_hash import prefix_hashes
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.sampling.random import derive_seed
 
-IN_TIERS, HYBRIDS = TIERED, (*TIERED, "mamba2")
 SAMPLES = 4
 
 
@@ -121,7 +119,7 @@ def test_a_salt_keeps_states_apart(family: str) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("family", IN_TIERS)
+@pytest.mark.parametrize("family", HYBRIDS)
 def test_a_salted_request_takes_no_state_from_a_tier(family: str, tmp_path: Path) -> None:
     """After a restart, when all is on disk."""
     prompt, hits = prompt_of(33, seed=3), dict[str, int]()
