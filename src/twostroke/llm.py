@@ -83,7 +83,7 @@ class LLM:
     Scripts for vLLM's class of this name run with the import changed.
 
     Args:
-        model: ``pilot``, a local folder, or a Hugging Face Hub id.
+        model: ``pilot``, a local folder or GGUF file, or a Hugging Face Hub id.
         options: Any field of the configuration by name (``max_num_seqs=8``, ``dtype="float32"``).
             vLLM's that change nothing here (``enforce_eager=True``) are logged.
 

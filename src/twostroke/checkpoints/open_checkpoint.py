@@ -6,6 +6,8 @@ from pathlib import Path
 
 from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.checkpoints.folder import FolderCheckpoint
+from twostroke.checkpoints.gguf.gguf_checkpoint import GgufCheckpoint
+from twostroke.core.files import is_file
 from twostroke.model_spec.model_files import resolve_model
 
 
@@ -16,4 +18,4 @@ def find_checkpoint(model: str, revision: str | None = None) -> Checkpoint:
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint at ``path``."""
-    return FolderCheckpoint(path)
+    return GgufCheckpoint(path) if is_file(path) else FolderCheckpoint(path)

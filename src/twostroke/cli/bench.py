@@ -167,8 +167,8 @@ def offline(
     The report goes to stdout, progress to stderr.
 
     Args:
-        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same
-            as --model.
+        model: `pilot` (embedded, the default), a local folder or GGUF file, or a Hugging Face Hub
+            id; the same as --model.
     """
     from rich.console import Console
     from rich.progress import Progress

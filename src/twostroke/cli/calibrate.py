@@ -43,8 +43,8 @@ def calibrate(
     Nothing else should run meanwhile.
 
     Args:
-        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same
-            as --model.
+        model: `pilot` (embedded, the default), a local folder or GGUF file, or a Hugging Face Hub
+            id; the same as --model.
     """
     from twostroke.model_spec.model_files import resolve_model
     from twostroke.model_spec.reader import read_model

@@ -49,8 +49,8 @@ def chat(
     leaves, Ctrl-C stops an answer.
 
     Args:
-        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same
-            as --model.
+        model: `pilot` (embedded, the default), a local folder or GGUF file, or a Hugging Face Hub
+            id; the same as --model.
         url: Talk to the OpenAI-compatible server there instead of loading a model (key from
             OPENAI_API_KEY).
         system: System prompt.

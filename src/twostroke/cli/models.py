@@ -32,7 +32,8 @@ def models(
     Example: twostroke models ./my-checkpoint
 
     Args:
-        model: A checkpoint's folder, pilot, or a Hugging Face Hub id; by default all families.
+        model: A checkpoint's folder or GGUF file, pilot, or a Hugging Face Hub id; by default all
+            families.
         json_: Print JSON instead of a table.
     """
     if model is None:

@@ -47,8 +47,8 @@ def serve(
     The first Ctrl-C, SIGTERM or SIGHUP lets running requests finish, the second ends at once.
 
     Args:
-        model: `pilot` (embedded, the default), a local folder, or a Hugging Face Hub id; the same
-            as --model.
+        model: `pilot` (embedded, the default), a local folder or GGUF file, or a Hugging Face Hub
+            id; the same as --model.
     """
     from twostroke.inspector.content import ContentBook
     from twostroke.observability.tracing.call_book import CallBook

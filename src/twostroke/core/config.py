@@ -53,7 +53,8 @@ class ModelOptions:
     """Which model, in which precision, on which device."""
 
     model: Annotated[str, Must("a model name or folder", bool)] = "pilot"
-    """`pilot` or `pilot-draft` (embedded), a local folder, or a Hugging Face Hub id."""
+    """`pilot` or `pilot-draft` (embedded), a local folder or GGUF file, or a Hugging Face Hub
+    id."""
     revision: Annotated[str | None, Must("a branch, tag or commit")] = None
     """Branch, tag or commit of a Hub model."""
     model_impl: Annotated[ModelImpl, Must("auto, twostroke or transformers")] = "auto"

@@ -103,10 +103,10 @@ def states_alone(
     They count tokens, name prefixes and take no memory of the budget, which is all for states.
 
     Args:
-        max_request_blocks: Of a request of full length.
+        max_request_blocks: Blocks of a request of full length.
     """
     num_blocks = min(max_num_seqs * max_request_blocks, MAX_EMPTY_BLOCKS)
-    num_slots = int(budget // state.num_bytes) if state.num_bytes else 0
+    num_slots = max(MIN_SLOTS, int(budget // state.num_bytes)) if state.num_bytes else 0
     if state.spacing is None:
         num_slots = min(num_slots, max_num_seqs + state.num_scratch)
     return CacheSize(max(num_blocks, max_request_blocks), num_slots)

@@ -17,15 +17,16 @@ DOWNLOAD_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tikt
 _IGNORED = ["original/*", "consolidated*", "onnx/*"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
 _FILE = re.compile(r"[\w .+=@~-]{1,200}\.safetensors")
+GGUF = ".gguf"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 def resolve_model(model: str, revision: str | None = None) -> Path:
-    """The folder that holds a model's files, downloaded first if it is a Hub id.
+    """The folder that holds a model's files, downloaded first if it is a Hub id, or its GGUF file.
 
     Args:
-        model: ``pilot`` or another embedded one, a local folder, or a Hub id. An embedded name
-            wins over a folder of that name; write ``./pilot`` for the folder.
+        model: ``pilot`` or another embedded one, a local folder or GGUF file, or a Hub id. An
+            embedded name wins over a folder of that name; write ``./pilot`` for the folder.
         revision: Branch, tag or commit on the Hub. ``HF_HUB_OFFLINE=1`` uses only what was
             downloaded before.
 
@@ -33,7 +34,7 @@ def resolve_model(model: str, revision: str | None = None) -> Path:
         ModelLoadError: There is no such model, it cannot be downloaded, or it has no revisions.
     """
     path, is_embedded = _expand_home(model), model in (*EMBEDDED_MODELS, *EMBEDDED_HEADS)
-    if revision is not None and (is_embedded or is_folder(path)):
+    if revision is not None and (is_embedded or is_folder(path) or is_file(path)):
         hint = "leave --revision out, or give the model's id on the Hugging Face Hub"
         raise ModelLoadError(
             f"--revision {revision}: {model} is not on the Hub and has no revisions", hint=hint
@@ -49,8 +50,11 @@ def resolve_model(model: str, revision: str | None = None) -> Path:
     if is_folder(path):
         return path
     if is_file(path):
+        if path.suffix == GGUF:
+            return path
         raise ModelLoadError(
-            f"{model} is a file", hint="give the folder that holds config.json and the safetensors"
+            f"{model} is a file",
+            hint="give a .gguf file, or the folder that holds config.json and the safetensors",
         )
     if not _HUB_ID.fullmatch(model):
         raise ModelLoadError(

@@ -67,7 +67,7 @@ class BlockAndStateBytes:
     one ends in bytes that mean nothing.
 
     Args:
-        blocks: Of the KV cache; ``None``: they hold nothing.
+        blocks: The bytes of the KV cache's blocks; ``None``: they hold nothing.
         num_blocks: How many there are.
         states: Each [slots, ...], contiguous, of all layers.
     """

@@ -5,20 +5,17 @@ Nothing is initialized that is then overwritten.
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from twostroke.checkpoints.checkpoint import Checkpoint, StoredTensor
-from twostroke.core.errors import ConfigError, InsufficientMemoryError, ModelLoadError
+from twostroke.checkpoints.checkpoint import Checkpoint
+from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP, load_library
 from twostroke.model_spec.number_formats import NumberFormat, weight_format
@@ -29,15 +26,9 @@ from twostroke.models.parameters import Parameter
 from twostroke.models.registry import decoder_family
 from twostroke.models.stored_names import Beside, names_as_stored
 from twostroke.observability.profile import NO_PROFILE, Profiler
+from twostroke.runtime.checkpoints.tensor_files import DTYPES, TensorFiles
 from twostroke.runtime.device import free_memory
 
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_STORED_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float32"}
-_AS_STORED = {
-    **{name: _DTYPES[dtype] for name, dtype in _STORED_DTYPES.items()},
-    "F64": torch.float64,
-    "U8": torch.uint8,
-}
 # How the kernels keep rounded weights; int8 has one scale per output, too little to count.
 _ROUNDED = {
     "int8": NumberFormat("int8", 8, "int8"),
@@ -88,6 +79,7 @@ def load_model(
     check_memory(weights, device)
     cache_dtype = str(torch_dtype).removeprefix("torch.") if kv_format == "auto" else kv_format
     check_context_fits(max_length, spec, cache_dtype, weights, device)
+    files.say_what_is_decoded(torch_dtype)
     with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
         parameters = StoredParameters(expected, files, torch_dtype, device, progress)
         return Decoder(spec, family, parameters, max_length, quantization, profiler)
@@ -118,7 +110,7 @@ def match_checkpoint(
 
 def choose_dtype(stored: str, wanted: str) -> torch.dtype:
     """The precision of ``--dtype``; ``auto`` is that of the checkpoint."""
-    return _DTYPES[stored if wanted == "auto" else wanted]
+    return DTYPES[stored if wanted == "auto" else wanted]
 
 
 def loaded_bytes(spec: ModelSpec, itemsize: int, quantization: str | None = None) -> int:
@@ -144,82 +136,6 @@ def _expert_weights(spec: ModelSpec) -> int:
         if layer.experts
         for linear in layer.experts.linears
     )
-
-
-class TensorFiles:
-    """The tensors of a checkpoint, memory-mapped and looked up by name."""
-
-    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
-        self._tensors = tensors
-        self._maps: dict[Path, np.ndarray] = {}
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tensors
-
-    def check(self, expected: list[Parameter], is_needless: Callable[[str], bool]) -> None:
-        """Compare names, shapes and types with what the model needs, by the files' headers.
-
-        What is needless is ignored, such as a head where the embedding serves.
-        """
-        parts = {name: shape for parameter in expected for name, shape in parameter.parts}
-        in_bytes = {name for one in expected if one.is_bytes for name, _ in one.parts}
-        missing = [name for name in parts if name not in self._tensors]
-        if missing:
-            hint = "it is incomplete, or config.json belongs to another model"
-            raise ModelLoadError(f"the checkpoint lacks {_some(missing)}", hint=hint)
-        unexpected = [name for name in self._tensors if name not in parts and not is_needless(name)]
-        if unexpected:
-            raise ModelLoadError(
-                f"the checkpoint holds tensors that the model does not have: {_some(unexpected)}",
-                hint=(
-                    "config.json belongs to another model, or this variant of the architecture is"
-                    " not supported"
-                ),
-            )
-        for name, shape in parts.items():
-            stored = self._tensors[name]
-            if stored.shape != shape:
-                raise ModelLoadError(
-                    f"{name} in {stored.path.name} has shape {stored.shape}, expected {shape}",
-                    hint="config.json and the weights do not belong together",
-                )
-            if stored.format not in (["U8"] if name in in_bytes else _STORED_DTYPES):
-                raise ModelLoadError(
-                    f"{name} in {stored.path.name} is stored as {stored.format}, which is not"
-                    " supported",
-                    hint="use the bfloat16, float16 or float32 version of this model",
-                )
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """The shape of one tensor, if it is there."""
-        return self._tensors[name].shape if name in self._tensors else None
-
-    def stored_dtype(self, expected: list[Parameter]) -> str:
-        """Precision of the first parameter, for checkpoints whose config.json does not say it."""
-        return _STORED_DTYPES[self._tensors[expected[0].parts[0][0]].format]
-
-    @property
-    def num_elements(self) -> int:
-        """Elements of all tensors together."""
-        return sum(math.prod(stored.shape) for stored in self._tensors.values())
-
-    @property
-    def main_dtype(self) -> str:
-        """The precision of the first tensor of real numbers; float32 where there is none."""
-        return next((name for name in self.dtypes if name in _DTYPES), "float32")
-
-    @property
-    def dtypes(self) -> list[str]:
-        """Each precision in which tensors are stored, by name."""
-        formats = {stored.format for stored in self._tensors.values()}
-        return sorted(_STORED_DTYPES.get(name, name) for name in formats)
-
-    def get(self, name: str) -> Tensor:
-        stored = self._tensors[name]
-        if stored.path not in self._maps:
-            self._maps[stored.path] = np.memmap(stored.path, np.uint8, "c")
-        data = self._maps[stored.path][stored.offset : stored.offset + stored.nbytes]
-        return torch.from_numpy(data).view(_AS_STORED[stored.format]).view(stored.shape)
 
 
 class StoredParameters:
@@ -248,21 +164,11 @@ class StoredParameters:
         target = torch.empty(parameter.shape, dtype=dtype, device=self._device)
         row = 0
         for part, shape in parameter.parts:
-            _copy(target[row : row + shape[0]], self._files.get(part))
+            self._files.copy(part, target[row : row + shape[0]])
             row += shape[0]
         if self._progress is not None:
             self._progress(target.nbytes)
         return target
-
-
-def _copy(target: Tensor, source: Tensor) -> None:
-    """Copied, not mapped: a file that is changed while the model runs must not change the model."""
-    if target.device.type == "cpu" and target.dtype == source.dtype:
-        # On one thread: PyTorch's copy waits for all its threads, tensor by tensor, 5 times as long
-        # on a busy machine.
-        np.copyto(target.view(torch.uint8).numpy(), source.view(torch.uint8).numpy())
-    else:
-        target.copy_(source)
 
 
 def _check_quantization(dtype: torch.dtype, device: torch.device) -> None:
@@ -302,11 +208,6 @@ def check_context_fits(
             f" {format_bytes(needed)}, but {device} has {format_bytes(room)} free",
             hint=f"give --max-model-len, {max(room * length // needed // 2, 1)} or less",
         )
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
 
 
 @contextmanager

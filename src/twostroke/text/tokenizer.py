@@ -127,7 +127,7 @@ class Tokenizer:
                 if (text := _token_text(config.get(name))) is not None
             }
             _add_declared_tokens(backend, config, specials.values(), folder)
-            _set_bos_and_eos(backend, config, specials)
+            set_bos_and_eos(backend, config, specials)
             templates = _read_chat_templates(folder, config)
             return cls(backend, special_tokens=specials, chat_templates=templates)
 
@@ -350,7 +350,7 @@ def _add_declared_tokens(
             backend.add_special_tokens([AddedToken(text, normalized=False)])
 
 
-def _set_bos_and_eos(backend: Backend, config: dict[str, Any], specials: Mapping[str, str]) -> None:
+def set_bos_and_eos(backend: Backend, config: dict[str, Any], specials: Mapping[str, str]) -> None:
     """Let `add_bos_token`, `add_eos_token` override the post-processor, as transformers 5 does."""
     if "add_bos_token" not in config and "add_eos_token" not in config:
         return

@@ -74,7 +74,7 @@ class ExpertsKind:
             for index in range(spec.count):
                 names = self._names(spec, self.expert.format(index), spec.size)
                 inputs = spec.narrow or hidden
-                parameters += _mlp(f"experts.{index}.", names, spec.size, inputs, False)
+                parameters += _mlp(f"experts.{index}.", names, spec.size, inputs, spec.bias)
         if spec.shared_size:
             size, bias = spec.shared_size, spec.has_bias("shared_expert")
             names = self._names(spec, self.shared, size)
@@ -98,6 +98,8 @@ class ExpertsKind:
             layers: What the names of each layer's tensors begin with.
         """
         stack, common = ExpertStack(), self.expert.removesuffix("{}.")
+        if any(f"{layer}{common}0.{self.down}.weight" in names for layer in layers):
+            return replace(self, stack=None, expert=f"{common}{{}}.")  # each by itself
         if self.stack is not None:
             prefixes = [layer + self.expert for layer in layers]
             return replace(self, stack=self.stack.as_stored(prefixes, names))

@@ -12,7 +12,8 @@ from twostroke.core.errors import ConfigError
 from twostroke.model_spec.reader import stated_dtype
 from twostroke.models.foreign.choose import runs_by_transformers
 from twostroke.observability.profile import Profiler
-from twostroke.runtime.weights import TensorFiles, check_memory, choose_dtype
+from twostroke.runtime.checkpoints.tensor_files import TensorFiles
+from twostroke.runtime.weights import check_memory, choose_dtype
 
 if TYPE_CHECKING:
     from twostroke.models.foreign.decoder import ForeignDecoder

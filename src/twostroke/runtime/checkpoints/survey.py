@@ -18,9 +18,10 @@ from twostroke.models.parameters import Parameter
 from twostroke.models.support import read_runnable
 from twostroke.observability.profile import NO_PROFILE
 from twostroke.runtime.checkpoints.foreign import load_foreign_target
+from twostroke.runtime.checkpoints.tensor_files import TensorFiles
 from twostroke.runtime.device import resolve_device
 from twostroke.runtime.vectors.encoder_weights import match_encoder
-from twostroke.runtime.weights import TensorFiles, choose_dtype, match_checkpoint
+from twostroke.runtime.weights import choose_dtype, match_checkpoint
 
 
 def read_survey(checkpoint: Checkpoint) -> CheckpointSurvey:

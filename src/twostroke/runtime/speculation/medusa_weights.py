@@ -20,7 +20,8 @@ from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.model_files import weight_files
 from twostroke.models.language_model import LanguageModel
 from twostroke.models.parameters import Parameter
-from twostroke.runtime.weights import StoredParameters, TensorFiles, check_memory
+from twostroke.runtime.checkpoints.tensor_files import TensorFiles
+from twostroke.runtime.weights import StoredParameters, check_memory
 from twostroke.spec_decode.medusa import LayerByHead, MedusaHeads, ResidualLayer, StackedLayer
 
 MOST_HEADS, MOST_LAYERS = 64, 16

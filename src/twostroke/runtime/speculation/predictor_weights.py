@@ -10,7 +10,8 @@ from twostroke.models.decoder import Decoder
 from twostroke.models.multi_token_predictor import MultiTokenPredictor, predictor_parameters
 from twostroke.models.registry import decoder_family
 from twostroke.models.stored_names import with_stored_experts
-from twostroke.runtime.weights import StoredParameters, TensorFiles, check_memory
+from twostroke.runtime.checkpoints.tensor_files import TensorFiles
+from twostroke.runtime.weights import StoredParameters, check_memory
 
 
 def load_predictor(

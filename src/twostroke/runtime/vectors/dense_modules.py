@@ -15,7 +15,8 @@ from twostroke.core.errors import ModelLoadError
 from twostroke.core.pooling import PoolingAbility
 from twostroke.model_spec.vectors.pooling_files import HINT, DenseModule, read_pooling_files
 from twostroke.models.parameters import Parameter
-from twostroke.runtime.weights import StoredParameters, TensorFiles
+from twostroke.runtime.checkpoints.tensor_files import TensorFiles
+from twostroke.runtime.weights import StoredParameters
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "Identity": lambda state: state,

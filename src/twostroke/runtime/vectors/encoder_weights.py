@@ -8,7 +8,8 @@ from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.model_spec.vectors.encoder_spec import EncoderSpec
 from twostroke.models.encoder import Encoder, encoder_parameters, is_needless
 from twostroke.models.parameters import Parameter
-from twostroke.runtime.weights import StoredParameters, TensorFiles, check_memory, choose_dtype
+from twostroke.runtime.checkpoints.tensor_files import TensorFiles
+from twostroke.runtime.weights import StoredParameters, check_memory, choose_dtype
 
 
 def load_encoder(

@@ -12,7 +12,8 @@ from twostroke.core.pooling import Pooling, pack_vector
 from twostroke.model_spec.config_fields import ConfigFields
 from twostroke.model_spec.vectors.score_head import has_score_head, read_score_activation
 from twostroke.models.parameters import Parameter
-from twostroke.runtime.weights import SCORE_HEAD, StoredParameters, TensorFiles
+from twostroke.runtime.checkpoints.tensor_files import TensorFiles
+from twostroke.runtime.weights import SCORE_HEAD, StoredParameters
 
 
 class ScoreHead:

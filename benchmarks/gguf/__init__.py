@@ -1,0 +1,1 @@
+"""GGUF files: written from safetensors folders, and read beside llama.cpp."""

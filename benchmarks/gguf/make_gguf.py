@@ -1,0 +1,147 @@
+"""Turn a safetensors folder into a GGUF file, as llama.cpp's converter does.
+
+    python -m benchmarks.gguf.make_gguf FOLDER OUT.gguf [F32|F16|BF16|Q8_0]
+
+Of the architectures that twostroke reads, with a byte-level tokenizer. Matrices are stored in the
+format that is given, vectors in float32.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from benchmarks.gguf.writer import Value, WrittenTensor, encode, write_gguf
+from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, ENDS, MIXTRAL, Architecture
+from twostroke.model_spec.model_files import weight_files
+
+Floats = NDArray[np.float32]
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_COMMON = {
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "feed_forward_length": "intermediate_size",
+    "context_length": "max_position_embeddings",
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "rope.freq_base": "rope_theta",
+}
+
+
+def architecture_for(model_type: str) -> tuple[str, Architecture]:
+    """llama.cpp's name of a ``model_type``, and what it changes."""
+    if model_type == "mixtral":
+        return "llama", MIXTRAL
+    same = {"mistral": "llama", "olmo3": "olmo2"}.get(model_type, model_type)
+    return next((name, own) for name, own in ARCHITECTURES.items() if own.model_type == same)
+
+
+def read_metadata(folder: Path, pre: str = "gpt-2") -> dict[str, Value]:
+    """Of a folder's ``config.json`` and tokenizer; ``pre``: how its words are split."""
+    raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    name, own = architecture_for(raw["model_type"])
+    fields = {**_COMMON, **{key: field for field, key in {**own.integers, **own.numbers}.items()}}
+    fields[own.norm_eps[1]] = own.norm_eps[0]
+    metadata: dict[str, Value] = {"general.architecture": name, "general.alignment": 32}
+    for key, field in fields.items():
+        if raw.get(field) is not None:
+            metadata[f"{name}.{key}"] = raw[field]
+    scaling = raw.get("rope_scaling") or {}
+    if (kind := scaling.get("rope_type", scaling.get("type"))) in ("linear", "yarn"):
+        metadata[f"{name}.rope.scaling.type"] = kind
+        metadata[f"{name}.rope.scaling.factor"] = float(scaling["factor"])
+        if kind == "yarn":
+            length = scaling["original_max_position_embeddings"]
+            metadata[f"{name}.rope.scaling.original_context_length"] = length
+    if (folder / "tokenizer.json").is_file():
+        metadata |= _vocabulary(folder, pre)
+    return metadata
+
+
+def _vocabulary(folder: Path, pre: str) -> dict[str, Value]:
+    raw = json.loads((folder / "tokenizer.json").read_text())
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    ids = raw["model"]["vocab"] | {each["content"]: each["id"] for each in raw["added_tokens"]}
+    tokens = sorted(ids, key=ids.__getitem__)
+    kinds = {each["content"]: 3 if each["special"] else 4 for each in raw["added_tokens"]}
+    merges = [m if isinstance(m, str) else " ".join(m) for m in raw["model"]["merges"]]
+    metadata: dict[str, Value] = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [kinds.get(token, 1) for token in tokens],
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.add_bos_token": bool(settings.get("add_bos_token", False)),
+    }
+    for name in ("bos", "eos"):
+        if settings.get(f"{name}_token") in ids:
+            metadata[f"tokenizer.ggml.{name}_token_id"] = ids[settings[f"{name}_token"]]
+    if "chat_template" in settings:
+        metadata["tokenizer.chat_template"] = settings["chat_template"]
+    return metadata
+
+
+def read_tensors(folder: Path, format: str) -> Iterator[tuple[str, WrittenTensor]]:
+    """All tensors by llama.cpp's names."""
+    raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    _, own = architecture_for(raw["model_type"])
+    ends = {target: name for name, target in ENDS.items()}
+    layer = {target: name for name, target in own.layer.items()}
+    experts: dict[str, dict[int, Floats]] = {}
+    for path in weight_files(folder):
+        for name, tensor in load_file(path).items():
+            values: Floats = tensor.float().numpy()
+            base, _, part = name.rpartition(".")
+            match = _LAYER.fullmatch(base)
+            if match is None:
+                yield f"{ends[base]}.{part}", _encoded(name, values, own, format)
+                continue
+            index = re.search(r"experts\.(\d+)\.", match[2])
+            plain = match[2] if index is None else match[2].replace(index[0], "experts.{}.")
+            target = f"blk.{match[1]}.{layer[plain]}.{part}"
+            if index is not None:
+                experts.setdefault(target, {})[int(index[1])] = values
+                continue
+            if own.interleaved and "attn_q." in target:
+                values = _interleaved(values, raw["num_attention_heads"])
+            if own.interleaved and "attn_k." in target:
+                values = _interleaved(values, raw["num_key_value_heads"])
+            yield target, _encoded(name, values, own, format)
+    for target, matrices in experts.items():
+        stacked = np.stack([matrices[index] for index in sorted(matrices)])
+        yield target, encode(stacked, format)
+
+
+def _encoded(name: str, values: Floats, own: Architecture, format: str) -> WrittenTensor:
+    if values.ndim > 1:
+        return encode(values, format)
+    shift = own.norm_shift if name.endswith("norm.weight") else 0.0
+    return encode(values + np.float32(shift), "F32")
+
+
+def _interleaved(values: Floats, heads: int) -> Floats:
+    """Rows of each head's halves in turns."""
+    halves = values.reshape(heads, 2, -1, *values.shape[1:])
+    return halves.swapaxes(1, 2).reshape(values.shape)
+
+
+def convert(folder: Path, out: Path, format: str = "BF16", **changes: Value) -> Path:
+    """Write ``out``; ``changes``: metadata beside the folder's."""
+    metadata: Mapping[str, Value] = {**read_metadata(folder), **changes}
+    return write_gguf(out, metadata, dict(read_tensors(folder, format)))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (3, 4):
+        sys.exit(__doc__)
+    print(convert(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]))

@@ -1,0 +1,61 @@
+"""Llama 3's scaled rotation, of which GGUF files keep what each frequency is divided by."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twostroke.checkpoints.checkpoint import StoredTensor
+from twostroke.core.errors import ModelLoadError
+
+ROPE_FACTORS = "rope_freqs.weight"
+LOW, HIGH = 1.0, 4.0  # all published models
+PUBLISHED_LENGTH = 8192
+
+
+def read_llama3_scaling(tensor: StoredTensor, theta: float, rotated: int) -> dict[str, Any]:
+    """The fields of ``rope_scaling`` that give the factors in ``tensor``.
+
+    Args:
+        rotated: Elements of a head that are rotated.
+
+    Raises:
+        ModelLoadError: No such fields do.
+    """
+    if tensor.format != "F32" or tensor.shape != (rotated // 2,):
+        raise _refusal(tensor)
+    with tensor.path.open("rb") as file:
+        file.seek(tensor.offset)
+        factors = np.frombuffer(file.read(tensor.nbytes), "<f4").astype(np.float64)
+    wavelengths = 2 * math.pi * theta ** (np.arange(0, rotated, 2) / rotated)
+    factor = float(factors.max())
+    between = np.flatnonzero((factors > 1.001) & (factors < 0.999 * factor))
+    length = PUBLISHED_LENGTH
+    if len(between):
+        at = between[len(between) // 2]
+        share = (1 / factors[at] - 1 / factor) / (1 - 1 / factor)
+        length = round(wavelengths[at] * (LOW + share * (HIGH - LOW)))
+    if not np.allclose(factors, _factors(wavelengths, factor, length), rtol=1e-3):
+        raise _refusal(tensor)
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": LOW,
+        "high_freq_factor": HIGH,
+        "original_max_position_embeddings": length,
+    }
+
+
+def _factors(wavelengths: NDArray[np.float64], factor: float, length: int) -> NDArray[np.float64]:
+    share = np.clip((length / wavelengths - LOW) / (HIGH - LOW), 0, 1)
+    return 1 / ((1 - share) / factor + share)
+
+
+def _refusal(tensor: StoredTensor) -> ModelLoadError:
+    return ModelLoadError(
+        f"{tensor.path}: {ROPE_FACTORS} holds other factors than Llama 3's rule gives",
+        hint="this variant of the architecture is not supported",
+    )

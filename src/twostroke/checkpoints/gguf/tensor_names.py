@@ -1,0 +1,65 @@
+"""The tensors of a GGUF file by the names, and as the matrices, that Hugging Face has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from twostroke.checkpoints.checkpoint import StoredTensor
+from twostroke.checkpoints.gguf.architectures import ENDS, Architecture
+from twostroke.checkpoints.gguf.rotation_factors import ROPE_FACTORS
+
+_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.(\w+)\.(weight|bias)")
+_END = re.compile(r"(\w+)\.(weight|bias)")
+
+
+def rename_tensors(
+    tensors: Mapping[str, StoredTensor], own: Architecture, config: Mapping[str, Any]
+) -> dict[str, StoredTensor]:
+    """All tensors; one that the architecture does not have keeps its name, so that loading refuses
+    it by that. The factors of rotation are in ``config``.
+    """
+    renamed: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        if name != ROPE_FACTORS:
+            renamed.update(_renamed(name, tensor, own, config))
+    return renamed
+
+
+def _renamed(
+    name: str, tensor: StoredTensor, own: Architecture, config: Mapping[str, Any]
+) -> Iterator[tuple[str, StoredTensor]]:
+    if (match := _OF_LAYER.fullmatch(name)) is None:
+        end = _END.fullmatch(name)
+        target = ENDS.get(end[1]) if end else None
+        yield (f"{target}.{end[2]}" if end and target else name), _shifted(tensor, name, own)
+        return
+    index, kind, part = int(match[1]), match[2], match[3]
+    target = own.layer.get(kind)
+    ending = "" if kind == "attn_sinks" else f".{part}"
+    if target is None:
+        yield name, tensor
+    elif "{}" in target:
+        for expert, matrix in enumerate(_slices(tensor)):
+            yield f"model.layers.{index}.{target.format(expert)}{ending}", matrix
+    else:
+        heads = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}.get(kind)
+        if own.interleaved and heads:
+            tensor = replace(tensor, heads=config[heads])
+        yield f"model.layers.{index}.{target}{ending}", _shifted(tensor, name, own)
+
+
+def _shifted(tensor: StoredTensor, name: str, own: Architecture) -> StoredTensor:
+    is_norm = name.endswith("norm.weight")
+    return replace(tensor, shift=own.norm_shift) if own.norm_shift and is_norm else tensor
+
+
+def _slices(tensor: StoredTensor) -> Iterator[StoredTensor]:
+    """The matrices along the first dimension."""
+    count, *shape = tensor.shape
+    nbytes = tensor.nbytes // count
+    for index in range(count):
+        offset = tensor.offset + index * nbytes
+        yield replace(tensor, shape=tuple(shape), offset=offset, nbytes=nbytes)

@@ -1,0 +1,160 @@
+"""The tensors of a checkpoint's files, compared with what a model needs, and copied into it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostroke.checkpoints.checkpoint import StoredTensor
+from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, dequantise
+from twostroke.core.errors import ModelLoadError
+from twostroke.core.flags.byte_sizes import format_bytes
+from twostroke.models.parameters import Parameter
+
+logger = logging.getLogger(__name__)
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_STORED_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float32"}
+_AS_STORED = {
+    **{name: DTYPES[dtype] for name, dtype in _STORED_DTYPES.items()},
+    "F64": torch.float64,
+    "U8": torch.uint8,
+}
+_READABLE = (*_STORED_DTYPES, *BLOCKWISE)
+_CHUNK = 2**22  # elements that are decoded at a time
+
+
+class TensorFiles:
+    """The tensors of a checkpoint, memory-mapped and looked up by name."""
+
+    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
+        self._tensors = tensors
+        self._maps: dict[Path, np.ndarray] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def check(self, expected: list[Parameter], is_needless: Callable[[str], bool]) -> None:
+        """Compare names, shapes and types with what the model needs, by the files' headers.
+
+        What is needless is ignored, such as a head where the embedding serves.
+        """
+        parts = {name: shape for parameter in expected for name, shape in parameter.parts}
+        in_bytes = {name for one in expected if one.is_bytes for name, _ in one.parts}
+        missing = [name for name in parts if name not in self._tensors]
+        if missing:
+            hint = "it is incomplete, or config.json belongs to another model"
+            raise ModelLoadError(f"the checkpoint lacks {_some(missing)}", hint=hint)
+        unexpected = [name for name in self._tensors if name not in parts and not is_needless(name)]
+        if unexpected:
+            raise ModelLoadError(
+                f"the checkpoint holds tensors that the model does not have: {_some(unexpected)}",
+                hint=(
+                    "config.json belongs to another model, or this variant of the architecture is"
+                    " not supported"
+                ),
+            )
+        for name, shape in parts.items():
+            stored = self._tensors[name]
+            if stored.shape != shape:
+                raise ModelLoadError(
+                    f"{name} in {stored.path.name} has shape {stored.shape}, expected {shape}",
+                    hint="config.json and the weights do not belong together",
+                )
+            if stored.format not in (["U8"] if name in in_bytes else _READABLE):
+                raise ModelLoadError(
+                    f"{name} in {stored.path.name} is stored as {stored.format}, which is not"
+                    " supported",
+                    hint="use the bfloat16, float16 or float32 version of this model",
+                )
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of one tensor, if it is there."""
+        return self._tensors[name].shape if name in self._tensors else None
+
+    def stored_dtype(self, expected: list[Parameter]) -> str:
+        """Precision of the first parameter, for checkpoints whose config.json does not say it."""
+        return _STORED_DTYPES[self._tensors[expected[0].parts[0][0]].format]
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of all tensors together."""
+        return sum(math.prod(stored.shape) for stored in self._tensors.values())
+
+    @property
+    def main_dtype(self) -> str:
+        """The precision of the first tensor of real numbers; float32 where there is none."""
+        return next((name for name in self.dtypes if name in DTYPES), "float32")
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Each precision in which tensors are stored, by name."""
+        formats = {stored.format for stored in self._tensors.values()}
+        return sorted(_STORED_DTYPES.get(name, name) for name in formats)
+
+    def say_what_is_decoded(self, dtype: torch.dtype) -> None:
+        """Log that tensors take more memory than in their files, if some do."""
+        packed = [each for each in self._tensors.values() if each.format in BLOCKWISE]
+        if packed:
+            logger.warning(
+                "%s: decoded to %s while it loads, %s in the file, %s in memory",
+                ", ".join(sorted({each.format for each in packed})),
+                str(dtype).removeprefix("torch."),
+                format_bytes(sum(each.nbytes for each in packed)),
+                format_bytes(sum(math.prod(each.shape) for each in packed) * dtype.itemsize),
+            )
+
+    def copy(self, name: str, target: Tensor) -> None:
+        """Write a tensor into ``target``, which has its shape, in any precision.
+
+        Copied, not mapped: a file that is changed while the model runs must not change the model.
+        """
+        stored = self._tensors[name]
+        if stored.path not in self._maps:
+            self._maps[stored.path] = np.memmap(stored.path, np.uint8, "c")
+        data = self._maps[stored.path][stored.offset : stored.offset + stored.nbytes]
+        if stored.format in BLOCKWISE or stored.heads or stored.shift:
+            _decode(stored, data, target)
+            return
+        source = torch.from_numpy(data).view(_AS_STORED[stored.format]).view(stored.shape)
+        if target.device.type == "cpu" and target.dtype == source.dtype:
+            # On one thread: PyTorch's copy waits for all its threads, tensor by tensor, 5 times as
+            # long on a busy machine.
+            np.copyto(target.view(torch.uint8).numpy(), source.view(torch.uint8).numpy())
+        else:
+            target.copy_(source)
+
+
+def _decode(stored: StoredTensor, data: NDArray[np.uint8], target: Tensor) -> None:
+    """Convert by way of float32, a few rows at a time."""
+    rows = stored.shape[0] if len(stored.shape) > 1 or stored.heads else 1
+    source, target = data.reshape(rows, -1), target.view(rows, -1)
+    places = _places(rows, stored.heads) if stored.heads else None
+    step = max(_CHUNK // target.shape[1], 1)
+    for begin in range(0, rows, step):
+        part = source[begin : begin + step]
+        values = torch.from_numpy(dequantise(stored.format, part)).view(len(part), -1)
+        if stored.shift:
+            values -= stored.shift
+        values = values.to(target)
+        if places is None:
+            target[begin : begin + step] = values
+        else:
+            target.index_copy_(0, places[begin : begin + step].to(target.device), values)
+
+
+def _places(rows: int, heads: int) -> Tensor:
+    """Where each row belongs, of heads whose halves take turns."""
+    order = torch.arange(rows).view(heads, 2, -1)  # as they belong: all of a half, then the other
+    return order.transpose(1, 2).reshape(-1)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

@@ -1,0 +1,175 @@
+"""Protects: a GGUF file gives the model and the answers of the folder that it was made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from benchmarks.gguf.make_gguf import convert, read_metadata, read_tensors
+from benchmarks.gguf.writer import Value, encode, write_gguf
+from tests.checkpoints import LLAMA3_ROPE, random_tensors, tiny_config, write_checkpoint
+from tests.models.tiny_families import EXPERTS, FAMILIES
+from tests.text.tiny_tokenizers import byte_level
+from twostroke import LLM, SamplingParams
+from twostroke.checkpoints.gguf.dequantise import dequantise
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
+from twostroke.core.errors import ModelLoadError
+from twostroke.models.decoder import Decoder
+from twostroke.models.support import read_runnable
+from twostroke.runtime.reference import naive_logits
+from twostroke.runtime.weights import load_model
+
+VOCAB = 331
+IDS = [1, 5, 9, 77, 42, 3, 8, 100, 60, 61, 62, 63]
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+# What files of llama.cpp cannot say differently: see ``Architecture``.
+GEMMA = {"query_pre_attn_scalar": 12, "rope_theta": 1e6}
+OWN: dict[str, dict[str, Any]] = {
+    "llama": tiny_config("llama"),
+    "llama-biases": FAMILIES["llama-linear-rope-biases"],
+    "mistral": FAMILIES["mistral-no-window"],
+    "mixtral": tiny_config("mixtral", num_local_experts=12, sliding_window=None, rope_theta=1e6),
+    "qwen2": tiny_config("qwen2", rope_scaling=YARN, tie_word_embeddings=True),
+    "qwen3": FAMILIES["qwen3"],
+    "qwen3-moe": tiny_config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=16),
+    "qwen2-moe": tiny_config("qwen2_moe", **EXPERTS, shared_expert_intermediate_size=20),
+    "gemma2": {**FAMILIES["gemma2"], **GEMMA, "rope_theta": 1e4},
+    "gemma3": {**FAMILIES["gemma3"], **GEMMA},
+    "phi3": FAMILIES["phi3"],
+    "olmo2": FAMILIES["olmo2"],
+    "olmo3": {**FAMILIES["olmo3"], "rope_theta": 5e5},
+    "granite": FAMILIES["granite"],
+    "smollm3": {**FAMILIES["smollm3"], "rope_theta": 2e6},
+    "cohere2": FAMILIES["cohere2"],
+}
+
+
+def write_folder(folder: Path, raw: dict[str, Any], dtype: torch.dtype = torch.float32) -> Path:
+    raw = {"rope_theta": 10_000.0, **raw, "vocab_size": VOCAB, "eos_token_id": 1}
+    raw["torch_dtype"] = str(dtype).removeprefix("torch.")
+    write_checkpoint(folder, raw, random_tensors(raw, dtype=dtype))
+    (folder / "tokenizer.json").write_text(byte_level().to_str())
+    settings = {"bos_token": "<|start|>", "eos_token": "<|end|>", "chat_template": "{{ 1 }}"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def load(path: Path, dtype: str = "auto") -> Decoder:
+    checkpoint = open_checkpoint(path)
+    return load_model(checkpoint, read_runnable(checkpoint), dtype, torch.device("cpu"), 64)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_same_logits(name: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder", OWN[name])
+    file = convert(folder, tmp_path / "model.gguf", "F32")
+    ours, expected = load(file), load(folder)
+    assert ours.dtype == torch.float32
+    # What Gemma's norms add to their weights rounds their last bits.
+    tolerance = 1e-4 if "gemma" in name else 0.0
+    distance = (naive_logits(ours, IDS) - naive_logits(expected, IDS)).abs().max()
+    assert float(distance) <= tolerance
+
+
+def test_angles_of_llama_3(tmp_path: Path) -> None:
+    """Files keep what each frequency is divided by, not the rule."""
+    raw = tiny_config("llama", rope_scaling=LLAMA3_ROPE, head_dim=16, tie_word_embeddings=True)
+    folder = write_folder(tmp_path / "folder", raw)
+    frequencies = 10_000.0 ** -(np.arange(0, 16, 2) / 16)
+    share = np.clip((64 * frequencies / (2 * np.pi) - 1) / 3, 0, 1)
+    factors = encode((1 / ((1 - share) / 4 + share)).astype(np.float32), "F32")
+    tensors = {**dict(read_tensors(folder, "F32")), "rope_freqs.weight": factors}
+    metadata = read_metadata(folder)
+    file = write_gguf(tmp_path / "model.gguf", metadata, tensors)
+    assert torch.equal(naive_logits(load(file), IDS), naive_logits(load(folder), IDS))
+    wrong = encode(np.linspace(1, 4, 8, dtype=np.float32), "F32")
+    write_gguf(file, metadata, {**tensors, "rope_freqs.weight": wrong})
+    with pytest.raises(ModelLoadError, match=r"rope_freqs\.weight holds other factors"):
+        load(file)
+
+
+@pytest.mark.parametrize(("format", "dtype"), [("F32", "float32"), ("BF16", "bfloat16")])
+def test_the_same_answers(format: str, dtype: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder", tiny_config("llama"), getattr(torch, dtype))
+    file = convert(folder, tmp_path / "model.gguf", format)
+    parameters = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    answers = []
+    for model in (folder, file):
+        options: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "max_num_seqs": 2}
+        with LLM(str(model), kv_cache_memory="1MiB", **options) as llm:
+            answers.append([each.text for each in llm.generate(["the dog", "café"], parameters)])
+            assert llm.tokenizer.chat_templates == {"default": "{{ 1 }}"}
+    assert answers[0] == answers[1]
+
+
+def test_a_file_of_blocks_is_decoded_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = tiny_config("llama", intermediate_size=64)
+    folder = write_folder(tmp_path / "folder", raw)
+    file = convert(folder, tmp_path / "model.gguf", "Q8_0")
+    ours = load(file, "float32")
+    assert "Q8_0: decoded to float32 while it loads" in caplog.text
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in tensors.items():
+        if tensor.ndim > 1:
+            blocks = encode(tensor.numpy(), "Q8_0").data
+            values = dequantise("Q8_0", np.frombuffer(blocks, np.uint8))
+            rounded = torch.from_numpy(values).view(tensor.shape)
+            assert 0 < float((rounded - tensor).abs().max()) < 0.01
+            tensors[name] = rounded
+    config = json.loads((folder / "config.json").read_text())
+    expected = load(write_checkpoint(tmp_path / "rounded", config, tensors))
+    assert torch.equal(naive_logits(ours, IDS), naive_logits(expected, IDS))
+
+
+def written(folder: Path, **changes: Value) -> Path:
+    write_folder(folder, tiny_config("llama"))
+    return convert(folder, folder / "model.gguf", "F32", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"general.architecture": "mamba"}, "general.architecture is 'mamba'"),
+        ({"llama.block_count": "2"}, "llama.block_count must be a whole number"),
+        ({"llama.attention.head_count": 0}, "llama.attention.head_count is 0"),
+        ({"llama.attention.value_length": 4}, "value_length is another"),
+        ({"llama.rope.scaling.type": "longrope"}, "rope.scaling.type is 'longrope'"),
+        ({"llama.some.switch": True}, "llama.some.switch is not supported"),
+        ({"llama.block_count": 3}, "lacks model.layers.2"),
+        ({"llama.block_count": 1}, "does not have: model.layers.1"),
+        ({"llama.feed_forward_length": 57}, "has shape"),
+    ],
+)
+def test_what_does_not_fit_is_named(changes: dict[str, Value], said: str, tmp_path: Path) -> None:
+    file = written(tmp_path, **changes)
+    with pytest.raises(ModelLoadError) as failure:
+        load(file)
+    assert said in failure.value.message and failure.value.hint
+
+
+def test_a_tensor_without_a_use_is_named(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, tiny_config("llama"))
+    tensors = dict(read_tensors(folder, "F32"))
+    tensors["blk.0.attn_rot_embd.weight"] = encode(np.ones(8, np.float32), "F32")
+    file = write_gguf(tmp_path / "model.gguf", read_metadata(folder), tensors)
+    with pytest.raises(ModelLoadError, match=r"does not have: blk\.0\.attn_rot_embd\.weight"):
+        load(file)
+
+
+def test_a_format_that_is_not_decoded_is_named(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, tiny_config("llama", hidden_size=256))
+    tensors = dict(read_tensors(folder, "F32"))
+    name = "blk.0.attn_v.weight"
+    rows = tensors[name].shape[0]
+    tensors[name] = tensors[name]._replace(format="IQ2_XXS", data=bytes(rows * 66))
+    file = write_gguf(tmp_path / "model.gguf", read_metadata(folder), tensors)
+    with pytest.raises(ModelLoadError, match="is stored as IQ2_XXS, which is not supported"):
+        load(file)
