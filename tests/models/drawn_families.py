@@ -16,7 +16,10 @@ def drawn_config(number: int) -> dict[str, Any]:
     """The configuration of a number; families take turns."""
     model_types = [*DRAWS]
     model_type, random = model_types[number % len(model_types)], Random(number)
-    raw = tiny_config(model_type, **_sizes(random)) | DRAWS[model_type](random)
+    draw = DRAWS[model_type]
+    if model_type == "llama" and number // len(model_types) % 2:  # the others stay as they were
+        model_type, draw = "mamba2", _mamba2
+    raw = tiny_config(model_type, **_sizes(random)) | draw(random)
     return {name: value for name, value in raw.items() if (name, value) != ("head_dim", None)}
 
 
@@ -294,6 +297,22 @@ def _falcon_h1(random: Random) -> dict[str, Any]:
         "ssm_in_multiplier": random.uniform(0.5, 1.5),
         "mlp_multipliers": [random.uniform(0.5, 1.0), random.uniform(0.5, 1.0)],
         "lm_head_multiplier": random.uniform(0.3, 1.0),
+    }
+
+
+def _mamba2(random: Random) -> dict[str, Any]:
+    heads, groups, size = random.choice([(4, 1, 12), (8, 2, 12), (6, 3, 16)])
+    return {
+        "hidden_size": heads * size // 2,
+        "num_heads": heads,
+        "head_dim": size,
+        "n_groups": groups,
+        "state_size": random.choice([4, 12]),
+        "conv_kernel": random.choice([2, 4]),
+        "use_bias": random.random() < 0.5,
+        "use_conv_bias": random.random() < 0.5,
+        "layer_norm_epsilon": random.choice([1e-6, 1e-5]),
+        "time_step_limit": random.choice([[0.0, float("inf")], [0.02, 0.7]]),
     }
 
 

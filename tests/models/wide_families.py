@@ -21,6 +21,8 @@ def widened(raw: dict[str, Any]) -> dict[str, Any]:
         changes["head_dim"] = 16
     if "kv_lora_rank" in raw:
         changes |= _LATENT
+    if "num_heads" in raw:  # of Mamba-2 alone: twice the hidden size together
+        changes |= {"num_heads": 8, "head_dim": 16}
     if "mamba_n_heads" in raw:
         changes["mamba_n_heads"] = 2 * raw["mamba_n_heads"]
     return raw | changes

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from twostroke.core.config import CacheConfig
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.kv_groups import ONE_GROUP
-from twostroke.kv_cache.state_room import StateSize, state_size
+from twostroke.kv_cache.state_room import MAX_EMPTY_BLOCKS, CacheSize, StateSize, state_size
 from twostroke.runtime import kv_size
 from twostroke.runtime.kv_size import plan_cache_size
 
@@ -71,3 +73,31 @@ def test_states_of_requests_and_checkpoints(monkeypatch: pytest.MonkeyPatch) -> 
     assert cache_size(limited, 2, state) == (10, 2 + 5)
     with pytest.raises(InsufficientMemoryError, match="enough for 16 tokens"):
         cache_size(CacheConfig(block_size=8, kv_cache_memory=7500), 2, state)
+
+
+def test_blocks_that_hold_nothing_count_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model without attention: every byte is a state's."""
+    monkeypatch.setattr(kv_size, "free_memory", lambda device: 10**6)
+
+    def sized(memory: int | None, seqs: int = 4, length: int = 30, **cache: Any) -> CacheSize:
+        config = CacheConfig(block_size=8, kv_cache_memory=memory, **cache)
+        state = state_size(config, 1500, 0)
+        return plan_cache_size(
+            config,
+            block_bytes=0,
+            groups=ONE_GROUP,
+            max_model_len=length,
+            max_num_seqs=seqs,
+            device=CPU,
+            state=state,
+        )
+
+    assert sized(30_000) == (16, 20)
+    assert sized(30_000, enable_prefix_caching=False) == (16, 4)
+    assert sized(None) == (16, 4 * 4)  # on a CPU no more than may be of use
+    assert sized(30_000, seqs=10**6).num_blocks == MAX_EMPTY_BLOCKS
+    assert sized(30_000, seqs=1, length=10**7).num_blocks == 1_250_000
+    with pytest.raises(InsufficientMemoryError, match="more than the 2000000 that are counted"):
+        sized(30_000, length=2**40)
+    with pytest.raises(InsufficientMemoryError, match=r"states of one request .* need 4\.4 KiB"):
+        sized(4_000)

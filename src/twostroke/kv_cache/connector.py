@@ -44,6 +44,7 @@ class TierInfo:
         saves_filled: Blocks are saved as soon as they are full. Otherwise when they are evicted.
         for_swap: Only for blocks of preempted requests. It forgets none of itself: when it is
             full, it takes no more.
+        states_alone: The model's blocks hold nothing: only states of recurrent layers are kept.
     """
 
     name: str
@@ -52,6 +53,7 @@ class TierInfo:
     keys: Sequence[BlockKey] = ()
     saves_filled: bool = False
     for_swap: bool = False
+    states_alone: bool = False
 
 
 class KVConnector(Protocol):

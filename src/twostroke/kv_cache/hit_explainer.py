@@ -79,7 +79,7 @@ class HitExplainer:
         return self._tiers.find(key) is not None
 
     def _is_somewhere(self, key: BlockKey) -> bool:
-        return self._kv.pool.find(key) is not None or self._is_in_tier(key)
+        return self._kv.pool.find(key) is not None or bool(self._tiers.homes(key))
 
 
 class _Remembered:

@@ -91,7 +91,7 @@ class PrefixBook:
         if not self._to_look_at:
             self._to_look_at = list(self._entries)
         for key in self._to_look_at[-LOOKS_PER_REMOVAL:]:
-            if self._pool.find(key) is None and self._directory.find(key) is None:
+            if self._pool.find(key) is None and not self._directory.homes(key):
                 self._entries.pop(key, None)
         del self._to_look_at[-LOOKS_PER_REMOVAL:]
 

@@ -8,6 +8,9 @@ from twostroke.core.config import CacheConfig
 from twostroke.core.speculation_config import Speculation
 
 MIN_SLOTS = 3
+# Blocks of a model that caches nothing by the token: they only count, some 50 bytes each.
+MAX_EMPTY_BLOCKS = 2_000_000
+MAX_PART_BYTES = 1 << 20
 
 
 class StateSize(NamedTuple):
@@ -44,9 +47,14 @@ class CacheSize(NamedTuple):
     num_slots: int
 
 
+def part_bytes(state_bytes: float, block_bytes: float) -> int:
+    """Bytes of a part of a state in tiers: a block's; where blocks hold nothing, 1 MiB at most."""
+    return int(block_bytes or min(state_bytes, MAX_PART_BYTES))
+
+
 def count_state_parts(state_bytes: float, block_bytes: float) -> int:
-    """Blocks' sizes that a state takes in tiers; none of a model without blocks that have bytes."""
-    return int(-(-state_bytes // block_bytes)) if block_bytes else 0
+    """Parts that a state takes in tiers."""
+    return int(-(-state_bytes // part_bytes(state_bytes, block_bytes))) if state_bytes else 0
 
 
 def state_spacing(state_bytes: int, block_bytes: int) -> int:
@@ -85,3 +93,20 @@ def divide_room(
     num_blocks = int(rest // (block_bytes + state.per_block))
     num_kept = 0 if state.spacing is None else num_blocks // state.spacing
     return CacheSize(num_blocks, max(MIN_SLOTS, num_own + num_kept) if num_running else 0)
+
+
+def states_alone(
+    budget: float, state: StateSize, max_num_seqs: int, max_request_blocks: int
+) -> CacheSize:
+    """What fits where nothing is cached by the token: blocks hold nothing then.
+
+    They count tokens, name prefixes and take no memory of the budget, which is all for states.
+
+    Args:
+        max_request_blocks: Blocks of a request of full length.
+    """
+    num_blocks = min(max_num_seqs * max_request_blocks, MAX_EMPTY_BLOCKS)
+    num_slots = max(MIN_SLOTS, int(budget // state.num_bytes)) if state.num_bytes else 0
+    if state.spacing is None:
+        num_slots = min(num_slots, max_num_seqs + state.num_scratch)
+    return CacheSize(max(num_blocks, max_request_blocks), num_slots)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from twostroke.core.kv_groups import is_state_key
 from twostroke.core.request import BlockKey
 from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import TierInfo
 
 
 class TierDirectory:
-    """The keys of each tier; tiers in the order in which they are asked, the fastest first."""
+    """The keys of each tier; tiers in the order in which they are asked, the fastest first.
+
+    Attributes:
+        states_alone: Blocks hold nothing, so every tier has them all; only states are kept.
+    """
 
     def __init__(self, tiers: Sequence[TierInfo]) -> None:
+        self.states_alone = any(tier.states_alone for tier in tiers)
         self.tiers = {tier.name: tier for tier in tiers}
         self._keys: dict[str, dict[BlockKey, None]] = {
             tier.name: dict.fromkeys(tier.keys) for tier in tiers
@@ -20,16 +26,13 @@ class TierDirectory:
 
     def find(self, key: BlockKey) -> str | None:
         """The first tier that has a block."""
-        for name, keys in self._keys.items():
-            if key in keys:
-                return name
-        return None
+        return next((name for name in self._keys if self.has(name, key)), None)
 
     def has(self, tier: str, key: BlockKey) -> bool:
-        return key in self._keys[tier]
+        return key in self._keys[tier] or (self.states_alone and not is_state_key(key))
 
     def homes(self, key: BlockKey) -> list[str]:
-        """All tiers that have a block."""
+        """All tiers that keep a block."""
         return [name for name, keys in self._keys.items() if key in keys]
 
     def num_blocks(self, tier: str) -> int:

@@ -77,9 +77,9 @@ class ModelSpec:
 
     @property
     def head_dim(self) -> int:
-        """Elements of a head of the first layer that has attention."""
-        attention = next(layer.attention for layer in self.layers if layer.attention)
-        return attention.key_dim
+        """Elements of a head of the first layer that has attention; 0 where none has."""
+        attending = (layer.attention for layer in self.layers if layer.attention)
+        return next((attention.key_dim for attention in attending), 0)
 
     @property
     def sliding_windows(self) -> tuple[int | None, ...]:

@@ -29,6 +29,7 @@ MODEL_TYPES = {
     "lfm2": "lfm2",
     "llama": "llama",
     "llama4_text": "llama4",
+    "mamba2": "mamba2",
     "mistral": "llama",
     "mixtral": "mixtral",
     "nemotron_h": "nemotron_h",

@@ -106,7 +106,8 @@ def _check_recurrent(recurrent: RecurrentSpec) -> None:
     form = recurrent.form
     if isinstance(form, Mamba2Form) and form.activation not in ("silu", "swish"):
         raise ModelLoadError(
-            f"config.json: unsupported activation of Mamba-2 layers: {short(form.activation)}",
+            "config.json: hidden_act (or mamba_hidden_act): unsupported activation of Mamba-2"
+            f" layers: {short(form.activation)}",
             hint="supported: silu",
         )
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from twostroke.kv_cache.state_room import count_state_parts
+from twostroke.kv_cache.state_room import count_state_parts, part_bytes
 
 
 class BlockBytes:
@@ -67,26 +67,29 @@ class BlockAndStateBytes:
     one ends in bytes that mean nothing.
 
     Args:
-        blocks: The bytes of the KV cache's blocks.
+        blocks: The bytes of the KV cache's blocks; ``None``: they hold nothing.
         num_blocks: How many there are.
         states: Each [slots, ...], contiguous, of all layers.
     """
 
-    def __init__(self, blocks: BlockBytes, num_blocks: int, states: Sequence[Tensor]) -> None:
+    def __init__(
+        self, blocks: BlockBytes | None, num_blocks: int, states: Sequence[Tensor]
+    ) -> None:
         self._blocks, self._num_blocks = blocks, num_blocks
-        self.block_bytes = blocks.block_bytes
         # Views [slots, bytes] of each tensor, and where each begins in the bytes of a state.
         self._parts = [tensor.flatten(1).view(torch.uint8) for tensor in states]
         ends = list(accumulate(part.shape[1] for part in self._parts))
         self._starts = [0, *ends[:-1]]
-        self.num_parts = count_state_parts(ends[-1], self.block_bytes)
+        in_block = 0 if blocks is None else blocks.block_bytes
+        self.block_bytes = part_bytes(ends[-1], in_block)
+        self.num_parts = count_state_parts(ends[-1], in_block)
         layout = [f"{tensor.dtype}{list(tensor.shape[1:])}" for tensor in states]
         digest = hashlib.blake2b(repr(layout).encode(), digest_size=8).hexdigest()
-        self.format = f"{blocks.format}, states {digest}"
+        self.format = f"{blocks.format if blocks else 'no tensors'}, states {digest}"
 
     def read(self, block_ids: Sequence[int]) -> list[memoryview]:
         kv_blocks = [block for block in block_ids if block < self._num_blocks]
-        read = iter(self._blocks.read(kv_blocks) if kv_blocks else ())
+        read = iter(self._blocks.read(kv_blocks) if self._blocks and kv_blocks else ())
         return [
             next(read) if block < self._num_blocks else self._read_part(block - self._num_blocks)
             for block in block_ids
@@ -95,7 +98,7 @@ class BlockAndStateBytes:
     def write(self, block_ids: Sequence[int], blocks: Sequence[memoryview]) -> None:
         pairs = list(zip(block_ids, blocks, strict=True))
         kv_blocks = [(block, data) for block, data in pairs if block < self._num_blocks]
-        if kv_blocks:
+        if self._blocks and kv_blocks:
             self._blocks.write(*zip(*kv_blocks))
         for block, data in pairs:
             if block >= self._num_blocks:

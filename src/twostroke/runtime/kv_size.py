@@ -8,8 +8,19 @@ from twostroke.core.config import CacheConfig
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.kv_groups import KVGroups
-from twostroke.kv_cache.state_room import NO_STATE, CacheSize, StateSize, divide_room
+from twostroke.kv_cache.state_room import (
+    MAX_EMPTY_BLOCKS,
+    MIN_SLOTS,
+    NO_STATE,
+    CacheSize,
+    StateSize,
+    divide_room,
+    states_alone,
+)
 from twostroke.runtime.device import free_memory, total_memory
+
+# On a CPU, of a model without a KV cache: states that outlive each request that may run at once.
+CHECKPOINTS_EACH = 3
 
 
 def plan_cache_size(
@@ -32,6 +43,18 @@ def plan_cache_size(
         InsufficientMemoryError: Not even one request of ``max_model_len`` tokens fits.
     """
     per_request = groups.most_blocks(max_model_len, config.block_size)
+    if not block_bytes:
+        if per_request > MAX_EMPTY_BLOCKS:
+            most = MAX_EMPTY_BLOCKS * config.block_size
+            raise InsufficientMemoryError(
+                f"one request of {max_model_len} tokens needs {per_request} blocks of"
+                f" {config.block_size}, more than the {MAX_EMPTY_BLOCKS} that are counted",
+                hint=f"give --max-model-len {most} or less",
+            )
+        each = state.num_bytes * (1 + state.num_scratch + CHECKPOINTS_EACH)
+        budget = _budget(config, max_num_seqs * each, device)
+        _check_states(budget, state, device)
+        return states_alone(budget, state, max_num_seqs, per_request)
     longest = int(per_request * (block_bytes + state.per_block))
     longest += state.num_bytes * (1 + state.num_scratch)
     budget = _budget(config, max_num_seqs * longest, device)
@@ -44,6 +67,16 @@ def plan_cache_size(
             hint="lower --max-model-len or raise --kv-cache-memory",
         )
     return size
+
+
+def _check_states(budget: int, state: StateSize, device: torch.device) -> None:
+    least = state.num_bytes * (MIN_SLOTS + state.num_scratch)
+    if budget < least:
+        raise InsufficientMemoryError(
+            f"the states of one request and its checkpoint need {format_bytes(least)}, but only"
+            f" {format_bytes(max(budget, 0))} may be used on {device}",
+            hint="raise --kv-cache-memory",
+        )
 
 
 def _budget(config: CacheConfig, most: int, device: torch.device) -> int:

@@ -25,6 +25,7 @@ class KVTensors:
         layouts: The layout of each layer; some layer has tensors of its own.
         groups: The indices of the layers that share a block; by default all that have tensors.
         recurrent: The states of recurrent layers, which have no keys and values.
+        block_size: Tokens per block where no layer has tensors; its blocks hold nothing then.
 
     Attributes:
         keys: Per layer ``[blocks, *layout.block_shape]``, like ``values``. For a latent layer both
@@ -45,12 +46,13 @@ class KVTensors:
         device: torch.device,
         groups: Sequence[Sequence[int]] = (),
         recurrent: StateTensors = NO_STATE_TENSORS,
+        block_size: int = 1,
     ) -> None:
         self.recurrent = recurrent
-        self.num_blocks = num_blocks
+        self.num_blocks, self.device = num_blocks, device
         self.layouts = layouts
         own = [layer for layer, layout in enumerate(layouts) if layout.tensors]
-        self.block_size = layouts[own[0]].tensors[0].block_size
+        self.block_size = layouts[own[0]].tensors[0].block_size if own else block_size
         self.groups = groups or [own]
         self._blocks: list[list[Tensor]] = []  # of each place in a group
         self._tensors: dict[int, Sequence[Tensor]] = {}  # of each layer that has some
@@ -64,11 +66,13 @@ class KVTensors:
         seen = [self._tensors.get(layout.owner, nothing) for layout in layouts]
         self.keys = [tensors[0] for tensors in seen]
         self.values = [tensors[-1] for tensors in seen]
-        self._last = own[-1]
+        self._last = own[-1] if own else None
 
     @property
     def format(self) -> str:
-        """How numbers are stored, as ``--kv-cache-dtype`` names it."""
+        """How numbers are stored, as ``--kv-cache-dtype`` names it; empty where none are."""
+        if self._last is None:
+            return ""
         return self.layouts[self._last].tensors[0].name
 
     def block_tensors(self) -> list[Tensor]:
@@ -77,7 +81,7 @@ class KVTensors:
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks ``(source, destination)``, all sources read before any is written."""
-        if not copies:
+        if not copies or self._last is None:
             return
         pairs = torch.tensor(copies, device=self.keys[self._last].device)  # [copies, 2]
         source, destination = pairs[:, 0], pairs[:, 1]
@@ -89,6 +93,8 @@ class KVTensors:
 
         NaN of an earlier layer would be there too. With groups, ``slots`` are [slots, groups].
         """
+        if self._last is None:
+            return True
         slots = self._of_layer(slots, self._last)
         # One sum of everything: a third of the time that one for each slot takes.
         sums = [layout.probe(cache, slots) for layout, cache in self._pairs(self._last)]

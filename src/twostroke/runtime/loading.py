@@ -19,6 +19,7 @@ from twostroke.core.pooling import PoolingAbility
 from twostroke.engine.check_states import check_states, check_without_states
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
+from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.state_room import StateSize, state_size
 from twostroke.kv_tiers.block_file import KEY_BYTES, BlockKind
 from twostroke.kv_tiers.open_tiers import open_transfers
@@ -132,7 +133,7 @@ def load_torch_executor(
         pooling=pooling,
         device=str(device),
         num_state_parts=num_parts,
-        tiers=[] if transfers is None else [t.info for t in transfers.tiers.values()],
+        tiers=_tier_infos(transfers, caches.target),
         load_seconds=clock.seconds,
     )
     proposer = _make_proposer(config, models, caches)
@@ -281,11 +282,18 @@ def _allocate_caches(
         state=state,
     )
     states = StateTensors(shapes, num_slots, target.device)
-    kv = KVTensors(layouts[0], num_blocks, target.device, members.layers, states)
+    kv = KVTensors(layouts[0], num_blocks, target.device, members.layers, states, block_size)
     draft_kv = None
     if draft is not None:
         draft_kv = KVTensors(layouts[1], num_blocks, draft.device)
     return _Caches(kv, draft_kv, bytes_per_token, groups, block_bytes, num_slots, state)
+
+
+def _tier_infos(transfers: Transfers | None, kv: KVTensors) -> list[TierInfo]:
+    if transfers is None:
+        return []
+    states_alone = not kv.block_tensors()
+    return [replace(tier.info, states_alone=states_alone) for tier in transfers.tiers.values()]
 
 
 def _open_transfers(
@@ -299,15 +307,18 @@ def _open_transfers(
     if not config.tiers.needs_tiers:
         return None, 0
     kv, num_parts = caches.target, 0
-    memory: BlockBytes | BlockAndStateBytes
-    memory = blocks = BlockBytes(kv.block_tensors())
+    tensors = kv.block_tensors()
+    blocks = BlockBytes(tensors) if tensors else None
     key_bytes = KEY_BYTES + (caches.groups.count > 1)
-    if kv.recurrent.exist:
+    memory: BlockBytes | BlockAndStateBytes
+    if blocks is None or kv.recurrent.exist:
         memory = BlockAndStateBytes(blocks, kv.num_blocks, kv.recurrent.tensors())
         num_parts, key_bytes = memory.num_parts, key_bytes + STATE_KEY_BYTES
+    else:
+        memory = blocks
     size, length = config.cache.block_size, memory.block_bytes
     kind = BlockKind(model_id, memory.format, size, length, key_bytes)
-    on_gpu = kv.block_tensors()[0].device.type != "cpu"
+    on_gpu = kv.device.type != "cpu"
     return open_transfers(config.tiers, memory, kind, on_gpu=on_gpu), num_parts
 
 

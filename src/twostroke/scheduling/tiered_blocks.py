@@ -189,11 +189,15 @@ class TieredBlocks:
         loadable = find_loadable(self._kv, request, prefix, self._is_in_tier)
         if not loadable.num_tokens or self._num_loads.get(request_id, 0) >= MAX_LOADS:
             return False
+        is_state_here = self._kv.states.pool.find(loadable.state or b"") is not None
+        if self.directory.states_alone and is_state_here:
+            return False  # a block was forgotten that held nothing: there is nothing to load
         if not self._pays(request_id, loadable):
             return False
         keys = loadable.keys
         block_ids = self._kv.loads.begin(request, keys, loadable.kept_blocks)
-        blocks, num_blocks = list(zip(keys, block_ids)), Counter(map(self._home, keys))
+        blocks = [] if self.directory.states_alone else list(zip(keys, block_ids))
+        num_blocks = Counter(self._home(key) for key, _ in blocks)
         parts: list[tuple[BlockKey, int]] = []
         if loadable.state is not None:
             slot = self._kv.states.begin_load(request_id, loadable.state)
@@ -211,6 +215,8 @@ class TieredBlocks:
         if self._always_load_swapped and request_id in self._swapped:
             return True
         keys, states = loadable.keys, self._kv.states
+        if self.directory.states_alone:
+            keys = []
         if loadable.state is not None and states.pool.find(loadable.state) is None:
             parts = range(states.num_parts)
             keys = [*keys, *(state_key(loadable.state, part) for part in parts)]

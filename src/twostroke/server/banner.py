@@ -61,7 +61,15 @@ def ready_banner(
 
 
 def memory_summary(info: ExecutorInfo) -> list[str]:
-    """Weights, KV blocks, the tokens they hold, and how many requests of maximum length that is."""
+    """Weights, KV blocks, the tokens they hold, and how many requests of maximum length that is;
+    or slots of states, where no layer attends.
+    """
+    if not info.kv_cache_dtype and info.num_state_slots:
+        return [
+            f"  {'weights':<10} {format_bytes(info.weight_bytes)}",
+            f"  {'states':<10} {info.num_state_slots:,} slots of requests and checkpoints;"
+            f" requests of at most {info.max_model_len:,} tokens",
+        ]
     kv_cache = format_bytes(info.num_blocks * info.block_bytes)
     kind = f" in {info.kv_cache_dtype}" if info.kv_cache_dtype else ""
     # Floor: what is left over serves shorter requests only. A cache may hold less than one of
@@ -82,9 +90,12 @@ def tier_summary(info: ExecutorInfo) -> list[str]:
     lines = []
     for tier in info.tiers:
         tokens = tier.num_blocks // info.kv_groups.count * info.block_size
+        room = f"{tokens:,} tokens"
+        if tier.states_alone:
+            room = f"{tier.num_blocks // max(1, info.num_state_parts):,} states"
         holds = f", {len(tier.keys):,} blocks from before" if tier.keys else ""
         size = format_bytes(tier.num_blocks * tier.block_bytes)
-        lines.append(f"  {'KV ' + tier.name:<10} {size}: room for {tokens:,} tokens{holds}")
+        lines.append(f"  {'KV ' + tier.name:<10} {size}: room for {room}{holds}")
     return lines
 
 

@@ -33,7 +33,7 @@ from twostroke.runtime.block_bytes import BlockAndStateBytes, BlockBytes
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.text.tokenizer import Tokenizer
 
-HYBRIDS = ("qwen3.5", "falcon-h1", "lfm2")
+HYBRIDS = ("qwen3.5", "falcon-h1", "lfm2", "mamba2")  # the last keeps states alone
 
 
 @cache

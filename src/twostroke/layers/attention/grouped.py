@@ -53,8 +53,8 @@ class GroupedBackend:
     def _kernel_cache(self, attentions: Sequence[Attention]) -> KernelCache | None:
         """The kinds' caches together, if all of them have one."""
         kinds = [cache for each in attentions if (cache := each.kernel_cache) is not None]
-        if len(kinds) < len(attentions):
-            return None
+        if not kinds or len(kinds) < len(attentions):
+            return None  # of some kind, or there is no layer that attends
         places = self._places.values()
         if self._caches is None:
             self._caches = [kinds[kind].layers[index] for kind, index in places]

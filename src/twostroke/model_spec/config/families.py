@@ -314,6 +314,7 @@ FAMILIES = {
         recurrent="mamba2",
         unbounded=True,
         kinds=WITH_STATES,
+        windows="none",
         norm_eps=_LAYER_NORM,
     ),
     "mamba": Family(norms=1, tied=True, recurrent="mamba", unbounded=True, kinds=WITH_STATES),

@@ -17,6 +17,7 @@ from twostroke.kv_cache.state_room import (
     count_state_parts,
     divide_room,
     state_size,
+    states_alone,
 )
 from twostroke.model_spec.layer_groups import groups_beside
 from twostroke.model_spec.number_formats import cache_format
@@ -30,8 +31,6 @@ from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.deployment.memory import GB, MAX_COUNT, refuse, room_for_kv
 from twostroke.simulator.deployment.options import MAX_LENGTH, DeploymentOptions
 
-# Blocks of a model that caches nothing by the token: they only count.
-_FREE_BLOCKS = 2_000_000
 # Blocks that are simulated at all, of a tiny model on a large device: each takes some 50 bytes.
 _MAX_BLOCKS = MAX_LENGTH
 
@@ -171,14 +170,11 @@ def _cache_size(
         longest: Blocks of a request of full length.
     """
     state, seqs = sizes.state, min(scheduler.max_num_seqs, MAX_COUNT)
+    is_whole = cache.kv_cache_memory is not None
+    budget = kv_room if is_whole else kv_room + seqs * state.num_bytes
     if not sizes.per_token:
-        # Nothing is kept in the blocks of a model that caches nothing by the token.
-        num_blocks = max(longest, min(seqs * longest, _FREE_BLOCKS))
-        num_kept = 0 if state.spacing is None else int(kv_room // max(1, state.num_bytes))
-        num_slots = seqs + num_kept if state.num_bytes else 0
+        num_blocks, num_slots = states_alone(budget, state, seqs, longest)
     else:
-        is_whole = cache.kv_cache_memory is not None
-        budget = kv_room if is_whole else kv_room + seqs * state.num_bytes
         num_blocks, num_slots = divide_room(budget, sizes.block, state, seqs)
         num_blocks = min(num_blocks, _MAX_BLOCKS)
     return CacheSize(num_blocks, min(num_slots, _MAX_BLOCKS))

@@ -12,6 +12,7 @@ from twostroke.core.request import BlockKey
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kv_cache.connector import TierInfo
+from twostroke.kv_cache.state_room import MAX_PART_BYTES
 from twostroke.kv_tiers.memory_tier import MemoryTier
 
 NOTHING = memoryview(b"")
@@ -43,7 +44,8 @@ class SimulatedTiers:
     """
 
     def __init__(self, config: KVTierConfig, info: ExecutorInfo, bandwidths: Bandwidths) -> None:
-        self.block_bytes = max(1, info.block_bytes)
+        alone = info.num_state_parts > 0 and not info.block_bytes
+        self.block_bytes = MAX_PART_BYTES if alone else max(1, info.block_bytes)
         self._bandwidths = bandwidths
         sizes = {
             "swap": config.swap_space if config.preemption != "recompute" else 0,
@@ -57,6 +59,7 @@ class SimulatedTiers:
                 block_bytes=self.block_bytes,
                 saves_filled=name == "disk",
                 for_swap=name == "swap",
+                states_alone=alone,
             )
             for name, size in sizes.items()
             if size
