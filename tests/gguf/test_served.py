@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.gguf.make_gguf import convert, read_metadata, read_tensors
-from benchmarks.gguf.writer import Value, encode, write_gguf
+from benchmarks.gguf.writer import Value, WrittenTensor, encode, write_gguf
 from tests.checkpoints import LLAMA3_ROPE, random_tensors, tiny_config, write_checkpoint
 from tests.models.tiny_families import EXPERTS, FAMILIES
 from tests.text.tiny_tokenizers import byte_level
@@ -20,6 +20,9 @@ from twostroke import LLM, SamplingParams
 from twostroke.checkpoints.gguf.dequantise import dequantise
 from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.errors import ModelLoadError
+from twostroke.kernels.library import load_library
+from twostroke.layers.linear import PackedLinear
+from twostroke.layers.packing import unpack
 from twostroke.models.decoder import Decoder
 from twostroke.models.support import read_runnable
 from twostroke.runtime.reference import naive_logits
@@ -173,3 +176,41 @@ def test_a_format_that_is_not_decoded_is_named(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "model.gguf", read_metadata(folder), tensors)
     with pytest.raises(ModelLoadError, match="is stored as IQ2_XXS, which is not supported"):
         load(file)
+
+
+def random_q4_0(folder: Path) -> dict[str, WrittenTensor]:
+    """The tensors of a folder, its matrices within layers random blocks of Q4_0."""
+    generator = np.random.Generator(np.random.PCG64(3))
+    tensors = dict(read_tensors(folder, "BF16"))
+    for name, tensor in tensors.items():
+        if name.startswith("blk.") and len(tensor.shape) > 1:
+            rows, inputs = tensor.shape
+            blocks = generator.integers(0, 256, (rows * inputs // 32, 18), dtype=np.uint8)
+            scales = generator.uniform(0.001, 0.01, len(blocks)).astype("<f2")
+            blocks[:, :2] = scales[:, None].view(np.uint8)
+            tensors[name] = WrittenTensor("Q4_0", tensor.shape, blocks.tobytes())
+    return tensors
+
+
+@pytest.mark.skipif(load_library() is None, reason="needs the compiled kernels")
+def test_four_bits_stay_four_bits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The kernels' weights are the file's, to the bit; and a third of the memory."""
+    raw = tiny_config("llama", hidden_size=64, intermediate_size=96, vocab_size=VOCAB)
+    folder = write_folder(tmp_path / "folder", raw, torch.bfloat16)
+    metadata, tensors = read_metadata(folder), random_q4_0(folder)
+    model = load(write_gguf(tmp_path / "model.gguf", metadata, tensors))
+    assert not caplog.text  # nothing is decoded
+    qkv, output = model._layers[1][0].linears
+    stored = {
+        own: dequantise("Q4_0", np.frombuffer(tensors[f"blk.1.{own}.weight"].data, np.uint8))
+        for own in ("attn_q", "attn_k", "attn_v", "attn_output")
+    }
+    rows = [torch.from_numpy(values).view(-1, 64) for values in stored.values()]
+    for index, heads in ((0, 4), (1, 2)):
+        rows[index] = rows[index].view(heads, -1, 2, 64).transpose(1, 2).reshape(-1, 64)
+    assert isinstance(qkv, PackedLinear) and isinstance(output, PackedLinear)
+    assert torch.equal(unpack(qkv.packed), torch.cat(rows[:3]))
+    assert torch.equal(unpack(output.packed), rows[3])
+    exact = load(tmp_path / "model.gguf", "float32")
+    distance = (naive_logits(model, IDS) - naive_logits(exact, IDS)).abs().max()
+    assert 0 < float(distance) < 0.1 * float(naive_logits(exact, IDS).std())
