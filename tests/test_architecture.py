@@ -23,6 +23,7 @@ MAX_FILES = 20
 MAX_LINES_OF_A_FUNCTION = 60
 MAX_LINES = 400
 MAX_FILES_OF_A_RECIPE = 5
+FRAGMENT = re.compile(r"(Of|The same|As|Those|By|With|Without|In|Beside|Until)\b")
 # Files that may be longer, each with its reason.
 LONGER: dict[str, str] = {}
 # Public names that two files may define, each with its reason.
@@ -127,6 +128,19 @@ def test_functions_are_read_without_scrolling() -> None:
         and (node.end_lineno or 0) - node.lineno >= MAX_LINES_OF_A_FUNCTION
     }
     assert not long
+
+
+def test_docstrings_begin_with_a_subject_or_a_verb() -> None:
+    """None is a fragment that needs the one before, or the name, to be understood."""
+    fragments = {
+        f"{module}:{node.lineno}"
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and FRAGMENT.match(str(node.value.value))
+    }
+    assert not fragments
 
 
 def test_a_public_name_is_defined_once() -> None:

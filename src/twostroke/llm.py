@@ -65,7 +65,7 @@ class GenerationResult:
 
     @property
     def prompt_logprobs(self) -> list[PositionLogprobs]:
-        """For the prompt's tokens but the first, where asked for; else empty."""
+        """Log-probabilities of the prompt's tokens but the first, where asked for; else empty."""
         return self.outputs[0].prompt_logprobs or []
 
     @property

@@ -39,7 +39,7 @@ def start_async_engine(
 
 
 def start_model(config: EngineConfig, **settings: Any) -> LoadedModel:
-    """The same for a front end, with what it needs beside the engine."""
+    """Start the engine, and return it with what a front end needs beside it."""
     return start_async_engine(config, **settings).loaded_model()
 
 

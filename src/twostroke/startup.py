@@ -130,7 +130,7 @@ def name_of_device(device: str) -> str:
 def _load_tokenizer(
     checkpoint: Checkpoint, chat: ChatTemplateConfig, seconds: dict[str, float]
 ) -> Tokenizer:
-    """Beside the import of torch, so its seconds are part of those."""
+    """Load the tokenizer while torch is imported, so its seconds are part of those."""
     began = time.perf_counter()
     tokenizer = checkpoint.tokenizer()
     apply_template(tokenizer, chat)

@@ -81,10 +81,10 @@ def _branch(form: RecurrentForm, library: Library, *, compiled: bool) -> Recurre
 
 
 def _fresh(shapes: Sequence[StateShape], matrix_dtype: torch.dtype = torch.float32) -> LayerState:
-    """Zeros; float32 ones of another dtype, if one is given."""
-    dtypes = [matrix_dtype if dtype == torch.float32 else dtype for _, dtype in shapes]
+    """Zeros, with matrices of ``matrix_dtype``."""
+    dtypes = [matrix_dtype if each.is_matrix else each.dtype for each in shapes]
     rows = zip(shapes, dtypes, strict=True)
-    return tuple(torch.zeros((SLOTS, *shape), dtype=dtype) for (shape, _), dtype in rows)
+    return tuple(torch.zeros((SLOTS, *each.shape), dtype=dtype) for each, dtype in rows)
 
 
 def _run(branch: Recurrent, x: Tensor, state: LayerState, segments: Sequence[Segment]) -> Tensor:

@@ -21,7 +21,7 @@ class GoodLine(NamedTuple):
     """A line that can be sent.
 
     Attributes:
-        number: Of the line, from 1.
+        number: The line's number, from 1.
         id: A digest of url and body, equal for equal requests: a later run recognizes by it which
             requests are answered.
         body: JSON as it was written.

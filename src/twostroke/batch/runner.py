@@ -28,7 +28,7 @@ from twostroke.core.errors import ConfigError, EngineError
 # Names in usage: of responses and messages the second ones. Messages count cached tokens apart.
 PROMPT_COUNTS = ("prompt_tokens", "input_tokens", "cache_read_input_tokens")
 ANSWER_COUNTS = ("completion_tokens", "output_tokens")
-# An answer may take as long as the user allows, a connection only so long.
+# An answer may take as long as the user allows, a connection only this long.
 CONNECT_SECONDS = 10
 # The server is busy (529 is how Anthropic's API says it), or a proxy cannot reach it: the same
 # request may be answered later.

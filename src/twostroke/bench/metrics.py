@@ -23,8 +23,8 @@ class RequestRecord:
         itls: Gaps between successive events with a choice. A server may put several tokens into one
             event.
         e2el: Time to the last such event.
-        accepted: Tokens that the server had guessed before it drew them; ``rejected``: guesses that
-            were wrong.
+        accepted: Tokens that the server had guessed before it drew them.
+        rejected: Guesses that were wrong.
         counted: The server counted the tokens; else they are the prompt's as sent and
             the events.
         error: Why it failed; its other fields then mean nothing.

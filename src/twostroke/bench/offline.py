@@ -23,12 +23,13 @@ class OfflineResult:
     """Counts, and the seconds that each step took.
 
     Attributes:
-        accepted: Tokens that had been drafted; ``rejected``: drafts that were wrong.
+        accepted: Tokens that had been drafted.
+        rejected: Drafts that were wrong.
         prefill_steps: Those that computed prompt tokens, be it beside others that decoded.
         decode_steps: Those in which every request decoded.
-        prefill_profile: Seconds by component over all ``prefill_steps``, if a profile was asked
-            for; ``decode_profile`` likewise. Making events (``serialise``) comes on top of the
-            steps' own seconds.
+        prefill_profile: Seconds by component over all ``prefill_steps``, where profiled.
+        decode_profile: Seconds by component over all ``decode_steps``, where profiled.
+            Making events (``serialise``) comes on top of the steps' own seconds.
     """
 
     num_requests: int = 0

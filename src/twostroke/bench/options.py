@@ -133,7 +133,7 @@ class ServeBenchOptions:
             )
 
     def percentiles(self) -> tuple[int, ...]:
-        """As numbers, ascending."""
+        """The percentiles as numbers, in ascending order."""
         parts = [part.strip() for part in self.metric_percentiles.split(",")]
         ok = all(
             part.isdecimal() and part.isascii() and len(part) < 3 and int(part) for part in parts

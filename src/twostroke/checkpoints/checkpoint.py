@@ -62,5 +62,5 @@ class Checkpoint(Protocol):
         ...
 
     def tokenizer(self) -> Tokenizer:
-        """With the chat templates."""
+        """Load the tokenizer, with the chat templates."""
         ...

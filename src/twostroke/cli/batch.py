@@ -122,7 +122,7 @@ class _Run:
         return sum(key in self._results.finished for key in self._wanted)
 
     async def remotely(self, url: str) -> None:
-        """On a server."""
+        """Answer the lines on a server."""
         from twostroke.batch.runner import check_server, remote_client
 
         async with remote_client(url, os.environ.get("OPENAI_API_KEY")) as http:
@@ -130,7 +130,7 @@ class _Run:
             await self._run(http, PATIENCE, self._options.request_timeout)
 
     def here(self, config: EngineConfig) -> None:
-        """By the server's own application in this process: the same checks and answers."""
+        """Answer them with the server's application in this process: same checks and answers."""
         import asyncio
 
         from twostroke.start_serving import start_model

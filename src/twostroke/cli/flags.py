@@ -28,7 +28,7 @@ from twostroke.server.options import ServerOptions
 
 
 def _section(title: str, order: int, *, lists: bool = False) -> Parameter:
-    """The flags of one dataclass; ``lists``: those that take several values take them at once."""
+    """The flags of one dataclass; ``lists`` are flags that take several values at once."""
     return Parameter(
         name="*",
         group=Group(title, sort_key=order),

@@ -46,7 +46,7 @@ class HelpPages:
 
 @cache
 def _declared() -> dict[str, Declaration]:
-    """Of each flag of the engine and the server."""
+    """What each flag of the engine and the server declares."""
     sections: list[Any] = [ServerOptions, *(each.default_factory for each in fields(EngineConfig))]
     return {
         flag_of(name): declared

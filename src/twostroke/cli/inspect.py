@@ -72,7 +72,7 @@ def show(
     Its address goes to stdout.
 
     Args:
-        configuration: Of the engine, where it is known.
+        configuration: The engine's, where it is known.
         facts: The model whose steps these are, if it is known.
         more: Routes beside those over the recording.
 

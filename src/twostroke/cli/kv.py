@@ -34,7 +34,7 @@ class DeviceRoom:
     """What fits beside the weights.
 
     Attributes:
-        devices: As many as the weights need; 0: more than ``MOST_DEVICES``, or than are linked.
+        devices: How many the weights need; 0: more than ``MOST_DEVICES``, or than are linked.
         kv_bytes: Left for the cache on all of them together.
         conversations: How many fit at once.
         needed: How many devices would do for all users, as memory alone counts: copies of
@@ -107,7 +107,7 @@ def _length(model: ModelSpec, given: int | None) -> int:
 def _room(
     sheet: HardwareSheet, model: ModelSpec, made: KVArithmetic, users: int, weight_dtype: str
 ) -> DeviceRoom:
-    """On as few devices as hold the weights; what is left is counted as the simulator does."""
+    """The room on as few devices as hold the weights; the rest is counted as the simulator does."""
     from twostroke.simulator.deployment.memory import room_for_kv
     from twostroke.simulator.deployment.options import DeploymentOptions
 

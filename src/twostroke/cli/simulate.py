@@ -99,7 +99,7 @@ def simulate(
 
 
 def report_and_show(scenario: Scenario, output: OutputOptions) -> None:
-    """The same, then the page over the run's steps until Ctrl-C."""
+    """Report on a run, then show the page over its steps until Ctrl-C."""
     from pathlib import Path
     from tempfile import TemporaryDirectory
 

@@ -46,7 +46,7 @@ class CallsInText:
     """Separates the calls in an answer's text from what is for the user.
 
     Args:
-        tools: As OpenAI's API takes them.
+        tools: Tools in the form of OpenAI's API.
 
     Attributes:
         needs_special_tokens: Whether the form consists of special tokens, which the text must keep.

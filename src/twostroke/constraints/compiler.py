@@ -57,7 +57,7 @@ class GrammarCompiler:
     descriptions apart. All of the library's recursion is on these threads, whose stacks are deep.
 
     Args:
-        tokenizer: Of the model. Its vocabulary is prepared for the first grammar.
+        tokenizer: The model's. Its vocabulary is prepared for the first grammar.
         max_grammars: How many are kept: those that were used last.
     """
 
@@ -182,7 +182,7 @@ class GrammarCompiler:
 
 
 def with_texts(wanted: StructuredOutputsParams) -> StructuredOutputsParams:
-    """The same description, its objects written as text: looking it up costs nothing then.
+    """A description with its objects written as text, so that looking it up costs nothing.
 
     Raises:
         InvalidRequestError: An object is too large.

@@ -89,7 +89,7 @@ def _check_intersections(text: str, number: int, param: str) -> None:
 
 
 def _json_at(text: str, position: int, param: str) -> tuple[Any, int]:
-    """The JSON value that begins behind white space at a place, and where it ends."""
+    """The JSON value that begins after white space at a place, and where it ends."""
     while position < len(text) and text[position].isspace():
         position += 1
     try:

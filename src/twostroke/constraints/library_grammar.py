@@ -27,7 +27,7 @@ DEFAULT_WHITESPACE = r" |\n {0,24}"
 
 
 def library_grammar(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> str:
-    """The grammar of what a client asks for, behind a thought where the answer may have one.
+    """The grammar of what a client asks for, after a thought where the answer may have one.
 
     Raises:
         InvalidRequestError: What it asks for cannot be enforced; the message names the keyword.

@@ -121,7 +121,7 @@ class _Writer:
         return "(" + " | ".join(each or '""' for each in written) + ")"
 
     def _tag(self, tag: Any, path: str, trigger: str, depth: int) -> str:
-        """A tag; ``trigger``: what of its beginning has been read."""
+        """Compile a tag; ``trigger`` is what of its beginning has been read."""
         begin = _text(tag, "begin", path, empty=True).removeprefix(trigger)
         ends = tag["end"] if isinstance(tag["end"], list) else [tag["end"]]
         if not ends or not all(isinstance(end, str) for end in ends):

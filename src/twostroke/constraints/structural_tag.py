@@ -1,4 +1,4 @@
-"""Structural tags: free text, with parts of a given form behind what triggers them.
+"""Structural tags: free text, with parts of a given form after what triggers them.
 
 The form is the one of vLLM and XGrammar: ``structures``, each with a ``begin``, a ``schema`` and an
 ``end``, and ``triggers``, of which each ``begin`` starts with one; or, newer, a ``format``.

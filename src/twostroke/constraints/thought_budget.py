@@ -1,7 +1,7 @@
 """A bound on the tokens of a thought: at the bound the end of the thought is forced.
 
 The thought ends as the model's family ends one, and never within a character. Where the answer has
-a form, that form begins behind it.
+a form, that form begins after it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ThoughtMarks(NamedTuple):
     """What opens and ends the thoughts of a family.
 
     Attributes:
-        ending: Written where the budget is used up, behind a line feed; ``closing`` is part of it.
-        ending_line: The same behind other text.
+        ending: Written after a line feed where the budget is used up; ``closing`` is part of it.
+        ending_line: Written in place of ``ending`` after other text.
         again: More thoughts may follow the first. They share its budget.
     """
 
@@ -65,7 +65,7 @@ class _State(NamedTuple):
     """Where an answer stands.
 
     Attributes:
-        num_tokens: Of thoughts so far.
+        num_tokens: Tokens of thoughts so far.
         tail: The last bytes, as many as a mark may need.
         ending: What is left of the forced end.
     """
@@ -80,7 +80,7 @@ class ThoughtBudget:
     """Implements ``Constraint``: that of the answer, if it has one, with a bound on its thought.
 
     Args:
-        inner: Of the whole answer, thought included.
+        inner: The constraint of the whole answer, thought included.
         budget: Tokens between the marks. A character that is not complete then is completed.
         opened: The answer begins within the thought.
         vocab_size: Columns of the logits.

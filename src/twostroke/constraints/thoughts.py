@@ -18,7 +18,7 @@ def grammar_after_thought(grammar: str, thought: Thought, tokenizer: Tokenizer) 
     """A grammar in which the answer may think first.
 
     Args:
-        grammar: Of the answer, as the library takes it.
+        grammar: The answer's, as the library takes it.
         thought: ``opened``: the prompt ends within the thought, which has to be closed;
             ``channels``: thoughts and the answer are messages of the harmony format.
     """
@@ -42,7 +42,7 @@ def with_grammar(lark: str, name: str, inner: str) -> str:
     """A grammar in Lark's notation that refers to another one as ``@name``.
 
     Args:
-        inner: As the library takes it: one in Lark's notation as it is, others as JSON.
+        inner: A grammar as the library takes it: Lark's notation as it is, others as JSON.
     """
     inners = json.loads(inner)["grammars"] if inner.startswith("{") else [{"lark_grammar": inner}]
     first: dict[str, Any] = {**inners[0], "name": name}

@@ -65,7 +65,7 @@ def _add_triggered(
     more: str,
     inline_schema: InlineSchema,
 ) -> None:
-    """Free text, with calls behind their trigger."""
+    """Free text, with calls after their trigger."""
     frame, trigger = family.frame(rules), family.trigger
     opened = rules.after_text(trigger)
     opening = frame.opening or trigger

@@ -22,7 +22,7 @@ from twostroke.core.flags.declared import (
     check_fields,
     within,
 )
-from twostroke.core.kv_formats import FIRST_NAMES, KVCacheDtype, KVCacheDtypeName
+from twostroke.core.kv_formats import FIRST_NAMES, KVCacheDtype, KVCacheDtypeName, StateDtype
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.core.operator.sampling_defaults import read_overrides
@@ -124,8 +124,13 @@ class CacheConfig:
     enable_prefix_caching: bool = True
     """Keep the blocks of finished requests and reuse them for equal prefixes."""
     state_spacing: Annotated[int | None, at_least(1, "at least 1")] = None
-    """Blocks between two states that are kept, of a model with recurrent layers; by default so many
-    that a state takes no more bytes than they do.
+    """Blocks between two states that are kept, of a model with recurrent layers; by default as many
+    as take no fewer bytes than a state.
+    """
+
+    mamba_ssm_cache_dtype: Annotated[StateDtype, Must("auto, float32 or bfloat16")] = "auto"
+    """How the states of recurrent layers are stored: `auto` is float32; `bfloat16` takes half of
+    the memory, and rounds after each token.
     """
 
     @property
@@ -201,7 +206,7 @@ class SchedulerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig(SchedulerOptions):
-    """The same with nothing left open: by default as on a CPU, for a server without keys."""
+    """``SchedulerOptions`` with every value set; the defaults are a CPU's, without API keys."""
 
     max_num_batched_tokens: Count = MAX_TOKENS_OF_STEP.cpu
     max_num_seqs: Count = MAX_RUNNING.cpu
@@ -228,7 +233,7 @@ class ObservabilityConfig:
         parse_targets(self.target)
 
     def targets(self) -> tuple[Target, ...]:
-        """Those of the flags and of the file.
+        """The targets of the flags and of the file.
 
         Raises:
             ConfigError: The file cannot be read, or a target is malformed or there twice.

@@ -9,7 +9,7 @@ class Stage(msgspec.Struct, frozen=True):
     """The distribution after one filter.
 
     Attributes:
-        name: Of the parameter that changed it; ``model`` is the distribution before all filters.
+        name: The parameter that changed it; ``model`` is the distribution before all filters.
         num_tokens: Tokens of a probability above 0: those that could be drawn from it.
         entropy: In bits.
         rest: Probability of all tokens together that ``Distribution.tokens`` does not list.
@@ -47,8 +47,8 @@ class Distribution(msgspec.Struct, frozen=True):
     """What one token was drawn from, and how.
 
     Attributes:
-        position: Of the token: how many tokens come before it.
-        seed: Of the sample; with the position it gives the uniform number.
+        position: How many tokens come before the token.
+        seed: The sample's seed; with the position it gives the uniform number.
         uniform: In [0, 1): the token is drawn whose share of the cumulative distribution holds it.
             ``None`` where the likeliest token is taken (temperature 0).
         token_id: What was drawn.

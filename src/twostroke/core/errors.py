@@ -75,7 +75,7 @@ class RequestTooLargeError(InvalidRequestError):
         self.available = available
 
     def renamed(self, param: str | None, message: str | None = None) -> RequestTooLargeError:
-        """As above; the message stays, since clients know it."""
+        """The error under another parameter; clients know the message, so it stays."""
         return RequestTooLargeError(
             self.message,
             needed=self.needed,
@@ -92,7 +92,7 @@ def context_overflow(max_tokens: int, however: str) -> str:
     then try a model with a longer context, or shorten the conversation.
 
     Args:
-        max_tokens: Of prompt and answer together.
+        max_tokens: Limit on prompt and answer together.
         however: What the request needs, without the full stop.
     """
     return (
@@ -110,7 +110,7 @@ class ModelLoadingError(TwostrokeError):
 
 
 class QueueFullError(TwostrokeError):
-    """As many requests wait as may, and of this tenant more than its share; try again later."""
+    """The queue is full, and this tenant has more than its share of it; try again later."""
 
 
 class PredictedLateError(QueueFullError):

@@ -71,7 +71,7 @@ class ResolvedRequest(GenerationRequest):
     Attributes:
         parent_id: The id that the client knows (``request_id`` unless ``n > 1``).
         index: Which of the ``n`` samples this is.
-        seed: Of this sample, 64 bits; with a position it decides that position's draw.
+        seed: This sample's, 64 bits; with a position it decides that position's draw.
         max_total_tokens: Prompt and output may not exceed this together.
         eos_token_ids: The model's end tokens (ignored under ``ignore_eos``).
         bad_words_token_ids: ``params.bad_words`` as token sequences.

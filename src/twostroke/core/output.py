@@ -19,8 +19,8 @@ class RequestOutput(msgspec.Struct):
         token_ids: New tokens.
         text: New text: complete characters only, stop strings never leaked.
         logprobs: One entry per new token, where asked for.
-        distribution: Of the first new token, with a request's first tokens where asked for.
-        vector: Of a request that wants one, with its only output: packed, see ``core/pooling.py``.
+        distribution: The first new token's, with a request's first tokens where asked for.
+        vector: Comes with the only output of a request for one: packed, see ``core/pooling.py``.
         prompt_logprobs: For the prompt's tokens but the first, where asked for: in order, in pieces
             as the prompt is computed, the last piece with the first token or before.
         finish_reason: Set on the last output of a sample.

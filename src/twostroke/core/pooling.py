@@ -23,11 +23,12 @@ class PoolingAbility(msgspec.Struct, frozen=True, kw_only=True):
     """What vectors a loaded model gives.
 
     Attributes:
-        kind: Of its embeddings; ``normalise``: whether they have length 1.
+        kind: Which hidden states embeddings are made of.
+        normalise: Whether embeddings have length 1.
         size: Elements of an embedding; 0 if there are none.
         sizes: The shorter ones that it was trained for; empty if the checkpoint names none.
-        score_kind: Of a ranking model: which hidden state is read; ``None`` of others.
-        score_tokens: Of one without a head: the tokens that stand for no and yes as its answer to
+        score_kind: Which hidden state a ranking model's score reads; ``None`` for other models.
+        score_tokens: For a ranking model without a head: the tokens for no and yes, its answer to
             the question whether a document fits (``text/judgements.py``).
         whole_prompts: Each token sees all of its prompt, so a prompt runs within one step.
         prompts: Texts that its makers had put before others, by the names of what for; clients put

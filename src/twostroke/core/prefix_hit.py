@@ -36,7 +36,7 @@ class PrefixHit(msgspec.Struct, frozen=True):
     """What a request found when it was admitted first.
 
     Attributes:
-        state_tokens: Up to where blocks and a state were there: so many were not computed.
+        state_tokens: How many tokens blocks and a state covered: these were not computed.
         block_tokens: Up to where all blocks were there, in the cache or in tiers.
         end: Why there was no more.
     """

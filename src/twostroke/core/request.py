@@ -48,14 +48,14 @@ class Request:
         arrival_time: When it joined the queue, in seconds on the engine's clock.
         leader: The sample whose prompt blocks this one shares, if it is one of several.
         sequence_number: Order of arrival; breaks ties.
-        request_id: Of ``spec``, as are the five after it: unique among the requests in the engine.
+        request_id: Unique in the engine; it and the five after it are taken from ``spec``.
         token_ids: Prompt (``num_prompt_tokens``), then output; grows by what is sampled.
         block_hashes: Prefix-cache keys of its full blocks, as far as they have been computed.
         draft_token_ids: Guesses of its next tokens, to be verified by its next step.
         num_sent_tokens: How many of ``token_ids`` the executor has been told.
         num_scored_tokens: Prompt tokens whose log-probabilities have been delivered.
         num_cached_tokens: Prompt tokens that did not have to be computed, at first admission.
-        prefix_hit: The same, explained, of models with recurrent layers.
+        prefix_hit: Explains ``num_cached_tokens``, for models with recurrent layers only.
         num_charged_tokens: The highest position that was ever computed or found for it;
             preemption does not lower it, so that no prompt token is charged twice.
     """

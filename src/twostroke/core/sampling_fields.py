@@ -16,7 +16,7 @@ class MustEach(NamedTuple):
 
     Attributes:
         allowed: Ends the sentence "field must be ...".
-        parts: Of a value that ``holds``.
+        parts: Returns the parts of a value that ``holds``.
     """
 
     allowed: str
@@ -42,7 +42,7 @@ def number_in(least: float, most: float) -> Must:
 
 
 def number_above(least: float, most: float) -> Must:
-    """The same without ``least`` itself."""
+    """A finite number above ``least``, and at most ``most``."""
     return Must(f"in ({least}, {most}]", lambda value: _is_number(value) and least < value <= most)
 
 

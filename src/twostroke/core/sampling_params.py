@@ -112,7 +112,7 @@ class SamplingParams:
         logprobs: Return the log-probability of each output token and of the this many likeliest.
         logprob_token_ids: Instead of the likeliest tokens, return the log-probabilities of these;
             needs ``logprobs``.
-        prompt_logprobs: The same for each prompt token but the first.
+        prompt_logprobs: Return the log-probabilities of each prompt token but the first, too.
         distribution: Say how the filters shape the distribution of the first token, with this many
             of the likeliest tokens (``core/distribution.py``).
         answer_tokens_in_prompt: How many of the prompt's last tokens are the answer's first:

@@ -40,15 +40,15 @@ class Speculation:
     Attributes:
         num_speculative_tokens: Most drafts of a request in one step.
         adaptive: Whether fewer are made, or none, where fewer are faster; else always as many.
-        model: Of ``draft``: the smaller model, ``pilot-draft`` by default for ``pilot``. Of
+        model: With ``draft``: the smaller model, ``pilot-draft`` by default for ``pilot``. With
             ``medusa``: the folder of the heads, ``pilot-medusa`` by default for ``pilot``.
-        exit_layer: Of ``early-exit``: how many of the first layers guess; by default a quarter.
-        min_match: Of ``ngram``: fewest last tokens that must have come before.
-        max_match: Of ``ngram`` and ``suffix``: most last tokens that are compared.
-        max_factor: Of ``suffix``: drafts for each matching token, at most.
-        min_probability: Of ``suffix``: less likely drafts are not made.
-        max_cached_tokens: Of ``suffix``: how much of each tenant's earlier answers is kept.
-        acceptance_rate: Of ``synthetic``: how likely a draft is accepted, if those before it were.
+        exit_layer: With ``early-exit``: how many of the first layers guess; by default a quarter.
+        min_match: With ``ngram``: fewest last tokens that must have come before.
+        max_match: With ``ngram`` and ``suffix``: most last tokens that are compared.
+        max_factor: With ``suffix``: drafts for each matching token, at most.
+        min_probability: With ``suffix``: less likely drafts are not made.
+        max_cached_tokens: With ``suffix``: how much of each tenant's earlier answers is kept.
+        acceptance_rate: With ``synthetic``: how likely a draft is accepted if those before it were.
     """
 
     method: MethodName
@@ -90,7 +90,7 @@ class SpeculationConfig:
     by token.
     """
     speculative_config: str | None = None
-    """The same with settings, as JSON: `{"method": "ngram", "num_speculative_tokens": 5}`."""
+    """The method and its settings, as JSON: `{"method": "ngram", "num_speculative_tokens": 5}`."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -83,7 +83,7 @@ class ScheduledRequest(msgspec.Struct, gc=False):
         draft_token_ids: Guesses of the tokens after the last known one. They are computed too,
             and accepted as far as each equals the token that is drawn at its position.
         max_new_drafts: How many drafts of the tokens after the drawn ones the executor may make.
-        states: Of models with recurrent layers, where something changes.
+        states: Changes to the slots of recurrent state, for models that have it.
     """
 
     request_id: str

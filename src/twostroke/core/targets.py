@@ -67,7 +67,7 @@ class Target:
 
     @property
     def text(self) -> str:
-        """As it can be given to ``--target`` again."""
+        """The target written as ``--target`` takes it."""
         share = "" if self.percentile is None else f"p{_plain(self.percentile)}:"
         scope = "".join(
             f",{name}={value}"
@@ -77,7 +77,7 @@ class Target:
         return f"{self.metric}={share}{_plain(self.limit)}{scope}"
 
     def for_key(self, key: str) -> Target:
-        """The same for the requests of one key."""
+        """This target, for the requests of one key only."""
         return replace(self, key=key)
 
 

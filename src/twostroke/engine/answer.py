@@ -20,10 +20,10 @@ class CollectedAnswer:
         logprobs: One entry per token where asked for, else empty.
         prompt_logprobs: For the prompt's tokens but the first, where asked for; the request's first
             sample has them. Else ``None``.
-        distribution: Of its first token, where asked for.
+        distribution: The first token's, where asked for.
         finish_reason: ``None`` until the sample has ended.
         num_cached_tokens: Prompt tokens that the prefix cache had.
-        vector: Of a request that wanted one, packed.
+        vector: The packed vector, for a request that wanted one.
         error: Why the request failed, if it did; the rest is what there was before.
     """
 

@@ -32,7 +32,7 @@ class SurveyedCache:
         self._survey = survey
 
     def report(self) -> CacheReport:
-        """With the tree; on any thread."""
+        """The report with the tree, from any thread."""
         self._report.prefixes, self._report.left_out_blocks = self._survey.tree()
         return self._report
 

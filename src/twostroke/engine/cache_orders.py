@@ -48,7 +48,7 @@ class CacheReport(msgspec.Struct, kw_only=True):
         tiers: ``memory`` is the KV cache itself.
         prefixes: A tree, after ``ShowCache``.
         left_out_blocks: Blocks that the tree has no place for.
-        prefix_id: Of what ``PinPrefix`` pinned; empty if it has no full block.
+        prefix_id: Names what ``PinPrefix`` pinned; empty if it has no full block.
         pinned_tokens: Tokens of that.
         cleared_blocks: How many ``ClearCache`` forgot.
     """

@@ -33,8 +33,13 @@ def check_without_states(config: EngineConfig) -> None:
     Raises:
         ConfigError: It names the flag.
     """
-    if config.cache.state_spacing is not None:
-        raise ConfigError(
-            "this model has no recurrent layers, whose states --state-spacing is about",
-            hint="leave --state-spacing out",
-        )
+    flags = {
+        "--state-spacing": config.cache.state_spacing is not None,
+        "--mamba-ssm-cache-dtype": config.cache.mamba_ssm_cache_dtype != "auto",
+    }
+    for flag, is_given in flags.items():
+        if is_given:
+            raise ConfigError(
+                f"this model has no recurrent layers, whose states {flag} is about",
+                hint=f"leave {flag} out",
+            )

@@ -9,7 +9,7 @@ from twostroke.kv_cache.states import NO_STATES
 
 
 def make_kv(info: ExecutorInfo, *, enable_prefix_caching: bool) -> KVCacheManager:
-    """With slots for recurrent layers, if the model has any."""
+    """The manager, with state slots and explained hits if the model has recurrent layers."""
     slots = _make_slots(info, enable_prefix_caching) if info.num_state_slots else None
     return KVCacheManager(
         info.num_blocks,

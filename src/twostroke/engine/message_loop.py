@@ -72,7 +72,7 @@ class MessageLoop:
         self._error: ErrorMessage | None = None  # why the engine has ended
 
     def run(self) -> None:
-        """Until ``Close``: whatever goes wrong, no client is left waiting.
+        """Run until ``Close``: whatever goes wrong, no client is left waiting.
 
         A ``MemoryError`` ends it for ``threading.excepthook``: a server then ends its process.
         """

@@ -32,7 +32,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         request: Its first sample.
-        other_params: Of the other samples: only the first reports the prompt's log-probabilities.
+        other_params: For the other samples: only the first reports the prompt's log-probabilities.
         arrival_time: When it is sent, in seconds on the engine's clock.
     """
 
@@ -154,7 +154,7 @@ class StepReport(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         num_left: By tenant, samples that have left the queue since the engine started; tenants
             without a change are left out.
-        events: Of the steps since the last report, as ``kv_events`` if they are published.
+        events: Events of the steps since the last report; so are ``kv_events``, if published.
         records: Now and then, for those who ask while a step lasts or after the end.
     """
 
@@ -174,7 +174,7 @@ class Forgotten(msgspec.Struct, frozen=True, tag=True):
 
 
 class CacheAnswer(msgspec.Struct, frozen=True, tag=True):
-    """To ``ManageCache``: the report, or why there is none."""
+    """Answers ``ManageCache`` with the report, or with why there is none."""
 
     number: int
     value: CacheReport | None = None
@@ -182,7 +182,7 @@ class CacheAnswer(msgspec.Struct, frozen=True, tag=True):
 
 
 class SnapshotAnswer(msgspec.Struct, frozen=True, tag=True):
-    """To ``TakeSnapshot``: the snapshot, or why there is none."""
+    """Answers ``TakeSnapshot`` with the snapshot, or with why there is none."""
 
     number: int
     value: EngineSnapshot | None = None
@@ -190,7 +190,7 @@ class SnapshotAnswer(msgspec.Struct, frozen=True, tag=True):
 
 
 class RecordsAnswer(msgspec.Struct, frozen=True, tag=True):
-    """To ``TakeRecords``: the records, or why there are none."""
+    """Answers ``TakeRecords`` with the records, or with why there are none."""
 
     number: int
     value: EngineRecords | None = None

@@ -26,13 +26,13 @@ class NewRecords:
         self._rendered_at = engine.clock()
 
     def events(self) -> list[StepEvent]:
-        """Those since the last call."""
+        """Events since the last call."""
         if events := self._engine.recorder.events(self._last_step):
             self._last_step = events[-1].step
         return events
 
     def kv_events(self) -> list[KVEventBatch]:
-        """Those since the last call; none where they are not published."""
+        """KV events since the last call; none where they are not published."""
         if (log := self._engine.cache.events) is None:
             return []
         if batches := log.kept.since(self._last_batch):

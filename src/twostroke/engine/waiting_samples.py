@@ -33,7 +33,7 @@ class WaitingSamples:
         """The counts can still be taken."""
 
     def take(self) -> dict[str, int]:
-        """By tenant: those since the engine started, where there are more than at the last call."""
+        """The totals since the engine started, for tenants with more than at the last call."""
         changed, self._changed = self._changed, {}
         return changed
 

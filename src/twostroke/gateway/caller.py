@@ -54,7 +54,7 @@ class Caller:
         tally: What it has running, if its tokens are limited.
         usage: What all tenants have used, if there are keys.
         admin: Whether it may see what concerns all tenants.
-        trace: Of this request.
+        trace: This request's trace.
         arrived: When its call arrived, on the clock ``time.monotonic``; ``None``: just now.
         background: Where it does not wait for the answer.
     """

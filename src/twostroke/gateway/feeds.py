@@ -19,7 +19,7 @@ class Feeds:
         self._open: Counter[str] = Counter()
 
     def counted(self, frames: AsyncIterator[bytes], caller: Caller) -> AsyncIterator[bytes]:
-        """The same frames.
+        """Yield ``frames`` while counting the feed as open.
 
         Raises:
             QueueFullError: Too many feeds are open, or too many of this caller's.

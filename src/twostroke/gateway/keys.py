@@ -112,7 +112,7 @@ class KeyRing:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of all keys that are not revoked."""
+        """The names of all keys that are not revoked."""
         return frozenset(record.name for record in self._records if not record.revoked)
 
     def is_admin(self, name: str) -> bool:
@@ -129,7 +129,7 @@ class KeyRing:
         return name
 
     def holder_of(self, authorization: str | None) -> str:
-        """The name behind the value of an ``Authorization`` header.
+        """The name of the key in an ``Authorization`` header.
 
         Raises:
             MissingKeyError: There is no bearer token in it.

@@ -47,7 +47,7 @@ class LimitStorage:
     Used on one event loop. The log says once that the storage is away, and once that it is back.
 
     Args:
-        url: As ``--rate-limit-storage`` takes it.
+        url: A URL as ``--rate-limit-storage`` takes it.
         on_return: Called when the storage answers again.
     """
 

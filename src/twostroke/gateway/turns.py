@@ -67,7 +67,7 @@ class Turns:
             waiting = self._waiting.pop(key)
             waiting.popleft().set_result(None)
             self._held[key] += 1
-            self._waiting[key] = waiting  # behind all others
+            self._waiting[key] = waiting  # after all others
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None

@@ -21,9 +21,9 @@ from twostroke.http.errors import (
 
 # Bodies up to here are always read: large ones cannot keep them out. They are parsed at once.
 SMALL_BODY = 2**16
-# The largest allowed body fits so many times into the memory for bodies.
+# How many of the largest allowed bodies fit into the memory for bodies.
 BODIES_IN_MEMORY = 16
-# After so many bytes of large bodies freed memory is given back, once they have really been freed.
+# After this many bytes of large bodies free memory is given back, once they have been freed.
 TRIM_BYTES, TRIM_SECONDS = 8 * 2**20, 1.0
 _MAX_LENGTH_DIGITS = 20
 _SCOPE_KEY = "twostroke.body"
@@ -81,7 +81,7 @@ class BodyMemory:
         loop.run_in_executor(None, return_freed_memory)
 
     def has_room(self, tenant: str, num_bytes: int) -> bool:
-        """Whether the bodies of a tenant may take so many bytes more."""
+        """Whether the bodies of a tenant may take this many bytes more."""
         free_then = self.limit - self.num_bytes.total() - num_bytes
         return free_then >= (self.num_bytes[tenant] + num_bytes if tenant else 0)
 

@@ -1,4 +1,4 @@
-"""How slow a client may be: some seconds, and one more for each so many bytes that pass."""
+"""How slow a client may be: some seconds, and one more per ``min_client_rate`` bytes."""
 
 from __future__ import annotations
 

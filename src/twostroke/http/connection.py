@@ -49,7 +49,7 @@ class BoundedConfig(Config):
     Attributes:
         refuse: Makes the answer for an error.
         client_timeout: Seconds for a head, for a body, and for taking what is ready.
-        min_client_rate: Bytes for each so many of which a client has a second more.
+        min_client_rate: Bytes per second: a client has one more second for each this many bytes.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unparsed = b"" if self._refused else data[start:]
 
     def _parse(self, data: bytes) -> None:
-        """As ``HttpToolsProtocol.data_received`` does, but it ignores upgrades (RFC 9110, 7.8).
+        """Parse as ``HttpToolsProtocol.data_received`` does, but ignore upgrades (RFC 9110, 7.8).
 
         At an upgrade httptools takes the body for the other protocol and calls the message
         complete. So its callbacks do nothing then, and the request is read once more by a parser

@@ -27,7 +27,7 @@ class DiscardPace:
         self._free_at = 0.0
 
     def seconds_after(self, num_bytes: int) -> float:
-        """How long a connection waits once it has thrown so many bytes away."""
+        """How long a connection waits once it has thrown this many bytes away."""
         now = self._loop.time()
         self._free_at = max(now, self._free_at) + num_bytes / BYTES_PER_SECOND
         return self._free_at - now
@@ -42,7 +42,7 @@ class LingeringTransport(asyncio.Transport):
     Args:
         num_expected: How many bytes the client may still send; asked by ``close``.
         on_linger: Called when it begins to wait for the client's end.
-        pace: Of all connections.
+        pace: Shared by all connections.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LingeringTransport(asyncio.Transport):
         self._on_linger()
 
     def discard(self, num_bytes: int) -> None:
-        """From now on only so much may come, for so long; then the connection is closed."""
+        """Accept only this much more, for this long; then the connection is closed."""
         self.stop_discarding()
         self._num_left = num_bytes
         self._timer = self._loop.call_later(MAX_SECONDS, self._end)

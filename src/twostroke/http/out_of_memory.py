@@ -73,7 +73,7 @@ def end_at_uncaught_memory_error() -> None:
 
 
 def end_loop_at_memory_error(loop: asyncio.AbstractEventLoop) -> None:
-    """The same for callbacks of an event loop."""
+    """Make a MemoryError in a callback of the event loop end the process, too."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         _check(context.get("exception"))

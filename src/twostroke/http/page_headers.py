@@ -7,7 +7,8 @@ def page_headers(*, styles: str, images: str) -> dict[str, str]:
     """Headers of a page whose scripts are files of this server, and that no other site frames.
 
     Args:
-        styles: Sources of style sheets, as in ``Content-Security-Policy``; ``images`` the same.
+        styles: Sources of style sheets, as in ``Content-Security-Policy``.
+        images: Sources of images.
     """
     policy = (
         "default-src 'none'",

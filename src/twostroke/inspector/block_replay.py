@@ -157,7 +157,7 @@ class BlockReplay:
         saved.full[share.request_id] = full
 
     def _release(self, request_id: str, reason: FinishReason | None) -> None:
-        """A request gives its blocks back; ``reason``: why it ended, if it did."""
+        """Take a request's blocks back; ``reason`` says why it ended, if it did."""
         saved = self._saved
         if request_id in saved.tables:
             if reason is not None:

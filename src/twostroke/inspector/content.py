@@ -34,7 +34,7 @@ class TokenPage(msgspec.Struct):
         begin: Position of the first of them.
         texts: None for a token that is part of a character which a later one ends.
         special: Indices of special tokens.
-        logprobs: Of output tokens, where the request asked for them; else None.
+        logprobs: Those of output tokens, where the request asked for them; else None.
         draws: The uniform number that picked an output token, from seed and position; None for
             prompt tokens, and where nothing was drawn by chance.
         seed: In decimal digits: it may have 64 bits, which no JSON number of a browser has.
@@ -75,7 +75,7 @@ class ContentBook:
     The engine's thread fills it, any thread reads.
 
     Args:
-        max_bytes: Of requests that have ended; beyond it the oldest go.
+        max_bytes: Limit for requests that have ended; beyond it the oldest are dropped.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:

@@ -41,7 +41,7 @@ class LiveSource:
 
     Args:
         client: The engine, as soon as it is loaded; raises until then.
-        name: Of the model, as clients call it.
+        name: The model's name, as clients call it.
         is_ending: Whether the server is shutting down.
         calls: Knows their stations over HTTP.
         content: Keeps prompts and answers, where they are to be shown.

@@ -56,7 +56,7 @@ class Recording:
 
     Args:
         name: What the page calls it.
-        configuration: Of the engine, as far as who opens it knows.
+        configuration: The engine's, as far as the caller knows it.
 
     Raises:
         ConfigError: The file cannot be read or holds no step events.
@@ -93,7 +93,7 @@ class Recording:
         self._num_read = 0
         self._calls: dict[str, int] = {}  # places in ``_call_lines``
         self._replay = BlockReplay(Saved(self._last.total_blocks, self._block_size))
-        self._saved: list[bytes] = []  # before each so many steps
+        self._saved: list[bytes] = []  # states of ``_replay``, at equal distances
         self._closed = threading.Event()
         self._reader = threading.Thread(target=self._read_all, name="inspect-read", daemon=True)
         self._reader.start()
@@ -159,7 +159,7 @@ class Recording:
             stride = -(-(last - first) // MAX_DECODED)
             if stride > 1 and self._num_read == len(self._steps):
                 return self._from_overview(first, last)
-            # Until all is read, a wide view shows one step of each so many.
+            # Until all is read, a wide view shows one step in ``stride``.
             events = [self._event(row) for row in range(first, last, max(1, stride))]
             return encode_steps(events, visible, max_steps=max_steps, max_shares=max_shares)
 
@@ -184,7 +184,7 @@ class Recording:
             if last - first > FEW_ROWS * size and self._num_read == len(self._steps):
                 frames = self._overview[first // size : -(-last // size)]
                 rows = merge_rows([frame.steps for frame in frames], max_steps)
-            else:  # until all is read, one step of each so many
+            else:  # until all is read, one step in ``stride``
                 stride = max(1, (last - first) // (FEW_ROWS * size))
                 events = [self._event(row) for row in range(first, last, stride)]
                 rows = encode_steps(events, max_steps=max_steps, max_shares=NO_LIMIT).steps

@@ -22,7 +22,7 @@ def report_page(runs: Runs) -> str:
     """The page as one file.
 
     Args:
-        runs: As ``twostroke simulate --output-json`` writes them, in the order of the page.
+        runs: Runs as ``twostroke simulate --output-json`` writes them, in the order of the page.
     """
     return one_file(ENTRY, SHEETS, ("report", {"runs": runs}))
 

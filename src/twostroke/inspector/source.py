@@ -91,7 +91,8 @@ class FrameLimits(NamedTuple):
     """How much one frame may hold, and what is given where there is more.
 
     Attributes:
-        max_steps: Rows; ``max_shares`` the same of requests' shares of them.
+        max_steps: Most rows of steps.
+        max_shares: Most shares of requests in these steps.
         fit: Whether steps are merged, or which of them are left out.
     """
 
@@ -127,7 +128,7 @@ class StepSource(Protocol):
         ...
 
     async def overview(self, begin: float, end: float, max_steps: int) -> Overview:
-        """Between two times, in at most ``max_steps`` rows."""
+        """What happened between two times, in at most ``max_steps`` rows."""
         ...
 
     async def requests_of(self, tenant: str) -> set[str]:

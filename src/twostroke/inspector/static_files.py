@@ -87,5 +87,5 @@ def page_routes() -> list[Route]:
 
 
 def _without_slash(_: Request) -> Response:
-    """To the page, whose files are named relative to it."""
+    """Redirect to the page, whose files are named relative to it."""
     return RedirectResponse("inspect/", status_code=307)

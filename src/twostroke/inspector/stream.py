@@ -1,4 +1,4 @@
-"""The feed: frames of new steps as server-sent events, so many a second at most.
+"""The feed: frames of new steps as server-sent events, at a limited rate.
 
 A frame is made when the one before it has been taken. A page that takes none gets the steps that
 it missed merged into the next one; the engine waits for nobody.

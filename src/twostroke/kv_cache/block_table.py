@@ -50,7 +50,7 @@ class BlockTable(msgspec.Struct):
         num_writable: Slots below lie in blocks that the executor knows; those of them that are not
             computed yet lie in blocks that no other table holds.
         num_full: Positions that are computed and were looked at.
-        num_dropped: Of each group, the first positions whose blocks were given back.
+        num_dropped: For each group, the number of first positions whose blocks were given back.
         enters_index: Off once the prefix cache was cleared: no lookup would get past the blocks
             that are gone.
     """

@@ -37,7 +37,7 @@ class TierInfo:
     """What the scheduler must know of a tier when the engine starts.
 
     Attributes:
-        name: As flags, metrics and events call it: ``swap``, ``host`` or ``disk``.
+        name: Name in flags, metrics and events: ``swap``, ``host`` or ``disk``.
         num_blocks: How many blocks it holds at most.
         block_bytes: Bytes of one.
         keys: What it holds already.

@@ -12,7 +12,7 @@ from twostroke.kv_cache.states import Loss
 from twostroke.kv_cache.tier_directory import TierDirectory
 from twostroke.kv_cache.tiered_prefix import longest_in_tiers
 
-# Of blocks and of checkpoints that were evicted, so many of the latest are remembered.
+# How many of the latest evicted blocks and checkpoints are remembered.
 MAX_REMEMBERED = 2**16
 
 
@@ -33,7 +33,7 @@ class HitExplainer:
         kv.states.watch(self)
 
     def on_checkpoint(self, key: BlockKey, slot: int, *, lasts: bool) -> None:
-        """As with blocks."""
+        """Note nothing: lookups find a stored checkpoint themselves."""
 
     def on_checkpoint_lost(self, key: BlockKey, slot: int, loss: Loss) -> None:
         if loss is Loss.EVICTED:

@@ -346,14 +346,14 @@ class KVCacheManager:
         return len(table.blocks) // self._num_groups
 
     def _num_gaps(self, blocks: list[int]) -> list[int]:
-        """Of each group, how many of its first entries have no block."""
+        """For each group, the number of leading table entries without a block."""
         if not self._windows:
             return [0] * self._num_groups
         count = self._num_groups
         return [num_leading_gaps(blocks[group::count]) for group in range(count)]
 
     def _held(self, blocks: list[int]) -> list[int]:
-        """Those of a table's entries that have a block."""
+        """The entries of a table that have a block."""
         return [block for block in blocks if block != NO_BLOCK] if self._windows else blocks
 
     def check_integrity(self) -> None:

@@ -11,7 +11,7 @@ from twostroke.kv_cache.block_pool import BlockPool
 
 
 class _PoolPins:
-    """Those of one pool; see ``Pins``."""
+    """The pins of one pool; see ``Pins``."""
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool

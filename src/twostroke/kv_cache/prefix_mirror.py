@@ -64,7 +64,7 @@ class PrefixMirror:
     """The contents that a cache's index holds. One thread applies changes, any thread asks.
 
     Args:
-        groups: Of the model's layers.
+        groups: The groups of the model's layers.
         model_id: Part of each key.
         has_states: Whether the model has recurrent layers, so that a hit ends at a state.
     """

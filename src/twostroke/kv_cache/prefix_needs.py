@@ -40,7 +40,7 @@ class PrefixNeeds:
         downwards: a missing block of a window rules out all ends that would see it.
 
         Args:
-            keys: Of all entries.
+            keys: The keys of all entries.
         """
         count = self._groups.count
         end = len(keys) // count
@@ -67,7 +67,7 @@ class PrefixNeeds:
         has: Callable[[BlockKey], bool],
         has_state: Callable[[BlockKey], bool],
     ) -> int:
-        """The same, of a model with recurrent layers: the state at its end must be there, too.
+        """The longest prefix at whose end the state of recurrent layers exists, too.
 
         Args:
             has_state: Whether there is one after a block, by the key of the first group's.

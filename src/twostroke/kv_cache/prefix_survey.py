@@ -19,7 +19,7 @@ class CachedPrefix(msgspec.Struct, kw_only=True):
 
     Attributes:
         id: Hash of the last of them, and so of all tokens up to there.
-        tokens: Of these blocks alone, without what comes before.
+        tokens: Tokens of these blocks alone, without what comes before.
         hits: Requests that were admitted with them from the cache.
         tiers: Where they are: ``memory`` is the KV cache itself.
         tenants: Whose requests stored or found them; not for everyone's eyes.
@@ -76,7 +76,7 @@ class PrefixSurvey:
 
     Attributes:
         parents: What each block follows, if anything; parents come before children.
-        looks: The same keys.
+        looks: How often each block was looked up; the keys are those of ``parents``.
         with_names: Whether tenants are named.
         block_size: Tokens of a block.
     """

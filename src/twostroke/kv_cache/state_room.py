@@ -14,7 +14,7 @@ class StateSize(NamedTuple):
     """What recurrent layers keep of a request.
 
     Attributes:
-        num_bytes: Of one state; 0 where there are no such layers.
+        num_bytes: Bytes of one state; 0 where there are no such layers.
         spacing: Blocks between two checkpoints that are kept; ``None``: none are made.
         num_drafts: Most drafts of a request in one step, each of which leaves a state.
     """
@@ -60,7 +60,7 @@ def state_size(
     kv_bytes_per_token: int,
     speculation: Speculation | None = None,
 ) -> StateSize:
-    """As configured: of a state of so many bytes, beside keys and values of so many."""
+    """The size of recurrent state and the spacing of its checkpoints, as configured."""
     num_drafts = 0 if speculation is None else speculation.num_speculative_tokens
     if not config.enable_prefix_caching:
         return StateSize(state_bytes, None, num_drafts)

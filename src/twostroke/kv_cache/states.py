@@ -139,7 +139,7 @@ class States(Protocol):
 
 
 class NoStates:
-    """Of a model whose layers all keep keys and values."""
+    """The ``States`` of a model whose layers all keep keys and values."""
 
     exist, num_slots, num_parts = False, 0, 0
     pool = BlockPool(0)

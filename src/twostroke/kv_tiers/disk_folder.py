@@ -46,7 +46,7 @@ Found = OrderedDict[tuple[str, str], int]
 
 
 class _Descriptors(NamedTuple):
-    """Of the folder, its lock file, and its folder of one kind of block."""
+    """Descriptors of the folder, its lock file, and its subfolder for one kind of block."""
 
     root: int
     lock: int

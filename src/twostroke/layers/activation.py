@@ -28,7 +28,7 @@ def gelu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
 
 
 def gelu_tanh_mul(gate_up: Tensor, library: Library | None) -> Tensor:
-    """The same with the approximation by tanh."""
+    """``gelu(gate) * up``, where gelu is approximated with tanh."""
     if library is None:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.gelu(gate, approximate="tanh") * up

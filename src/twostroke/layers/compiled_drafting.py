@@ -58,7 +58,7 @@ class CompiledDrafting:
         Args:
             tokens: ``[tokens]``, int64: what each request lacks, one request after the other.
             positions: ``[tokens]``, int64.
-            cache: Of a pass over these tokens; its block table has room for the drafts.
+            cache: The cache in a pass over these tokens; its table has room for the drafts.
             rows: Which of the tokens are the last of their requests; by default all.
             lengths: How many drafts each request gets, falling.
         """

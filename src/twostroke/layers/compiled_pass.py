@@ -90,7 +90,7 @@ class CompiledPass:
     Args:
         layers: Without their caches.
         owners: What keeps alive what they point to.
-        eps: Of their norms.
+        eps: Epsilon of the layers' norms.
     """
 
     def __init__(

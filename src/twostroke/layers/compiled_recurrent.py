@@ -30,7 +30,8 @@ class CompiledConvolution:
     """``short_convolution`` of all requests of a pass.
 
     Args:
-        weight: ``[channels, kernel]``; ``bias``: ``[channels]``.
+        weight: ``[channels, kernel]``.
+        bias: ``[channels]``.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, library: Library) -> None:
@@ -40,7 +41,7 @@ class CompiledConvolution:
 
     @staticmethod
     def can_run(kernel: int) -> bool:
-        """Whether the kernels have a convolution over so many tokens."""
+        """Whether the kernels have a convolution over this many tokens."""
         return kernel <= MAX_KERNEL
 
     def __call__(self, x: Tensor, states: LayerStates, layer: int) -> Tensor:
@@ -58,7 +59,8 @@ class CompiledDelta:
 
     Args:
         convolution: ``[channels, kernel]``.
-        log_rates: ``[value_heads]``; ``bias`` the same: of the decays.
+        log_rates: Rates of the decays, ``[value_heads]``.
+        bias: Bias of the decays, ``[value_heads]``.
         norm: ``[value_dim]``.
     """
 
@@ -174,7 +176,7 @@ def _matrix_call(
     sizes: Sequence[int],
     eps: float,
 ) -> MatrixCall:
-    """With rates, bias and norm; heads, groups, rows and columns."""
+    """A kernel call with rates, bias and norm; heads, groups, rows and columns."""
     rates, bias, norm = vectors
     heads, groups, rows, columns = sizes
     return MatrixCall(

@@ -22,7 +22,8 @@ def short_convolution(
     Args:
         x: ``[tokens, channels]``.
         before: The inputs just before, ``[kernel - 1, channels]``.
-        weight: ``[channels, kernel]``; ``bias``: ``[channels]``.
+        weight: ``[channels, kernel]``.
+        bias: ``[channels]``.
 
     Returns:
         (float32 ``[tokens, channels]``; the last ``kernel - 1`` inputs).
@@ -41,9 +42,11 @@ def gated_delta(
     """Token by token: each one's result is the same whatever comes with it.
 
     Args:
-        query: ``[tokens, heads, key_dim]`` of length 1, scaled; ``key`` the same, unscaled.
-        value: ``[tokens, heads, value_dim]``.
-        decay: ``[tokens, heads]``, in (0, 1]; ``rate``: ``[tokens, heads]``. All these float32.
+        query: float32 ``[tokens, heads, key_dim]`` of length 1, scaled.
+        key: float32 ``[tokens, heads, key_dim]`` of length 1, unscaled.
+        value: float32 ``[tokens, heads, value_dim]``.
+        decay: float32 ``[tokens, heads]``, in (0, 1].
+        rate: float32 ``[tokens, heads]``.
         state: ``[heads, key_dim, value_dim]``, not changed; bfloat16 is rounded after each token.
 
     Returns:

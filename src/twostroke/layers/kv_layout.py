@@ -33,10 +33,10 @@ class KVLayout(Protocol):
     ``cache[block]`` moves all of it. Between two blocks there may be room for other layers' ones.
 
     Attributes:
-        name: As ``--kv-cache-dtype`` names it.
-        dtype: Of the tensor's elements.
+        name: The name that ``--kv-cache-dtype`` gives it.
+        dtype: Type of the tensor's elements.
         read_dtype: What readers get: the model's precision.
-        block_shape: Of one block.
+        block_shape: Shape of one block.
     """
 
     @property
@@ -100,7 +100,7 @@ def make_layout(
 
 
 def plain_layout(cache: Tensor) -> PlainLayout:
-    """Of a tensor ``[blocks, block_size, kv_heads, head_dim]`` in the model's precision."""
+    """The layout of ``[blocks, block_size, kv_heads, head_dim]`` in the model's precision."""
     name = format_name("auto", cache.dtype)
     return PlainLayout(name, cache.dtype, cache.dtype, *cache.shape[1:])
 

@@ -60,7 +60,7 @@ class RMSNorm:
 
 
 class OffsetNorm:
-    """The same with ``1 + weight``, and rounded after it (Gemma)."""
+    """RMS norm that multiplies by ``1 + weight``, and rounds after that (Gemma)."""
 
     __slots__ = ("_factor", "_library", "eps", "kernel_call", "weight")
 
@@ -138,5 +138,5 @@ def _compiled(library: Library, call: NormCall, weight: Tensor, x: Tensor, eps: 
 
 
 def _unit(wide: Tensor, eps: float) -> Tensor:
-    """Of root mean square 1."""
+    """Scale rows to a root mean square of 1."""
     return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)

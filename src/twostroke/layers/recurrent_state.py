@@ -12,10 +12,15 @@ LayerState = tuple[Tensor, ...]
 
 
 class StateShape(NamedTuple):
-    """One tensor of a layer's state of one request."""
+    """One tensor of a layer's state of one request.
+
+    Attributes:
+        is_matrix: It is what the recurrence updates, and may be stored in bfloat16.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    is_matrix: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -81,7 +86,7 @@ def write_further_copies(states: LayerStates, layer: int) -> None:
 
 
 class NoLayerStates:
-    """Of a pass through layers that have none."""
+    """The states of a pass whose layers have none."""
 
     segments: Sequence[Segment] = ()
 
@@ -117,7 +122,7 @@ class FreshStates:
     """One sequence from its first token on, whose states are kept by nobody: for references.
 
     Args:
-        shapes: Of each layer's state; empty where it has none.
+        shapes: The shapes of each layer's state; empty where it has none.
     """
 
     def __init__(
@@ -129,8 +134,8 @@ class FreshStates:
 
     def read(self, layer: int, segment: Segment) -> LayerState:
         return tuple(
-            torch.zeros(shape, dtype=dtype, device=self._device)
-            for shape, dtype in self._shapes[layer]
+            torch.zeros(each.shape, dtype=each.dtype, device=self._device)
+            for each in self._shapes[layer]
         )
 
     def write(self, layer: int, segment: Segment, state: LayerState) -> None:

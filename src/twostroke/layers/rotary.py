@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -88,6 +89,20 @@ class RotaryTable:
         return TorchRotation(
             torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)
         )
+
+
+def rotary_tables(
+    ropes: Iterable[tuple[RopeSpec | None, int]],
+    max_length: int,
+    device: torch.device,
+    library: Library | None,
+) -> dict[tuple[RopeSpec, int], RotaryTable]:
+    """One table for each way to rotate: a rope, and how many elements of a head it turns."""
+    return {
+        (rope, width): RotaryTable(rope, width, max_length, device, library)
+        for rope, width in dict.fromkeys(ropes)
+        if rope is not None
+    }
 
 
 def rope_frequencies(rope: RopeSpec, head_dim: int) -> tuple[Tensor, float]:

@@ -20,8 +20,10 @@ def selective_state(
 
     Args:
         x: ``[tokens, heads, head_dim]``.
-        steps: ``[tokens, heads]``, above 0; ``rates``: ``[heads]``, above 0.
-        write: ``[tokens, heads, state]``; ``read`` the same.
+        steps: ``[tokens, heads]``, above 0.
+        rates: ``[heads]``, above 0.
+        write: ``[tokens, heads, state]``.
+        read: ``[tokens, heads, state]``.
         state: ``[heads, state, head_dim]``, not changed.
 
     Returns:

@@ -32,11 +32,11 @@ class ConfigFields:
         return value
 
     def optional(self, name: str) -> int | None:
-        """The same where nothing is a value of its own."""
+        """An integer, or ``None`` where the field is missing."""
         return None if self.raw.get(name) is None else self.integer(name)
 
     def automatic(self, name: str, otherwise: int) -> int:
-        """The same where ``"auto"``, as nothing, stands for ``otherwise``."""
+        """An integer; ``otherwise`` where the field is missing or ``"auto"``."""
         return otherwise if self.raw.get(name) == "auto" else self.integer(name, otherwise)
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -49,7 +49,7 @@ class ConfigFields:
         return float(value)
 
     def optional_number(self, name: str) -> float | None:
-        """The same where nothing is a value of its own."""
+        """A number, or ``None`` where the field is missing."""
         return None if self.raw.get(name) is None else self.number(name)
 
     def flag(self, name: str, default: bool = False) -> bool:

@@ -21,7 +21,7 @@ class KVLayers:
         kind: ``MHA``, ``GQA``, ``MQA`` or ``MLA``.
         elements: That one token adds to one layer.
         source: Where these come from, as a product.
-        bytes_per_token: Of one layer, scales included.
+        bytes_per_token: Bytes that one layer keeps of a token, scales included.
         window: How many of the latest tokens are kept; ``None`` is all.
     """
 
@@ -35,7 +35,7 @@ class KVLayers:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The same conversation with one thing changed; ``share`` is its part of today's bytes."""
+    """One conversation's cache if one thing changed; ``share`` is its part of today's bytes."""
 
     name: str
     bytes: float
@@ -48,7 +48,7 @@ class KVArithmetic:
 
     Attributes:
         bytes_per_token: That a token adds while no window is full, over all layers.
-        tokens: Of the conversation.
+        tokens: Length of the conversation.
         conversation_bytes: Windows cut, states of recurrent layers included.
         state_bytes: Those of the states.
     """
@@ -63,7 +63,7 @@ class KVArithmetic:
 
 
 def kv_arithmetic(model: ModelSpec, tokens: int, format_: str = "auto") -> KVArithmetic:
-    """Of one conversation of ``tokens`` tokens. Raises ConfigError for an unknown format."""
+    """How large a conversation of ``tokens`` tokens is; ConfigError for an unknown format."""
     name = cache_format(format_).name
     whole = model.kv_bytes(tokens, name)
     return KVArithmetic(

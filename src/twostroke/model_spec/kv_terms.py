@@ -40,8 +40,8 @@ class KVTerms:
     Attributes:
         context_length: Longest conversation in tokens.
         weight_bytes: In the format of the checkpoint.
-        state_bytes: Of a conversation, whatever its length.
-        variants: As it is not, for comparison.
+        state_bytes: Recurrent state of a conversation, whatever its length.
+        variants: Models with other attention, for comparison.
     """
 
     name: str

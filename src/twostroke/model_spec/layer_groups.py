@@ -17,8 +17,8 @@ class LayerGroups:
     """The layers that cache something, in groups of one kind each.
 
     Attributes:
-        windows: Of each group, as in ``core.kv_groups.KVGroups``.
-        layers: Of each group, the indices of its layers.
+        windows: The window of each group, as in ``core.kv_groups.KVGroups``.
+        layers: The indices of each group's layers.
     """
 
     windows: tuple[int | None, ...]

@@ -102,7 +102,8 @@ class AttentionSpec:
     """Softmax attention of one layer.
 
     Attributes:
-        key_dim: Elements of a query or key head; ``value_dim`` those of a value head.
+        key_dim: Elements of a query or key head.
+        value_dim: Elements of a value head.
         window: How many of the latest tokens a token sees, itself included; ``None`` is all.
         chunked: Windows do not slide: a token sees its part of the text, of ``window`` tokens from
             a multiple of that on.
@@ -112,17 +113,19 @@ class AttentionSpec:
         other_parameters: Norms of heads, sinks and the like.
         sinks: Whether each query head has a score of its own that takes part in the softmax and
             has no value (gpt-oss).
-        qk_norm: Whether each query and key head is normalized before the rotation;
-            ``whole_norm``: all query heads together, and all key heads; ``unit_norm``: each head,
-            by no weight.
-        qkv_bias: Whether queries, keys and values have a bias; ``output_bias``: the output.
+        qk_norm: Whether each query and key head is normalized before the rotation.
+        whole_norm: Whether all query heads are normalized together, and all key heads.
+        unit_norm: Whether each query and key head is normalized, by no weight.
+        qkv_bias: Whether queries, keys and values have a bias.
+        output_bias: Whether the output has a bias.
         soft_cap: Bound of the scores, ``cap * tanh(score / cap)``; ``None`` is none.
-        scale: Of the scores; ``None`` is one over the root of ``key_dim``.
+        scale: What scores are multiplied by; ``None`` is ``key_dim ** -0.5``.
         rope: How queries and keys are rotated; ``None``: they are not.
         temperature: How queries grow with their position; ``None``: they do not.
         gated: Whether a sigmoid of the hidden state weighs what each query head attends to.
-        value_norm: Whether each value head is normalized, by no weight; ``keys_as_values``: values
-            are what keys are before their norm and rotation, and have no product of their own.
+        value_norm: Whether each value head is normalized, by no weight.
+        keys_as_values: Whether values are what keys are before their norm and rotation, with no
+            product of their own.
         rotary_fraction: Share of a head's elements that are rotated, the first ones.
         interleaved: Rotation pairs neighbours, not element i with i + rotated / 2.
     """
@@ -180,11 +183,11 @@ class AttentionSpec:
         return context if self.window is None else min(context, self.window)
 
     def prefill_flops(self) -> int:
-        """For one pair of a query and a token that it sees, over all heads."""
+        """FLOPs of one pair of a query and a token that it sees, over all heads."""
         return 2 * self.heads * (self.key_dim + self.value_dim)
 
     def decode_flops(self) -> int:
-        """The same for one new token: latent attention then works on the compressed form."""
+        """FLOPs of such a pair in decode: latent attention then works on the compressed form."""
         if self.latent:
             return 2 * self.heads * (self.latent.cached + self.latent.value)
         return self.prefill_flops()
@@ -196,7 +199,7 @@ class RecurrentSpec:
 
     Attributes:
         heads: What tensor parallelism splits the state between, each of them whole.
-        state_elements: Of one request's state, all heads.
+        state_elements: Elements of one request's state, all heads.
         conv: Elements of one request's state of the convolution, bfloat16, as tensor parallelism
             splits them.
         flops: For one token.
@@ -226,7 +229,7 @@ class MlpSpec:
 
     Attributes:
         size: Elements between its products.
-        activation: As ``config.json`` names it (``silu``, ``gelu_pytorch_tanh`` ...).
+        activation: Its name in ``config.json`` (``silu``, ``gelu_pytorch_tanh`` ...).
         gated: Whether one half of the first product's outputs is multiplied with the other.
     """
 
@@ -242,11 +245,12 @@ class ExpertsSpec:
     """A mixture of experts: ``per_token`` of ``count`` are computed for each token.
 
     Attributes:
-        linears: Of one expert.
+        linears: The products of one expert.
         shared: What every token goes through: the router and shared experts.
-        activation, gated: Of each expert, as in ``MlpSpec``.
-        size: Elements between an expert's products; ``shared_size`` the same of shared experts, 0
-            where there are none.
+        activation: See ``MlpSpec``; for each expert.
+        gated: See ``MlpSpec``; for each expert.
+        size: Elements between an expert's products.
+        shared_size: Elements between the shared experts' products, 0 where there are none.
         bias: Whether the products of an expert, and the router, have one.
         shared_gate: Whether a sigmoid of the hidden state weighs the shared experts.
         narrow: Elements of the copy of the hidden state that experts work on; 0: on itself.
@@ -297,9 +301,9 @@ class Multipliers:
     """What Falcon-H1 multiplies within a layer (arXiv:2507.22448, section 3.2).
 
     Attributes:
-        state_parts: Of the gate, values, what is written, what is read, and steps of a recurrent
-            part.
-        gate: Of the gate of an MLP.
+        state_parts: Factors of a recurrent part's gate, values, what is written, what is read, and
+            steps.
+        gate: Factor of an MLP's gate.
     """
 
     attention_input: float
@@ -316,12 +320,12 @@ class LayerSpec:
     """``count`` equal decoder layers, each of the parts that are not ``None``.
 
     Attributes:
-        norm_parameters: Of the norms of the hidden state in one layer.
+        norm_parameters: Parameters of the norms of the hidden state in one layer.
         branches: How often a layer adds to the hidden state; most do so after attention and after
             the MLP.
         residual_scale: What is added is multiplied with it.
         inputs: What it adds at last of an embedding of its own.
-        multipliers: Of what is within its parts; ``None``: all are 1.
+        multipliers: Factors inside its parts; ``None``: all are 1.
     """
 
     count: int
@@ -357,19 +361,19 @@ class LayerSpec:
 
     @property
     def other_parameters(self) -> int:
-        """Of one layer: norms, gates, convolutions and the like."""
+        """Parameters of one layer's norms, gates, convolutions and the like."""
         attention = self.attention.other_parameters if self.attention else 0
         recurrent = self.recurrent.other_parameters if self.recurrent else 0
         return self.norm_parameters + attention + recurrent
 
     @property
     def parameters(self) -> int:
-        """Of one layer."""
+        """All parameters of one layer."""
         return self._parameters(self.experts.count if self.experts else 0)
 
     @property
     def active_parameters(self) -> int:
-        """Of one layer, those that one token is multiplied with."""
+        """Parameters of one layer that one token is multiplied with."""
         return self._parameters(self.experts.per_token if self.experts else 0)
 
     def _parameters(self, num_experts: int) -> int:

@@ -14,10 +14,10 @@ class NumberFormat:
     """How elements are stored.
 
     Attributes:
-        element_bits: Of one element: 4 is half a byte.
+        element_bits: Bits of one element: 4 is half a byte.
         compute: Format that products run in, where the hardware has it.
-        scale_bits: Of the scale (and offset) that ``group`` elements share; 0 if one scale serves
-            so many that it is too little to count.
+        scale_bits: Bits of the scale (and offset) that ``group`` elements share; 0 if one scale
+            serves so many elements that it is negligible.
     """
 
     name: str
@@ -28,7 +28,7 @@ class NumberFormat:
 
     @property
     def bits(self) -> float:
-        """Of one element with its share of the scale."""
+        """Bits of one element, its share of the scale included."""
         return self.element_bits + self.scale_bits / self.group
 
     def bits_of(self, elements: int) -> int:

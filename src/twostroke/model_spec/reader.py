@@ -45,7 +45,7 @@ def read_model(path: Path, model_types: Sequence[str] | None = None) -> ModelSpe
     """Read ``config.json``, given as the file or as its folder, and ``generation_config.json``.
 
     Args:
-        model_types: As in ``parse_model``.
+        model_types: See ``parse_model``.
 
     Raises:
         ModelLoadError: A file is missing or unreadable, and as ``parse_model`` says.

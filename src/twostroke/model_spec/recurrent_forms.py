@@ -30,7 +30,7 @@ class DeltaForm:
 
     @property
     def channels(self) -> int:
-        """Of the convolution: queries, keys and values."""
+        """Channels of the convolution: queries, keys and values."""
         return 2 * self.keys + self.values
 
 
@@ -68,13 +68,13 @@ class Mamba2Form:
 
     @property
     def channels(self) -> int:
-        """Of the convolution: values, and what is written and read."""
+        """Channels of the convolution: values, and what is written to and read from states."""
         return self.inner + 2 * self.groups * self.state
 
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionForm:
-    """A gated convolution over the latest ``kernel`` tokens (LFM2); ``bias``: of all products."""
+    """A gated convolution over the latest ``kernel`` tokens (LFM2), with or without biases."""
 
     kernel: int
     bias: bool

@@ -16,7 +16,7 @@ class RoutingSpec:
         normalized: Whether the weights of a token's experts are divided by their sum.
         scale: Weights are multiplied with it at last.
         corrected: Whether a bias is added to the scores by which experts are chosen.
-        groups: Experts are chosen in the best ``chosen_groups`` of so many groups of equal size.
+        groups: Experts are chosen in the best ``chosen_groups`` of these groups of equal size.
         scales_inputs: Weights are those of what an expert reads, not of what it gives.
         best_two: Groups are compared by their two best scores together, otherwise by the best one.
     """

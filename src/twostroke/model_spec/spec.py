@@ -7,9 +7,10 @@ left out: the text model is what serves.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.kv_formats import STATE_WIDTHS, StateDtype
 from twostroke.model_spec.layer_specs import LayerSpec, LinearSpec, seen_pairs
 from twostroke.model_spec.number_formats import cache_format, weight_format
 from twostroke.model_spec.rope import RopeSpec
@@ -23,7 +24,7 @@ class ModelSpec:
     Attributes:
         layers: Runs of equal layers, in order; see ``each_layer``.
         tied: Whether embedding and head share their weights.
-        other_parameters: Of the norms before and after the layers.
+        other_parameters: Parameters of the norms before and after the layers.
         stated_length: Context in tokens, as the file says it; see ``context_length``.
         default_length: Context of a model whose file says nothing.
         rope: The rotation of queries and keys, as the file states it; ``None`` where no layer has
@@ -118,7 +119,7 @@ class ModelSpec:
 
     @property
     def active_parameters(self) -> int:
-        """Those that one token is multiplied with: the chosen experts only, and the head."""
+        """Parameters that one token is multiplied with: the chosen experts only, and the head."""
         layers = sum(layer.count * layer.active_parameters for layer in self.layers)
         return layers + self.head.parameters + self.other_parameters
 
@@ -145,8 +146,16 @@ class ModelSpec:
         table = head.rank_parameters(ranks)
         yield plain_part(None, 1, "embedding", "embedding", head.outputs, head.inputs, table, plain)
         if self.layer_table:
-            sizes = self.layer_vocab, self.layer_inputs, self.layer_table
-            yield plain_part(None, 1, "embedding", "layer_embedding", *sizes, plain)
+            yield plain_part(
+                None,
+                1,
+                "embedding",
+                "layer_embedding",
+                inputs=self.layer_vocab,
+                outputs=self.layer_inputs,
+                parameters=self.layer_table,
+                plain=plain,
+            )
         for run, layer in enumerate(self.layers):
             yield from layer_parts(run, layer, stored, plain, ranks)
         other = self.other_parameters
@@ -185,6 +194,18 @@ class ModelSpec:
             if layer.recurrent
         )
 
+    def with_states_in(self, dtype: StateDtype) -> ModelSpec:
+        """This model with its recurrent states stored so; ``auto``: as its file says."""
+        if dtype == "auto":
+            return self
+        layers = [
+            replace(layer, recurrent=replace(layer.recurrent, state_width=STATE_WIDTHS[dtype]))
+            if layer.recurrent
+            else layer
+            for layer in self.layers
+        ]
+        return replace(self, layers=tuple(layers))
+
     def linear_flops(self) -> int:
         """FLOPs of one token but for attention and the head."""
         total = 0
@@ -201,7 +222,7 @@ class ModelSpec:
         return 2 * self.head.inputs * self.head.outputs
 
     def attention_flops(self, new_tokens: int, cached: int = 0) -> int:
-        """Of a chunk of ``new_tokens`` after ``cached`` ones.
+        """FLOPs of attention for a chunk of ``new_tokens`` after ``cached`` ones.
 
         Every query sees what precedes it, and itself.
         """
@@ -213,11 +234,11 @@ class ModelSpec:
         return total
 
     def prefill_flops(self, tokens: int) -> int:
-        """Of a whole prompt, one token sampled."""
+        """FLOPs of a whole prompt, one token sampled."""
         return tokens * self.linear_flops() + self.attention_flops(tokens) + self.head_flops()
 
     def decode_flops(self, context: int) -> int:
-        """Of one token that sees ``context`` tokens, itself included."""
+        """FLOPs of one token that sees ``context`` tokens, itself included."""
         return self.linear_flops() + self.attention_flops(1, context - 1) + self.head_flops()
 
     def check_ranks(self, ranks: int) -> None:

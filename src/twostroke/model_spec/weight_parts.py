@@ -20,8 +20,8 @@ class WeightPart:
             ``experts``, ``other`` (norms and the like) or ``head``.
         copies: How many of it one layer has: as many as experts, or one.
         inputs, outputs: Of the matrix; 0 where it is none.
-        parameters: Of one layer, over all copies.
-        bits: Of one layer, over all copies, scales included.
+        parameters: Parameters of one layer, over all copies.
+        bits: Bits of one layer, over all copies, scales included.
     """
 
     run: int | None
@@ -36,14 +36,14 @@ class WeightPart:
 
     @property
     def all_bits(self) -> float:
-        """Of all layers that have it."""
+        """Bits of this part in all layers that have it."""
         return self.layers * self.bits
 
 
 def layer_parts(
     run: int, layer: LayerSpec, stored: NumberFormat, plain: int, ranks: int
 ) -> Iterator[WeightPart]:
-    """Those of one run of equal layers; ``plain`` is the width of what is not quantised."""
+    """The parts of one run of equal layers; ``plain`` is the width of what is not quantised."""
     groups = (
         ("attention", 1, layer.attention.linears if layer.attention else ()),
         ("recurrent", 1, layer.recurrent.linears if layer.recurrent else ()),

@@ -18,7 +18,7 @@ from twostroke.layers.compiled_pass import CompiledPass, compile_layers
 from twostroke.layers.linear import Linear, make_linear, warn_of_exact
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import NO_LAYER_STATES, LayerStates, StateShape
-from twostroke.layers.rotary import RotaryTable
+from twostroke.layers.rotary import rotary_tables
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.branches.base import Branch, BranchParts, PassInputs
 from twostroke.models.family import DecoderFamily
@@ -61,32 +61,37 @@ class Decoder:
         self._head = make_linear(head, None, quantization, kernels)
         # Tied and not rounded, one copy serves both.
         self._embedding = None if spec.tied and self._head.is_exact else embedding
-        given = (spec, parameters, quantization, kernels)
-        self._layer_inputs = LayerInputs(*given) if spec.layer_inputs else None
+        self._layer_inputs: LayerInputs | None = None
+        if spec.layer_inputs:
+            self._layer_inputs = LayerInputs(spec, parameters, quantization, kernels)
         self._norm = family.make_norm(parameters.pop("norm"), spec.norm_eps, kernels)
         # Rounded as the hidden states are, as in transformers.
         self._scale = torch.tensor(spec.embedding_scale, dtype=self.dtype, device=self.device)
         self._layers: list[list[Branch]] = []
         for index, layer in enumerate(spec.each_layer()):
-            norms = family.make_norm, spec.norm_eps, layer.residual_scale
-            parts = BranchParts(index, *norms, parameters, quantization, kernels, profiler)
+            parts = BranchParts(
+                index=index,
+                make_norm=family.make_norm,
+                norm_eps=spec.norm_eps,
+                residual_scale=layer.residual_scale,
+                source=parameters,
+                quantization=quantization,
+                kernels=kernels,
+                profiler=profiler,
+            )
             self._layers.append([kind.build(layer, parts) for kind in family.branches_of(layer)])
         # After it, only the rows that are wanted matter.
         self._last_mixing = [b for layer in self._layers for b in layer if b.mixes_tokens][-1]
         ropes = [(own.rope, own.rotated) for layer in spec.layers if (own := layer.attention)]
-        self._rotary = {
-            (rope, width): RotaryTable(rope, width, max_length, self.device, kernels)
-            for rope, width in dict.fromkeys(ropes)
-            if rope is not None
-        }
+        self._rotary = rotary_tables(ropes, max_length, self.device, kernels)
         if quantization is not None:
             warn_of_exact([self._head, *self._linears()], quantization)
         self.compiled_pass = self._compile()
 
     def first_layers(self, count: int) -> Decoder:
-        """The same model, sharing its weights, that ends after ``count`` layers.
+        """This model ending after ``count`` layers; the two share their weights.
 
-        Norm and head are those of the whole. ``spec`` still describes that.
+        Norm and head are the whole model's, and ``spec`` still describes that.
         """
         part = copy.copy(self)
         part._layers = self._layers[:count]
@@ -112,7 +117,7 @@ class Decoder:
 
     @property
     def state_shapes(self) -> list[tuple[StateShape, ...]]:
-        """Of each layer: what a request keeps of it from token to token besides keys and values."""
+        """The recurrent state of each layer: what a request keeps of it besides keys and values."""
         return [tuple(s for branch in layer for s in branch.state) for layer in self._layers]
 
     @property
@@ -138,7 +143,7 @@ class Decoder:
             rows: Which tokens' states are wanted, int64 in rising order, by default all. What
                 comes after the last attention is spared for the others: their keys and values are
                 all that is read of them.
-            states: Of recurrent layers, if there are any.
+            states: States of recurrent layers, if there are any.
 
         Returns:
             Normed hidden states ``[rows, hidden]``.

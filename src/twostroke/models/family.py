@@ -36,7 +36,7 @@ class DecoderFamily:
     ignored: tuple[str, ...] = ()
 
     def with_prefix(self, prefix: str) -> DecoderFamily:
-        """The same with ``prefix`` in place of ``model.`` before its names, but for the head's."""
+        """This family, with ``prefix`` in place of ``model.`` in all names but the head's."""
 
         def renamed(name: str) -> str:
             return prefix + name[len(own) :] if name.startswith(own := "model.") else name

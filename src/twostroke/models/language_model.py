@@ -37,7 +37,7 @@ class LanguageModel(Protocol):
 
     @property
     def state_shapes(self) -> list[tuple[StateShape, ...]]:
-        """Of each layer: what a request keeps of it from token to token besides keys and values."""
+        """The recurrent state of each layer: what a request keeps of it besides keys and values."""
         ...
 
     def forward(

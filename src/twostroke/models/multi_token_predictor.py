@@ -15,7 +15,7 @@ from torch import Tensor
 from twostroke.layers.attention.base import Attention
 from twostroke.layers.linear import make_linear
 from twostroke.layers.recurrent_state import NO_LAYER_STATES
-from twostroke.layers.rotary import RotaryTable
+from twostroke.layers.rotary import rotary_tables
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.decoder import Decoder
@@ -28,13 +28,13 @@ class MultiTokenPredictor:
     """The head of one target. Embedding and output matrix are the target's.
 
     Args:
-        target: Of ``family``; some layer of it has attention.
+        target: A model of ``family``, with attention in some layer.
         parameters: The tensors that ``predictor_parameters`` lists.
         max_length: Positions lie in ``[0, max_length)``.
-        quantization: As of ``Decoder``.
+        quantization: See ``Decoder``.
 
     Attributes:
-        spec: Of a model that has the head's layer alone: what its keys and values are.
+        spec: A model of the head's layer alone; says what its keys and values are.
     """
 
     def __init__(
@@ -56,16 +56,21 @@ class MultiTokenPredictor:
             for name in ("embedding_norm", "hidden_norm", "norm")
         )
         self._join = make_linear(parameters.pop("join"), None, quantization, kernels)
-        norms = make_norm, spec.norm_eps, layer.residual_scale
-        parts = BranchParts(0, *norms, parameters, quantization, kernels, NO_PROFILE)
+        parts = BranchParts(
+            index=0,
+            make_norm=make_norm,
+            norm_eps=spec.norm_eps,
+            residual_scale=layer.residual_scale,
+            source=parameters,
+            quantization=quantization,
+            kernels=kernels,
+            profiler=NO_PROFILE,
+        )
         self._branches = [kind.build(layer, parts) for kind in family.branches_of(layer)]
         own = layer.attention
         assert own is not None  # as ``predictor_spec`` says
-        self._rotary = {
-            (rope, own.rotated): RotaryTable(rope, own.rotated, max_length, self.device, kernels)
-            for rope in (own.rope,)
-            if rope is not None
-        }
+        ropes = [(own.rope, own.rotated)]
+        self._rotary = rotary_tables(ropes, max_length, self.device, kernels)
 
     @property
     def weight_bytes(self) -> int:
@@ -87,7 +92,7 @@ class MultiTokenPredictor:
             token_ids: ``[tokens]`` int64: each follows the position of its row.
             hidden: ``[tokens, hidden]``, normed.
             positions: ``[tokens]`` int64.
-            attention: Of the head's own keys and values.
+            attention: The attention over the head's own keys and values.
             rows: Which rows' states are wanted; by default all.
 
         Returns:
@@ -108,7 +113,7 @@ class MultiTokenPredictor:
 
 
 def predictor_spec(target: ModelSpec) -> ModelSpec:
-    """Of a model of one layer: one like the target's last that has attention."""
+    """A model of one layer, which is like the target's last one with attention."""
     layer = [each for each in target.each_layer() if each.attention is not None][-1]
     return replace(target, layers=(replace(layer, count=1),))
 

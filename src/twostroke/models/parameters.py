@@ -30,7 +30,7 @@ class Parameter:
         return (rows, *self.parts[0][1][1:])
 
     def under(self, name: str, checkpoint: str) -> Parameter:
-        """The same with ``name`` before its own, and ``checkpoint`` before those of its parts."""
+        """This parameter with ``name`` before its name, ``checkpoint`` before its parts' names."""
         parts = tuple((checkpoint + part, shape) for part, shape in self.parts)
         return Parameter(name + self.name, parts, self.is_bytes)
 

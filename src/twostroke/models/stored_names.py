@@ -43,7 +43,7 @@ def names_as_stored(
 def with_stored_experts(
     family: DecoderFamily, layers: Sequence[str], names: Container[str]
 ) -> DecoderFamily:
-    """The family with experts as a checkpoint stores them; ``layers``: what names begin with."""
+    """The family with experts as a checkpoint stores them; names begin with ``layers``."""
     branches = [
         kind.as_stored(layers, names) if isinstance(kind, ExpertsKind) else kind
         for kind in family.branches

@@ -45,7 +45,7 @@ def read_runnable(checkpoint: Checkpoint) -> ModelSpec:
 def parse_runnable(
     config: Mapping[str, Any], generation: Mapping[str, Any] | None = None
 ) -> ModelSpec:
-    """The same of the contents of ``config.json`` (and ``generation_config.json``)."""
+    """Read and check the contents of ``config.json`` (and ``generation_config.json``)."""
     spec = parse_model(config, generation, [*MODEL_TYPES, *IMAGE_MODELS])
     check_runnable(spec)
     return spec

@@ -9,7 +9,8 @@ class DraftCounts(NamedTuple):
     """Counts of a run.
 
     Attributes:
-        accepted: Tokens that had been drafted; ``rejected``: drafts that were wrong.
+        accepted: Tokens that had been drafted.
+        rejected: Drafts that were wrong.
         output_tokens: All tokens that were drawn.
     """
 
@@ -29,7 +30,7 @@ class DraftCounts(NamedTuple):
         return self.output_tokens / max(1, self.output_tokens - self.accepted)
 
     def rows(self) -> list[tuple[str, str]]:
-        """For a table; empty without drafts."""
+        """Rows of a table; empty without drafts."""
         if self.acceptance is None:
             return []
         return [
@@ -38,7 +39,7 @@ class DraftCounts(NamedTuple):
         ]
 
     def fields(self) -> dict[str, float]:
-        """For a file; empty without drafts."""
+        """Fields of a file; empty without drafts."""
         if self.acceptance is None:
             return {}
         return {

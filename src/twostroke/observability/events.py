@@ -168,7 +168,8 @@ class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tenant: Whose call it was.
         predicted_ttft: Seconds until its first token, as predicted.
-        ttft_target: Its target in seconds; ``factor``: how many times that it might have taken.
+        ttft_target: Its target in seconds.
+        factor: How many times the target it might have taken.
         ahead: Requests that would have gone before it; of a call that was let in, and then waited
             too long: calls that were waiting when it came.
     """
@@ -188,7 +189,7 @@ class StartedRequest(msgspec.Struct, frozen=True, kw_only=True):
         arrival_time: When it joined the queue.
         max_total_tokens: Prompt and output may not exceed this together.
         num_cached_tokens: Prompt tokens that the prefix cache held.
-        prefix_hit: The same, explained; only of models with recurrent layers.
+        prefix_hit: Explains ``num_cached_tokens``, for models with recurrent layers only.
     """
 
     request_id: str

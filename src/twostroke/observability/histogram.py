@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 
 class BulkHistogram(Collector):
-    """As ``prometheus_client.Histogram`` with one set of labels, but for ``count``.
+    """A ``prometheus_client.Histogram`` of one set of labels, which observes ``count`` at once.
 
     A run of decode steps gives the same gap to thousands of tokens. One thread observes; a scrape
     on another thread may see a bucket one observation ahead of the sum. The sum is kept in whole

@@ -30,7 +30,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         level: ``debug``, ``info``, ``warning``, ``error`` or ``critical``.
         logger: ``twostroke.access`` for HTTP requests, ``twostroke.requests`` for generations,
             else the module.
-        message: As it stands in a log of text.
+        message: The message, as in a log of text.
         request_id: The id that step events have; for a generation also that of its answer.
         trace_id, span_id: Of the request's span, where it is traced.
         fields: What the message says, as values.
@@ -86,5 +86,5 @@ def _clean_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _clean(text: str) -> str:
-    """Without lone surrogates, which JSON in UTF-8 cannot hold."""
+    """The text without lone surrogates, which JSON in UTF-8 cannot hold."""
     return text.encode("utf-8", "backslashreplace").decode()

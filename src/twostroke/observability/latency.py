@@ -38,7 +38,7 @@ class LatencyDistribution:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Of values in ascending order, interpolated linearly as numpy does; 0 without values."""
+    """A percentile of ascending values, interpolated as numpy does; 0 without values."""
     if not ordered:
         return 0.0
     position = (len(ordered) - 1) * percent / 100
@@ -62,7 +62,7 @@ def meets_targets(request: object, targets: Mapping[str, float]) -> bool:
 
 
 def latency_fields(key: str, distribution: LatencyDistribution) -> dict[str, float]:
-    """For a report: ``mean_ttft_ms``, ``median_ttft_ms``, ``p99_ttft_ms`` ..."""
+    """Fields of a report: ``mean_ttft_ms``, ``median_ttft_ms``, ``p99_ttft_ms`` ..."""
     fields = {f"mean_{key}_ms": 1000 * distribution.mean}
     for percent, seconds in distribution.percentiles.items():
         fields[f"{'median' if percent == 50 else f'p{percent}'}_{key}_ms"] = 1000 * seconds
@@ -72,7 +72,7 @@ def latency_fields(key: str, distribution: LatencyDistribution) -> dict[str, flo
 def latency_rows(
     distributions: Mapping[str, LatencyDistribution],
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """For a table: header and rows, in milliseconds."""
+    """Header and rows of a table, in milliseconds."""
     percentiles = list(next(iter(distributions.values())).percentiles)
     header = ("ms", "mean", *("median" if p == 50 else f"p{p}" for p in percentiles))
     return header, [

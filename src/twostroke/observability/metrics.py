@@ -187,7 +187,7 @@ class EngineMetrics:
     # ---- counting --------------------------------------------------------------------------------
 
     def observe_stats(self, stats: SchedulerStats) -> None:
-        """From now on gauges show this."""
+        """Show this on the gauges from now on."""
         self.stats = stats
         self._tiers.stats = stats.tiers
 
@@ -256,7 +256,7 @@ class EngineMetrics:
         return generate_latest(self.registry), CONTENT_TYPE
 
     def render_counts(self) -> bytes:
-        """The same without the gauges of the load, for a client that knows the statistics."""
+        """The exposition text without gauges of the load, for a client that has the statistics."""
         return generate_latest(self.counts)
 
     def _make_step_metrics(self) -> None:

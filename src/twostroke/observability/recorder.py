@@ -37,7 +37,7 @@ class StepRing:
             self._events.extend(events)
 
     def since(self, step: int) -> list[StepEvent]:
-        """Those of later steps, in order, as far as they are kept."""
+        """Events of later steps, in order, as far as they are kept."""
         latest: list[StepEvent] = []
         with self._lock:
             for event in reversed(self._events):

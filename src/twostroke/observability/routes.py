@@ -30,9 +30,11 @@ class RouteEvent(msgspec.Struct, frozen=True, kw_only=True):
         time: When it was routed, in seconds on the replicas' common clock.
         replica: Its index.
         reason: Why it was this one.
-        prompt_tokens: Its length; ``prefix_tokens``: of these, what a replica got before.
-        load: Unfinished requests of the replica, without this one; ``least_load`` and
-            ``most_load``: of any replica.
+        prompt_tokens: Length of its prompt.
+        prefix_tokens: How many of these a replica got before.
+        load: Unfinished requests of the replica, without this one.
+        least_load: The load of the replica that has least.
+        most_load: The load of the replica that has most.
         refused: Whether the replica refused it early.
     """
 

@@ -15,7 +15,7 @@ class RequestSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         status: ``waiting``, ``loading``, ``held``, ``running`` or ``finished``.
         num_blocks: Length of its block table.
         num_cached_tokens: Prompt tokens that the prefix cache held at its first admission.
-        prefix_hit: The same, explained; only of models with recurrent layers.
+        prefix_hit: Explains ``num_cached_tokens``, for models with recurrent layers only.
     """
 
     request_id: str
@@ -99,7 +99,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         time: On the engine's clock.
-        unix_time: The same moment on the wall clock.
+        unix_time: The time of the snapshot on the wall clock.
         running: In the order in which they were admitted.
         waiting: In order of arrival; the first ones, where there are many.
         waiting_left_out: Those that wait and are not in ``waiting``.

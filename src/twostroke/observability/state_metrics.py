@@ -14,7 +14,7 @@ from twostroke.core.request import Request
 
 
 class StateMetrics(Collector):
-    """Of other models there are none.
+    """Counts prefix hits of models with recurrent layers; other models have no such metrics.
 
     Args:
         labels: Label names and values that all metrics of the engine have.

@@ -76,7 +76,7 @@ class StepCosts(Protocol):
 
     @property
     def ceilings(self) -> Ceilings | None:
-        """By the device's sheet; ``None`` where there is none."""
+        """The ceilings of the device's sheet; ``None`` where there is none."""
         ...
 
     def cost(self, work: StepWork) -> StepCost: ...
@@ -91,7 +91,8 @@ class ModelFacts:
     """What the page shows of a model.
 
     Attributes:
-        weights: Format in which the weights are kept; ``kv_cache``: keys and values.
+        weights: Format in which the weights are kept.
+        kv_cache: Format in which keys and values are kept.
         ranks: Devices that share each layer.
         measured: Whether steps come from a device; else they are the cost model's own.
         calibrated: What a calibration measured of this machine, if one is given.

@@ -75,7 +75,7 @@ class Side(msgspec.Struct):
     Attributes:
         frame: Its steps, with the recorded requests' ids; times as in the recording.
         first_token: By request, in the job's order; ``None`` of one that could not run.
-        finish: The same.
+        finish: By request, in that order; ``None`` for one that could not run.
         longest_gap: Seconds between two tokens of one request, the longest of all.
         p99_gap: What one in a hundred gaps exceeds.
     """
@@ -93,7 +93,7 @@ class StepTimesFit(msgspec.Struct):
 
     Attributes:
         num_steps: Recorded steps that the coefficients were fitted to.
-        median_error: Of the estimates, as a share.
+        median_error: Median error of the estimates, as a share.
         speed: Work done by all recorded steps over the time that they took; 1 where the machine was
             as fast as in its median step.
         coefficients: By name, in seconds.

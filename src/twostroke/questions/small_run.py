@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from twostroke.core.errors import InvalidRequestError
 
-IDLE_SECONDS = 60.0  # after so long without a question the process that answers ends by itself
+IDLE_SECONDS = 60.0  # an answering process that gets no question for this long ends by itself
 ANSWERED, REFUSED = b"answered ", b"refused "  # how each of its lines begins
 MAX_PROMPT_TOKENS = 2**18  # of all requests together
 MAX_OUTPUT_TOKENS = 2**13  # of all requests together: most steps of a run decode
@@ -37,7 +37,8 @@ class AskedRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     Attributes:
         arrival: Seconds after the start.
-        prompt: Its tokens; ``output``: how many it is given.
+        prompt: Tokens of its prompt.
+        output: How many tokens it is given.
         prefix: Tokens of the prompt's begin that are equal in all requests of the same ``group``.
     """
 
@@ -99,7 +100,8 @@ class RunSteps(msgspec.Struct):
     """The steps of all replicas in order of their begin: one entry a step in each column.
 
     Attributes:
-        prompt: Prompt tokens that the step computed; ``new``: output tokens that it gave.
+        prompt: Prompt tokens that the step computed.
+        new: Output tokens that it gave.
         waste: Share of the allocated KV slots that hold no token.
     """
 

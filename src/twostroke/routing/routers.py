@@ -95,7 +95,7 @@ class PrefixAffinity(Generic[ReplicaId]):
     def _find_home(
         self, request: RoutedRequest, loads: Mapping[ReplicaId, int]
     ) -> Route[ReplicaId] | None:
-        """To the replica of the longest known prefix; ``None`` if it is short or there is none."""
+        """The route to the longest known prefix; ``None`` if that is short or there is none."""
         prefix_tokens = sum(tokens for _, tokens in request.segments)
         for identity, tokens in reversed(request.segments):
             if prefix_tokens < MIN_PREFIX_SHARE * request.prompt_tokens:

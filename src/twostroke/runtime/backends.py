@@ -38,17 +38,33 @@ def attention_backend(
 def _backend(
     spec: ModelSpec, kv: KVTensors, attention: AttentionSpec, layers: Sequence[int]
 ) -> AttentionBackend:
-    """Of layers of one kind."""
+    """The backend for layers of one kind."""
     keys, values = [kv.keys[layer] for layer in layers], [kv.values[layer] for layer in layers]
     windows = [spec.sliding_windows[layer] for layer in layers]
     layouts = kv.layouts[kv.layouts[layers[0]].owner].tensors
     form = _form(attention)
-    arguments = (keys, values, attention.heads, windows)
-    if CompiledBackend.supports(keys[0], layouts[0], layouts[-1], form):
-        library = load_library()
-        if library is not None:
-            return CompiledBackend(*arguments, library, layouts[0], layouts[-1], form)
-    return SdpaBackend(*arguments, layouts[0], layouts[-1], form)
+    supported = CompiledBackend.supports(keys[0], layouts[0], layouts[-1], form)
+    library = load_library() if supported else None
+    if library is not None:
+        return CompiledBackend(
+            keys,
+            values,
+            num_heads=attention.heads,
+            sliding_windows=windows,
+            library=library,
+            layout=layouts[0],
+            value_layout=layouts[-1],
+            form=form,
+        )
+    return SdpaBackend(
+        keys,
+        values,
+        num_heads=attention.heads,
+        sliding_windows=windows,
+        layout=layouts[0],
+        value_layout=layouts[-1],
+        form=form,
+    )
 
 
 def _form(attention: AttentionSpec) -> ScoreForm:

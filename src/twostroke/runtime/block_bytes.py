@@ -61,7 +61,7 @@ class BlockBytes:
 
 
 class BlockAndStateBytes:
-    """The same with the states of recurrent layers, in parts of a block's size.
+    """Blocks with the states of recurrent layers, in parts of a block's size.
 
     The parts of slot s are the numbers ``num_blocks + s * num_parts`` and those after it; the last
     one ends in bytes that mean nothing.

@@ -14,10 +14,10 @@ from twostroke.model_spec.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """Of one layer.
+    """How one layer's cache lies in memory.
 
     Attributes:
-        tensors: Of its keys and its values; of its latents alone; empty where it caches nothing of
+        tensors: Layouts of its keys and values, or of its latents; empty where it caches nothing of
             its own.
         owner: The layer whose tensors it reads: itself, or the one whose cache it shares.
     """
@@ -38,7 +38,7 @@ def layout_bytes(layout: KVLayout) -> int:
 def cache_layouts(
     spec: ModelSpec, name: KVCacheDtype, model_dtype: torch.dtype, block_size: int
 ) -> list[CacheLayout]:
-    """Of every layer of a model. Raises ConfigError as ``make_layout``."""
+    """The layout of every layer of a model. Raises ConfigError as ``make_layout``."""
     attentions = [layer.attention for layer in spec.each_layer()]
     layouts = list[CacheLayout]()
     for index, attention in enumerate(attentions):

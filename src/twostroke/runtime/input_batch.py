@@ -72,7 +72,7 @@ class InputBatch:
         max_blocks: Columns of the table at first; they grow when a plan needs more.
         block_size: Tokens per block.
         device: Where the tensors go.
-        windows: Of each group of layers that has a block table; ``core.kv_groups`` says how they
+        windows: The window of each group of layers; ``core.kv_groups`` says how the groups' tables
             lie in a row.
         num_rows: Rows of the table at first; they grow, too.
     """

@@ -22,13 +22,13 @@ class KVTensors:
     second. Where these differ in shape, a block has room for the largest.
 
     Args:
-        layouts: Of each layer; some has tensors of its own.
+        layouts: The layout of each layer; some layer has tensors of its own.
         groups: The indices of the layers that share a block; by default all that have tensors.
         recurrent: The states of recurrent layers, which have no keys and values.
 
     Attributes:
-        keys: Per layer ``[blocks, *layout.block_shape]``; ``values`` the same. Of a latent layer
-            both are its latents; of a layer that shares a cache, its owner's; of one without
+        keys: Per layer ``[blocks, *layout.block_shape]``, like ``values``. For a latent layer both
+            are its latents; for a layer that shares a cache, its owner's; for one without
             attention, empty.
         layouts, groups: As given.
         tables: By layer that attends, the group whose blocks it sees.

@@ -45,7 +45,7 @@ from twostroke.runtime.kv_size import plan_cache_size
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.speculation.drafting import DraftModel, load_draft, load_heads, make_proposer
-from twostroke.runtime.state_tensors import StateTensors
+from twostroke.runtime.state_tensors import StateTensors, stored_shapes
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.runtime.vectors.dense_modules import DenseModules
 from twostroke.runtime.vectors.scoring import ScoreHead
@@ -198,7 +198,8 @@ def _sampling_defaults(
 def _model_id(
     options: ModelOptions, checkpoint: Checkpoint, model: LanguageModel, kv: KVTensors
 ) -> str:
-    precision = f"{model.dtype} {options.quantization} {kv.format} {_arithmetic(model)}"
+    states = " ".join(str(tensor.dtype) for tensor in kv.recurrent.tensors()[:2])
+    precision = f"{model.dtype} {options.quantization} {kv.format} {_arithmetic(model)} {states}"
     return model_fingerprint(checkpoint, precision)
 
 
@@ -244,7 +245,7 @@ def _load_target(
 def _complete(
     config: EngineConfig, checkpoint: Checkpoint, target: LanguageModel, max_model_len: int
 ) -> _Models:
-    """With the draft model and heads, where there are some."""
+    """The target with its draft model and its heads, where there are some."""
     draft = load_draft(config, checkpoint, target, max_model_len)
     return _Models(target, draft, load_heads(config, checkpoint.path, target))
 
@@ -252,7 +253,7 @@ def _complete(
 def _allocate_caches(
     config: EngineConfig, spec: ModelSpec, models: _Models, max_model_len: int
 ) -> _Caches:
-    """As many blocks as fit, the same number for both models."""
+    """Allocate as many blocks as fit, the same number for both models."""
     block_size, cache_dtype = config.cache.block_size, config.cache.kv_format
     target, draft = models.target, models.draft
     decoders: list[LanguageModel | DraftModel] = [target] if draft is None else [target, draft]
@@ -266,7 +267,7 @@ def _allocate_caches(
     if draft is not None:
         in_slot += draft.spec.kv_bytes_per_token(formats[1])
     block_bytes = block_size * int(in_slot)
-    shapes = target.state_shapes
+    shapes = stored_shapes(target.state_shapes, config.cache.mamba_ssm_cache_dtype)
     state_bytes = sum(shape.nbytes for layer in shapes for shape in layer)
     bytes_per_token = sum(map(_kv_bytes_per_token, decoders, formats))
     state = state_size(config.cache, state_bytes, bytes_per_token, speculation)

@@ -61,7 +61,7 @@ def generate_naive(
         eos_token_ids: The model's end tokens, left out of account under ``params.ignore_eos``.
         max_total_tokens: By default the model's context length.
         constraint: What the answer has to be, before its first token.
-        layout: As ``naive_logits`` takes it.
+        layout: See ``naive_logits``.
 
     Raises:
         InvalidRequestError: Every token is masked.

@@ -10,15 +10,29 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
+from twostroke.core.kv_formats import StateDtype
 from twostroke.core.step import NO_SLOT, ScheduledRequest, StepPlan
 from twostroke.layers.recurrent_state import LayerState, Segment, StateShape, segment_table
+
+
+def stored_shapes(
+    shapes: Sequence[Sequence[StateShape]], dtype: StateDtype
+) -> list[tuple[StateShape, ...]]:
+    """States with their matrices in ``dtype``; the latest inputs stay as they are."""
+    if dtype != "bfloat16":
+        return [tuple(layer) for layer in shapes]
+    return [tuple(map(_narrowed, layer)) for layer in shapes]
+
+
+def _narrowed(shape: StateShape) -> StateShape:
+    return shape._replace(dtype=torch.bfloat16) if shape.is_matrix else shape
 
 
 class StateTensors:
     """States of all layers and slots.
 
     Args:
-        shapes: Of each layer's state of one request; empty where it has none.
+        shapes: The shapes of each layer's state of one request; empty where it has none.
     """
 
     def __init__(

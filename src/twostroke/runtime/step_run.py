@@ -52,7 +52,7 @@ class StepRun:
         hidden: ``[rows, hidden]``, the last layer's, normed: of all rows, or of those that are
             drawn from; ``None`` if no pass ran.
         drawn_from: ``[rows, hidden]``, those that tokens were drawn from.
-        mask_source: Of answers that have a form. The hook of constraints sets it in ``before``.
+        mask_source: Gives masks for constrained answers. Constraints set it in ``before``.
         masks: What it gave for the draws.
         raw_logits: float32 [1, vocab] by request id, where a distribution is asked for; of the
             draws.

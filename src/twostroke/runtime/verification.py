@@ -31,12 +31,12 @@ class Draw:
     """What one share of a step has drawn.
 
     Attributes:
-        index: Of the share.
+        index: The share's index.
         token_ids: One more than were accepted, or, if the row after them failed, as many; then the
             next step draws from that row again, without drafts before it.
         non_finite: Whether its first row has NaN or +inf among its logits. Then nothing is drawn.
         error: Why nothing could be drawn from its first row.
-        raw_logits: Of its first row, [1, vocab], where the distribution is asked for.
+        raw_logits: Logits of its first row, [1, vocab], where the distribution is asked for.
         bad_rows: Rows of the step, of drafts that were not reached, whose logits are not finite.
     """
 
@@ -70,7 +70,7 @@ def draw_and_verify(
         logits_of: Logits, float32 [rows, vocab], of some of the rows that belong to these shares;
             they are changed in place.
         accept: For measurements: decides on drafts, whatever is drawn.
-        masks: Of requests whose answers have a form, for the first of their rows.
+        masks: For requests whose answers have a form, the mask of the first of their rows.
     """
     states = list(_states(batch, indices))
     output = _sample(states, logits_of, sampler, _masks_by_row(batch, indices, masks))

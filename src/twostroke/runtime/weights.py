@@ -59,11 +59,11 @@ def load_model(
     Args:
         checkpoint: Where its names lack the usual prefix, it may lack the head, too; then the
             model's own spec says ``tied``. Of an image model, the text part is loaded.
-        spec: Of its ``config.json``, see ``read_runnable``.
+        spec: What its ``config.json`` says, see ``read_runnable``.
         dtype: ``auto`` keeps the checkpoint's precision.
         max_length: Longest request in tokens; sizes the rotary table.
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers while they are read.
-        kv_format: Of the KV cache; ``auto`` is the model's precision.
+        kv_format: Format of the KV cache; ``auto`` is the model's precision.
         ranks: It has a head for scores, which is read elsewhere, and perhaps no language head.
 
     Raises:

@@ -99,7 +99,7 @@ def nothing_left(request: RequestState) -> TwostrokeError:
 
 
 def _token_ids(ascending: bytearray, logits: Tensor) -> Tensor:
-    """Those of ascending int64 ids that have a logit, int64 [ids], where the logits are."""
+    """The ascending ids that have a logit, int64 [ids], on the logits' device."""
     count = bisect_left(memoryview(ascending).cast("q"), logits.shape[1])
     if not count:
         return torch.empty(0, dtype=torch.int64, device=logits.device)

@@ -133,7 +133,7 @@ class Sampler:
 
         Args:
             logits: float32 [rows, vocab] after all filters before temperature; not changed.
-            peaks: Of these rows; changed in place.
+            peaks: The highest logit of each row, and its token; changed in place.
 
         Returns:
             A token for each row, ``NO_TOKEN`` where all logits are -inf.
@@ -164,12 +164,12 @@ class Sampler:
         """
         params = [request.params for request in requests]
         scaled = scale(logits, highest, params)  # [rows, vocab]
-        shares = uniforms_of(requests, self.device)  # [rows]
+        uniforms = uniforms_of(requests, self.device)  # [rows]
         least = min_weights(params, self.device)  # [rows]
         truncated = [row for row, p in enumerate(params) if truncates(p, self.vocab_size)]
         if len(truncated) < len(params):
             uses_min_p = any(p.min_p > 0 for p in params)
-            tokens = draw(scaled, shares, least if uses_min_p else None)
+            tokens = draw(scaled, uniforms, least if uses_min_p else None)
         else:
             tokens = torch.empty(len(params), dtype=torch.int64, device=self.device)
         if truncated:
@@ -178,7 +178,7 @@ class Sampler:
             own = [params[row] for row in truncated]
             tokens[index] = draw_truncated(
                 scaled[index],
-                shares[index],
+                uniforms[index],
                 truncation_of(own, least[index], self.vocab_size),
                 first_width([top_k_of(p, self.vocab_size) for p in own]),
             )
@@ -213,7 +213,7 @@ class _Report:
         self._raw[[place for place, row in enumerate(self._asking) if row in rows]] = 0
 
     def finish(self, token_ids: list[int]) -> SamplerOutput:
-        """With the tokens that were drawn, one per row."""
+        """The output, given the tokens that were drawn, one per row."""
         failed = [row for row, token in enumerate(token_ids) if token == NO_TOKEN]
         return SamplerOutput(
             token_ids,

@@ -70,7 +70,7 @@ def shaped_distribution(
 
     Args:
         logits: float32 [1, vocab], as the model gave them; not changed.
-        request: As at the draw; its ``params.distribution`` says how many tokens to list.
+        request: Its state at the draw; ``params.distribution`` says how many tokens to list.
         token_id: What was drawn.
         mask: What the answer's form allows, if it has one.
     """

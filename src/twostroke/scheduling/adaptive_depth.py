@@ -47,7 +47,8 @@ class _RequestDepth:
     Attributes:
         record: What is known of its drafts.
         tried: The depth of the latest try.
-        reason: Why the latest decision was made; ``gain``: the best depth's, as it was estimated.
+        reason: Why the latest decision was made.
+        gain: The best depth's, as it was estimated.
     """
 
     record: DraftRecord
@@ -209,7 +210,7 @@ class AdaptiveDepth:
         return self._budget.reserve(self._estimator.of_trying(wanted), on_loan=on_loan)
 
     def _pause(self, state: _RequestDepth, every: int, reason: DepthReason) -> None:
-        """Until the next multiple of ``every``.
+        """Keep a decision until the next multiple of ``every``.
 
         So requests try in the same steps, which drafting delays once.
         """

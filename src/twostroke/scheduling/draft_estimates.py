@@ -70,11 +70,12 @@ class Outlook:
     """What all requests' decisions share, for some steps: it is too much to compute for each.
 
     Attributes:
-        step: Since which it holds; ``rows``: requests that draw in a step.
+        step: The step since which it holds.
+        rows: Requests that draw in a step.
         prior: Acceptance that is expected of each position.
-        plain: Seconds of a pass without drafts; ``seconds``: of drafting 1, 2, ... tokens for each
-            request and of the pass that checks them. Passes more than twice as large as any before
-            are left out.
+        plain: Seconds of a pass without drafts.
+        seconds: Seconds of drafting 1, 2, ... tokens for each request and of the pass that checks
+            them. Passes more than twice as large as any before are left out.
     """
 
     step: int
@@ -85,7 +86,7 @@ class Outlook:
 
     @classmethod
     def of(cls, step: int, rows: int, prior: list[float], times: DraftTimes, most: int) -> Outlook:
-        """As of now, for depths up to ``most``."""
+        """The outlook now, for depths up to ``most``."""
         deepest = min(most, max(1, 2 * times.largest_pass // rows - 1))
         seconds = [
             times.of_pass(rows * (1 + depth)) + times.of_drafting(depth)
@@ -111,7 +112,7 @@ class PassCost(NamedTuple):
     Attributes:
         loss: More than they gained; below 0 they gained.
         reading: By which making drafts took longer than it mostly does.
-        plain: Of a step without drafts.
+        plain: What a step without drafts takes.
     """
 
     loss: float
@@ -124,8 +125,8 @@ class DraftRecord:
     """What is known of one request's drafts.
 
     Attributes:
-        making: How often there were drafts when some were asked for; ``made``: whether there were
-            at the latest time.
+        making: How often there were drafts when some were asked for.
+        made: Whether there were drafts at the latest time.
         has_drafted: Whether drafts were asked for before, and so its prompt read for them.
         came_true: Whether all drafts of the latest step that verified some were accepted.
     """
@@ -181,7 +182,7 @@ class DraftEstimator:
         return outlook.best(record.acceptance.rates(outlook.prior, PRIOR_DRAFTS))
 
     def best_possible(self) -> float:
-        """That multiple if all drafts came true."""
+        """The multiple of ``best`` if all drafts came true."""
         return self._look_out().best([1.0] * self._most)[1]
 
     def of_looking(self, record: DraftRecord, gain: float, depth: int) -> float:

@@ -50,7 +50,7 @@ class Tiers(Protocol):
         ...
 
     def complete(self, plan: StepPlan, requests: Mapping[str, Request]) -> None:
-        """At the end of ``schedule``: put saves and drops into the plan.
+        """Put saves and drops into the plan, at the end of ``schedule``.
 
         Args:
             requests: All that have not ended, by id.
@@ -142,7 +142,7 @@ class StepBudget(Protocol):
 
 
 class FixedBudget:
-    """The same for each step."""
+    """A ``StepBudget`` that never changes."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens

@@ -52,7 +52,7 @@ class RunningBatch:
         return True
 
     def in_order(self) -> list[Request]:
-        """By the policy's rank. Read only, valid until the next step."""
+        """The requests by the policy's rank. Read only, valid until the next step."""
         if self._order is None or self._policy.ranks_change:
             self._order = sorted(self.requests.values(), key=self._policy.rank)
         return self._order
@@ -67,7 +67,7 @@ class RunningBatch:
         """Blocks for a share. Where they are short, it goes without drafts; then others yield.
 
         Args:
-            depth: Drafts that are to be made after the step; ``ahead``: slots that these need.
+            depth: Drafts to make after the step, which need ``ahead`` slots.
 
         Returns:
             ``None``: the request itself is the one that yielded.

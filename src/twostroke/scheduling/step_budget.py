@@ -13,7 +13,7 @@ from twostroke.timing.step_times import StepTimes
 
 
 class MeasuredBudget(FixedBudget):
-    """The same for each step, whose time is measured because something else asks for it."""
+    """A fixed budget whose steps are timed, since something else asks for the times."""
 
     def __init__(self, tokens: int, times: StepTimes) -> None:
         super().__init__(tokens)

@@ -219,7 +219,7 @@ class TieredBlocks:
     def _transfers(
         self, request_id: str, pairs: Sequence[tuple[BlockKey, int]]
     ) -> list[BlockTransfer]:
-        """Of what one request loads, one for each tier."""
+        """What one request loads, as one transfer for each tier."""
         by_tier: dict[str, list[tuple[BlockKey, int]]] = {}
         for key, block in pairs:
             by_tier.setdefault(self._home(key), []).append((key, block))
@@ -269,7 +269,7 @@ class TieredBlocks:
     # ---- the step --------------------------------------------------------------------------------
 
     def complete(self, plan: StepPlan, requests: Collection[str]) -> None:
-        """At the end of ``schedule``: put saves and drops into the plan.
+        """Put saves and drops into the plan, at the end of ``schedule``.
 
         Args:
             requests: Ids of all that have not ended.
@@ -288,7 +288,7 @@ class TieredBlocks:
         """Take in what became of transfers. Returns the requests that wait for none any more.
 
         Args:
-            requests: As in ``complete``.
+            requests: See ``complete``.
         """
         self.speeds.observe_pass(plan, result)
         self.directory.take_in(result.tier_changes)

@@ -185,11 +185,11 @@ def create_app_for(
     describe_model: DescribeModel | None = None,
     files: FileStore | None = None,
 ) -> FastAPI:
-    """The same, for a caller that watches and drains ``state`` itself.
+    """The application, for a caller that watches and drains ``state`` itself.
 
     Args:
-        store: Of responses; by default the one that ``options`` ask for.
-        files: The store of files, by default likewise.
+        store: The store of responses; by default the one that ``options`` ask for.
+        files: The store of files; by default the one that ``options`` ask for.
     """
     store = store or ResponseStore(options.responses_store, options.responses_store_size)
     files = files or FileStore(options.files_store, options.files_store_size)

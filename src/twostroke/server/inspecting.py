@@ -58,9 +58,9 @@ def create_inspecting_app(
 
 
 def fleet_app(fleet: RecordedFleet, *more: APIRouter, facts: ModelFacts | None = None) -> ASGIApp:
-    """The same page over each replica that took steps: of the first of these at ``/``.
+    """The inspector's page for every replica that took steps; ``/`` shows the first of them.
 
-    That of any is at ``/replicas/N/``.
+    Every replica has its page at ``/replicas/N/``.
     """
     apps: dict[int, FastAPI] = {}
 

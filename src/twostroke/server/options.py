@@ -93,7 +93,7 @@ class ServerOptions:
     uds: str | None = None
     """Path of a Unix domain socket to listen on, instead of host and port."""
     ssl_certfile: str | None = None
-    """Serve HTTPS with this certificate (PEM; those above it behind it in the file)."""
+    """Serve HTTPS with this certificate (PEM; those above it follow in the file)."""
     ssl_keyfile: str | None = None
     """Its private key (PEM); by default the certificate's file holds it, too."""
     ssl_keyfile_password: str | None = None
@@ -112,7 +112,7 @@ class ServerOptions:
     root_path: Annotated[str, Must("a path such as /llm", _is_below_root)] = ""
     """Path below which a proxy shows the server, such as /llm."""
     served_model_name: Annotated[tuple[str, ...], each("not empty", bool)] = ()
-    """Names of the model in the API, behind MODEL; by default MODEL as given."""
+    """Names of the model in the API, after MODEL; by default MODEL as given."""
     allowed_origins: Annotated[tuple[str, ...], Origin] = ()
     """Origin of web pages that may call the server (repeat the flag for more; * is any); by default
     none.
@@ -136,7 +136,7 @@ class ServerOptions:
     of its answer, beside what --min-client-rate gives it.
     """
     min_client_rate: Annotated[int, SIZE, at_least(1, "at least 1")] = 8 * 2**10
-    """Bytes per second that a client must send or take: for each so many it has a second more
+    """Bytes per second that a client must send or take: for each this many it has one second more
     (accepts 8KiB).
     """
     max_queued_requests: Annotated[int, at_least(1, "at least 1")] = 1024
@@ -203,7 +203,7 @@ class ServerOptions:
     (needs the extra `otel`).
     """
     otlp_traces_slow_ttft: Seconds | None = None
-    """Export only traces whose first token took at least so many seconds, and those of calls that
+    """Export only traces whose first token took at least this many seconds, and those of calls that
     failed; by default all.
     """
     enable_log_requests: bool = False

@@ -15,7 +15,7 @@ def open_sqlite(path: str | None, flag: str, version: int, create: str) -> sqlit
     Args:
         path: ``None``: in memory.
         flag: The option that names the file.
-        version: Of its tables.
+        version: Version of its tables.
         create: SQL that makes them, also where some are there already.
 
     Raises:

@@ -84,7 +84,7 @@ def _deploy(
 
 
 def _specs(asked: AskedRun) -> list[RequestSpec]:
-    """In order of arrival; each keeps its place in the question as its number."""
+    """The requests in order of arrival; each keeps its place in the question as its number."""
     specs = [
         RequestSpec(
             number=number,

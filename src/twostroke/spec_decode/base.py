@@ -17,7 +17,7 @@ class Continuation(NamedTuple):
     """A request that may get drafts.
 
     Attributes:
-        request: Its tokens are those that plans have named: ``new_token_ids`` come behind them.
+        request: Its tokens are those that plans have named: ``new_token_ids`` come after them.
         new_token_ids: What the pass has drawn, accepted drafts included.
         max_drafts: 1 or more.
         place: Among the shares of the plan, from 0 on.
@@ -34,7 +34,7 @@ class FinishedPass:
     """A pass that has been drawn, as a proposer sees it. Read only.
 
     Attributes:
-        requests: Of the plan's shares, in their order.
+        requests: The requests of the plan's shares, in their order.
         block_table: ``[requests, blocks]``, likewise; entries beyond a request's own blocks are
             arbitrary. Where the depth asks for slots (``DraftDepth.needs_slots``), it has room for
             the drawn tokens and for ``max_new_drafts`` more.
@@ -84,7 +84,7 @@ class Proposer(Protocol):
     are not changed, and are valid during the call only; a proposer keeps its own copy of what it
     needs, and drops it when a plan releases the request. What ``propose`` returns is the caller's.
     It writes keys and values only into tensors of its own, or, where it shares the target's, only
-    into slots behind the drawn tokens, which no request reads before they are computed again.
+    into slots after the drawn tokens, which no request reads before they are computed again.
 
     Attributes:
         reads_all_rows: Whether it needs ``FinishedPass.states``.

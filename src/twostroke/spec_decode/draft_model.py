@@ -22,7 +22,7 @@ MAX_TOKENS = 2048
 
 
 class _Ahead(NamedTuple):
-    """Drafts whose keys and values were computed, behind the first ``end`` tokens."""
+    """Drafts whose keys and values were computed, after the first ``end`` tokens."""
 
     end: int
     drafts: list[int]

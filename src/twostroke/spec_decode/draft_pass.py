@@ -17,7 +17,8 @@ class DraftPass(NamedTuple):
     """One pass.
 
     Attributes:
-        tokens: ``[tokens]``, those of one request after those of another; ``positions`` likewise.
+        tokens: ``[tokens]``, those of one request after those of another.
+        positions: ``[tokens]``, in the same order.
         rows: Which tokens are the last of their requests; ``None``: all.
         table: ``[requests, blocks]``.
         ends: ``[requests]``, the position after the last token of each.

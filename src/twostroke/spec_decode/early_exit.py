@@ -1,4 +1,4 @@
-"""Drafts of the target's own first layers, with its head behind them.
+"""Drafts of the target's own first layers, with its head after them.
 
 Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710). The layers share their keys and values with the
 target: those of known tokens are there already, and those of drafts are computed again, to the same

@@ -1,4 +1,4 @@
-"""Drafts of a model: its likeliest token, then the one behind it, and so on."""
+"""Drafts of a model: its likeliest token, then the one after it, and so on."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class GreedyDrafter:
         self._compiled = model.compiled_drafting()
 
     def draft(self, requests: Sequence[Unfinished]) -> list[list[int]]:
-        """As many drafts as each request may have. Writes their keys and values, but the last's."""
+        """Draft for each request up to its limit. Caches keys and values of all but the last."""
         order = sorted(range(len(requests)), key=lambda i: -requests[i].max_drafts)
         first = self._first_pass([requests[i] for i in order])
         lengths = [requests[i].max_drafts for i in order]

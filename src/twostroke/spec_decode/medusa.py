@@ -1,7 +1,7 @@
 """Drafts of Medusa heads on the target's last hidden state (Cai et al. 2024, arXiv 2401.10774).
 
 Head ``i`` reads the state that the latest token was drawn from, and guesses the token ``i + 1``
-places behind that token. All heads read the same state, so no guess sees the one before it: one
+places after that token. All heads read the same state, so no guess sees the one before it: one
 pass of the heads makes the whole chain (docs/decisions/0013-drafts-are-accepted-by-equality.md).
 """
 

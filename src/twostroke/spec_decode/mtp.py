@@ -136,7 +136,7 @@ class MultiTokenProposer:
 
 
 def _runs(step: FinishedPass) -> list[_Run]:
-    """Of every share. Rows of drafts that were not accepted are left out."""
+    """The run of each share, without the rows of drafts that were not accepted."""
     runs, row = list[_Run](), 0
     for share, request in zip(step.plan.scheduled.values(), step.requests):
         drawn = step.token_ids.get(share.request_id, [])

@@ -43,7 +43,7 @@ class NgramProposer:
 
 
 def copy_on(tokens: Tokens, place: int, count: int) -> list[int]:
-    """Up to ``count`` tokens behind ``place``, going round where the text itself ends."""
+    """Up to ``count`` tokens after ``place``, going round where the text itself ends."""
     period = len(tokens) - 1 - place
     copied: list[int] = tokens[place + 1 : place + 1 + count].tolist()
     if SEPARATOR in copied:

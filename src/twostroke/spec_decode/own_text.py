@@ -10,7 +10,7 @@ from twostroke.spec_decode.texts import SEPARATOR, GrowingTokens, Tokens
 
 
 class OwnTexts:
-    """Prompt and answer of each live request, behind what it may quote from besides."""
+    """Prompt and answer of each live request, after what it may quote from besides."""
 
     def __init__(self) -> None:
         self._texts: dict[str, OwnText] = {}
@@ -49,7 +49,7 @@ class OwnText:
         return self.searched[len(self._tokens) - self._num_own :]
 
     def may_repeat(self, min_length: int) -> bool:
-        """False if nothing before its end matches so many of its last tokens."""
+        """False if nothing before its end matches this many of its last tokens."""
         return self._tokens.may_hold(self.before, self.last, min_length)
 
     def take(self, known: Sequence[int], new: Sequence[int]) -> None:

@@ -30,7 +30,7 @@ class SuffixOptions:
         max_match: Most last tokens that are compared.
         max_factor: Drafts for each token of the match, at most.
         min_probability: Drafts that are less likely, by the counts, are not made.
-        max_cached_tokens: Of earlier answers, in each group.
+        max_cached_tokens: How many tokens of earlier answers each group keeps.
     """
 
     max_match: int = 24
@@ -117,7 +117,7 @@ class SuffixProposer:
 def walk(
     tokens: Tokens, places: Places, most: int, min_probability: float
 ) -> tuple[float, list[int]]:
-    """From matching places on, the token that follows at most of them, and so on.
+    """Follow the most frequent next token, again and again, from matching places on.
 
     Among equals the lowest token is taken.
 

@@ -18,9 +18,9 @@ MAX_PLACES = 512
 
 # Marks for each token of a text: with fewer, more pairs look as if they had come before.
 MARKS_PER_TOKEN = 4
-# So many tokens are put into the array at once: numpy takes its time to begin.
+# This many tokens are put into the array at once: numpy takes its time to begin.
 FEW = 32
-# Where one token matches and no more, so many latest tokens are looked at: it says little.
+# Where only one token matches, this many latest tokens are searched: it says little.
 LATEST = 4096
 _MIX = 0x9E3779B1
 
@@ -37,7 +37,7 @@ class GrowingTokens:
 
     def __init__(self, limit: int | None = None) -> None:
         self._array: Tokens = np.empty(256, dtype=np.int32)
-        self._length = 0  # of the array; behind it come
+        self._length = 0  # of the array; after it come
         self._pending: list[int] = []
         self._limit = limit
         self._num_marked = 0  # since the marks were made anew: those of dropped tokens stay
@@ -151,7 +151,7 @@ def find_end(tokens: Tokens, end: Tokens, min_length: int) -> Places | None:
 def _longest(
     tokens: Tokens, end: Tokens, places: NDArray[np.int64], min_length: int
 ) -> Places | None:
-    """Of places where the last two tokens match, those where most do."""
+    """The places with the longest match, out of those where the last two tokens match."""
     before = places[:, None] - np.arange(len(end))  # [places, compared], falling
     equal = (tokens[np.maximum(before, 0)] == end[::-1]) & (before >= 0)
     lengths = equal.cumprod(axis=1).sum(axis=1)

@@ -1,7 +1,7 @@
 """Conversations to token ids: the template's special tokens count, those that clients write don't.
 
 A message that spells out ``<|im_end|>`` would end its turn, and could go on with a system prompt.
-So special tokens in whatever a client sends are marked before the template sees it: behind their
+So special tokens in whatever a client sends are marked before the template sees it: after their
 first character comes one that no text holds. At the marks the rendered prompt is cut, and its
 pieces are encoded one by one. A template that does not pass the marks through gets a space in their
 place.

@@ -89,7 +89,7 @@ class ChatTemplate:
         """The prompt text, special tokens included: encode it with `add_special_tokens=False`.
 
         Args:
-            messages: As in the OpenAI API; contents are a string or a list of text parts (joined by
+            messages: Messages of the OpenAI API; contents are a string or text parts (joined by
                 newlines).
             add_generation_prompt: End with the start of the assistant's turn.
             tools: JSON schemas, passed on to the template.

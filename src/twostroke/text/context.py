@@ -74,7 +74,7 @@ class OpenAssembly:
     by themselves, and the resulting prompt about twice.
 
     Args:
-        messages: As in the OpenAI API. Those of the roles system and developer are the system
+        messages: Messages of the OpenAI API. Those of the roles system and developer are the system
             prompt, wherever they are. A turn is a user message with all that follows it up to the
             next.
         documents: Either all of them have a score, or they are ranked by the last user message
@@ -317,7 +317,7 @@ def _with_shortened(
     prompt: list[int],
     budget: int,
 ) -> tuple[ContextChoice, list[int]] | None:
-    """With as much of the beginning of ``cut`` as fits; ``None`` if that is too little.
+    """Keep as much of the beginning of ``cut`` as fits; ``None`` if that is too little.
 
     Args:
         prompt: The one without it.

@@ -164,7 +164,7 @@ class ContextMaterial:
             self._scores = [None] * len(texts)
 
     def irrelevant_documents(self) -> list[ContextPiece]:
-        """Those below ``min_score``, or that have a score of 0: they are removed before anything.
+        """Documents below ``min_score``, or with a score of 0: they are removed first.
 
         On a scale that goes below 0, a score of 0 says no such thing.
         """
@@ -180,7 +180,7 @@ class ContextMaterial:
         return [self.document(i) for i in self._offered if i in irrelevant]
 
     def without_irrelevant_documents(self) -> ContextMaterial:
-        """The same material as if those documents had not come with the chat."""
+        """A copy that offers only the relevant documents."""
         relevant = copy.copy(self)
         irrelevant = {piece.index for piece in self.irrelevant_documents()}
         relevant._offered = [i for i in self._offered if i not in irrelevant]

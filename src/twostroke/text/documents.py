@@ -31,13 +31,13 @@ class Document:
     score: float | None = None
 
     def written(self) -> str:
-        """As text, for a prompt whose template does not write documents."""
+        """The document as text, for a template that does not write documents."""
         return (
             f"[{self.id}] {self.title}\n{self.text}" if self.title else f"[{self.id}]\n{self.text}"
         )
 
     def variables(self) -> dict[str, str]:
-        """As the variables that templates read which write documents themselves."""
+        """The document as the variables of templates that write documents themselves."""
         return {
             "doc_id": self.id,
             **({"title": self.title} if self.title else {}),
@@ -68,7 +68,7 @@ def render_with_documents(
     documents: Sequence[Document],
     **options: Any,
 ) -> str:
-    """The prompt text: documents where the template writes them, else behind the system prompt.
+    """The prompt text: documents where the template writes them, else after the system prompt.
 
     A template that takes no system message gets them before the first user message.
 

@@ -36,7 +36,7 @@ def json_pieces(value: object, **options: Any) -> Iterator[str]:
     """The JSON of a value; of a large one in pieces, between which other threads may run.
 
     Args:
-        options: Of ``json.dumps``.
+        options: Options of ``json.dumps``.
     """
     options.setdefault("ensure_ascii", False)
     if is_large(value):

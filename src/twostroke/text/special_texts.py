@@ -34,7 +34,7 @@ class SpecialTexts:
         )
 
     def broken(self, text: str, gap: str) -> str:
-        """``text`` with ``gap`` behind the first character of each."""
+        """``text`` with ``gap`` after the first character of each."""
         if self._pattern is None:
             return text
         for _ in range(_MAX_BREAKS):  # a second time for those that overlap

@@ -22,19 +22,19 @@ _NESTED_FIELD = re.compile(r"\{[^{}]*:[^{}]*\{")
 
 
 def check_percent(budget: RenderBudget, layout: str, values: object) -> int:
-    """Of ``layout % values``."""
+    """Check ``layout % values``."""
     return _laid_out(layout, layout.count("%"), "*" in layout, budget.size(values))
 
 
 def check_format(budget: RenderBudget, layout: str, *values: object, **named: object) -> int:
-    """Of ``layout.format(...)``."""
+    """Check ``layout.format(...)``."""
     takes_widths = _NESTED_FIELD.search(layout) is not None
     size = budget.size(values) + budget.size(named)
     return _laid_out(layout, layout.count("{"), takes_widths, size)
 
 
 def check_product(budget: RenderBudget, left: object, right: object) -> int:
-    """Of ``left * right``."""
+    """Check ``left * right``."""
     for items, times in ((left, right), (right, left)):
         if isinstance(items, (str, bytes, list, tuple)) and isinstance(times, int):
             return (budget.size(items) + 2) * max(times, 0)
@@ -45,7 +45,7 @@ def check_product(budget: RenderBudget, left: object, right: object) -> int:
 
 
 def check_power(budget: RenderBudget, left: object, right: object) -> int:
-    """Of ``left ** right``."""
+    """Check ``left ** right``."""
     for number, limit in ((left, 2**32), (right, 64)):
         if isinstance(number, (int, float)) and abs(number) > limit:
             raise SecurityError("a power is too large")

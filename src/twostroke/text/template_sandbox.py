@@ -220,7 +220,7 @@ def bounded_range(*args: int) -> range:
 
 
 def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same filter, whose work is bounded before it is done."""
+    """A filter that refuses too much work before it does it."""
     passed = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
     check = FILTER_CHECKS.get(name)
     iterates, joins = name in ITERATING_FILTERS, name == "join"

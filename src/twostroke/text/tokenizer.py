@@ -76,7 +76,7 @@ class Tokenizer:
         self.special_texts: frozenset[str] = frozenset(
             token.content for token in added.values() if token.special
         )
-        # The count is too low where the added tokens leave gaps behind the model's vocabulary.
+        # The count is too low where the added tokens leave gaps after the model's vocabulary.
         self.vocab_size: int = max(
             backend.get_vocab_size(with_added_tokens=True), *(i + 1 for i in added), 0
         )
@@ -351,7 +351,7 @@ def _add_declared_tokens(
 
 
 def set_bos_and_eos(backend: Backend, config: dict[str, Any], specials: Mapping[str, str]) -> None:
-    """As in transformers 5, `add_bos_token` and `add_eos_token` override the post-processor."""
+    """Let `add_bos_token`, `add_eos_token` override the post-processor, as transformers 5 does."""
     if "add_bos_token" not in config and "add_eos_token" not in config:
         return
     single, tokens = ["$A:0"], []

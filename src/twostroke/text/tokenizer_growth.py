@@ -26,7 +26,7 @@ def check_growth(backend: Backend, path: Path) -> None:
     """Refuse a tokenizer that makes any text long.
 
     Args:
-        path: Of its file, for the error.
+        path: The path of its file, for the error.
 
     Raises:
         ModelLoadError: Its normalizer, its decoder or its post-processor adds too much.

@@ -76,7 +76,7 @@ class DraftTimes:
             self._drafting.doubt()
 
     def believe(self) -> None:
-        """By the latest measurements drafts pay."""
+        """Believe the latest measurements: by these, drafts pay."""
         self._num_doubts = 0
 
     def _knows_drafting(self, depth: int) -> bool:

@@ -41,7 +41,7 @@ class RecentTimes:
         return keys[-1] if keys else 0
 
     def num_readings(self, size: int) -> int:
-        """Those that are kept of about this size."""
+        """How many readings of about this size are kept."""
         readings = self._sizes.get(rounded_size(size))
         return readings.count if readings is not None else 0
 
@@ -85,8 +85,9 @@ class _Size:
     """The latest readings of about one size.
 
     Attributes:
-        size: Of the reading that counts; ``seconds``: what it took, the low quantile. They change
-            with readings only, since all weights fall alike.
+        size: Size of the reading that counts.
+        seconds: What it took, the low quantile. Both change with readings only, since all weights
+            fall alike.
     """
 
     def __init__(self) -> None:

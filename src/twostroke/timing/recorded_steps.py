@@ -41,7 +41,7 @@ class FittedStepTimes(NamedTuple):
     Attributes:
         coefficients: By name, in seconds.
         num_steps: Recorded steps that they were fitted to.
-        median_error: Of the estimates of those, as a share.
+        median_error: Median error of those estimates, as a share.
     """
 
     coefficients: dict[str, float]
@@ -110,7 +110,7 @@ def _seconds(sizes: Columns, values: Mapping[str, float]) -> Columns:
 
 
 def _space(sizes: Columns, measured: Columns) -> Space:
-    """Where the descent starts, and bounds: from the shortest steps and those with most tokens."""
+    """The start and bounds of the descent: from the shortest steps and those with most tokens."""
     tokens = sizes[:, 1]
     least = float(np.percentile(measured, 5))
     many = tokens >= np.percentile(tokens, 90)

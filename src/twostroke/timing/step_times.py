@@ -59,7 +59,7 @@ class Prices(NamedTuple):
         return self.step + self.beside_steps(work) if work.tokens else 0.0
 
     def beside_steps(self, work: PromptWork) -> float:
-        """The same for as many steps as they take, without what each adds for being one."""
+        """What prompts add to any number of steps, without the cost per step."""
         return self.token * work.tokens + self.pair * work.pairs
 
     def most_tokens(self, seconds: float, start: int) -> float:
@@ -173,7 +173,7 @@ class _Sums:
         return Prices()
 
     def _solve(self, kept: tuple[int, ...]) -> Prices | None:
-        """By elimination; ``None`` if a price is negative, or the steps do not tell them apart."""
+        """Solve by elimination; ``None`` if a price is negative, or the system is singular."""
         rows = [[self._products[i][j] for j in kept] + [self._by_seconds[i]] for i in kept]
         size = len(kept)
         for pivot in range(size):

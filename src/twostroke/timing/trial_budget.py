@@ -30,8 +30,8 @@ class TrialBudget:
         reads_prompts: Whether a request's first drafts cost more, since its prompt is read for it.
 
     Attributes:
-        is_spent: As much is lost as may be; until it is paid back, what pays by the estimates may
-            not be drafted, for they are wrong. Requests may still try.
+        is_spent: The most allowed is lost. Until it is paid back, only trials may draft: the
+            estimates that said drafts pay were wrong.
     """
 
     def __init__(self, *, reads_prompts: bool = False) -> None:
@@ -47,7 +47,7 @@ class TrialBudget:
         self._reserved, self._reserved_before = 0.0, 0.0
 
     def reserve(self, seconds: float, *, on_loan: bool = False) -> bool:
-        """Whether one more trial is covered, which may cost so much. One is where nothing is owed.
+        """Whether the budget covers one more trial of this cost. Where nothing is owed, it does.
 
         Args:
             seconds: Estimate of what it loses if its drafts are wrong.

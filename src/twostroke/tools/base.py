@@ -30,7 +30,7 @@ class WholeAnswer(NamedTuple):
     Attributes:
         beginning: The character that text may not begin with, as an expression has it in a set.
         marker: May stand before the calls.
-        end: May stand behind them, where the tokenizer has it as a special token.
+        end: May stand after them, where the tokenizer has it as a special token.
         has_text: Whether text may stand before the marker.
     """
 
@@ -46,9 +46,9 @@ class CallRule:
 
     Attributes:
         rules: Takes further rules, whose names begin with this one's.
-        name: Of this rule.
+        name: The rule's name.
         function: The function's name.
-        schema: Of the arguments.
+        schema: JSON schema of the arguments.
         path: Where the schema stands in the request.
         opened_by: What of the call has been read: the family's trigger, or nothing.
         is_choice: The answer may be another JSON object. A call that is an object then has the
@@ -105,12 +105,12 @@ def _no_frame(rules: Rules) -> Frame:
 class ToolFamily:
     """A form in which models write tool calls. What ``call`` allows, ``read`` reads.
 
-    An answer has calls behind a ``trigger``, or is calls as a ``whole``, or is made of
+    An answer has calls after a ``trigger``, or is calls as a ``whole``, or is made of
     ``messages``: each family has one of the three.
 
     Attributes:
         name: The parser's name in vLLM.
-        marks: Of these a chat template of the family has one, and hardly any other template.
+        marks: Texts of which a chat template of the family has one, and hardly any other template.
         special_texts: What calls are made of. Where a tokenizer has these as special tokens, the
             text of an answer must keep them.
         read: Yields the parts of an answer; it is given the request's tools.

@@ -18,7 +18,7 @@ _SEPARATOR = "<\uff5ctool\u2581sep\uff5c>"
 
 
 def _read_calls(source: AnswerSource, tools: ToolSchemas) -> Reading[None]:
-    """DeepSeek V3 (a fenced JSON block behind the name) and V3.1 (JSON at once)."""
+    """DeepSeek V3 (a fenced JSON block after the name) and V3.1 (JSON at once)."""
     indices = count()
     if (yield from source.until([_CALLS_BEGIN], Content)) is None:
         return

@@ -15,7 +15,7 @@ from twostroke.tools.base import CallRule, ToolFamily, ToolSchemas
 from twostroke.tools.rules import Rules
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
-# An answer begins behind "<|start|>assistant" of the prompt, or writes that itself.
+# An answer begins after "<|start|>assistant" of the prompt, or writes that itself.
 _BEGINNINGS = ("<|channel|>", "<|start|>", " to=")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _FUNCTION = re.compile(r"to=functions\.([^\s<]+)")

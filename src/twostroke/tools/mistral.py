@@ -1,4 +1,4 @@
-"""Calls of Mistral: a list of JSON objects, or names and arguments, behind ``[TOOL_CALLS]``."""
+"""Calls of Mistral: a list of JSON objects, or names and arguments, after ``[TOOL_CALLS]``."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _arguments(call: CallRule) -> str:
             raise InvalidRequestError(f"{path} has a property that is no name", param=path)
         value = call.json_of(part, f"{path}.properties.{name}")
         rules.add(f"{call.name}_{place}", f"{quoted(f'{name}=')} {value}")
-    following = ""  # what may come behind an argument, its comma included
+    following = ""  # what may come after an argument, its comma included
     first = ""  # what may come where no argument has come
     for place in reversed(range(len(properties))):
         argument, required = f"{call.name}_{place}", properties[place][2]

@@ -127,7 +127,7 @@ def _q3_k(blocks: Bytes) -> Floats:
 
 
 def _scales_and_mins(blocks: Bytes) -> tuple[Floats, Floats]:
-    """Of Q4_K and Q5_K: 8 scales and 8 minima of six bits in twelve bytes, ``[blocks, 8]``."""
+    """Unpack Q4_K's and Q5_K's 8 scales and 8 minima of six bits ``[blocks, 8]``."""
     low, high, mixed = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.concatenate((low & 63, mixed & 15 | low >> 6 << 4), axis=1)
     mins = np.concatenate((high & 63, mixed >> 4 | high >> 6 << 4), axis=1)

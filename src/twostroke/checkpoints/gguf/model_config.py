@@ -29,7 +29,7 @@ _SHORTEST = 1  # elements of a head
 
 
 def architecture_of(metadata: Metadata) -> Architecture:
-    """Of the model that a file holds. Raises ModelLoadError for one that is not supported."""
+    """The configuration of a file's model. Raises ModelLoadError where it is not supported."""
     name = metadata.text("general.architecture")
     if metadata.text("general.type", "model") != "model":
         raise metadata.refusal("general.type", f"is {short(metadata.text('general.type'))}")
@@ -116,7 +116,7 @@ def read_generation_defaults(metadata: Metadata, end_tokens: list[int]) -> dict[
 
 
 def _dtype(tensors: Mapping[str, StoredTensor]) -> str:
-    """In which precision to compute: that of most bytes of the matrices, else bfloat16."""
+    """The precision to compute in: that of most bytes of the matrices, else bfloat16."""
     nbytes = Counter[str]()
     for tensor in tensors.values():
         if len(tensor.shape) > 1:

@@ -130,7 +130,7 @@ def _rule(metadata: Metadata) -> SplittingRule:
 
 
 def _byte_level(metadata: Metadata, tokens: Sequence[str], rule: SplittingRule) -> Backend:
-    """As GPT-2: the bytes of words, merged by rank."""
+    """Tokenizer of GPT-2: the bytes of words, merged by rank."""
     stated = metadata.texts(f"{_KEY}merges") if f"{_KEY}merges" in metadata else []
     pairs = (merge.partition(" ") for merge in stated)
     merges = [(left, right) for left, _, right in pairs]
@@ -152,7 +152,7 @@ def _byte_level(metadata: Metadata, tokens: Sequence[str], rule: SplittingRule) 
 
 
 def _sentencepiece(metadata: Metadata, tokens: list[str], kinds: Sequence[float]) -> Backend:
-    """As Llama 2 and Gemma: characters, merged by the score of what they make, or bytes."""
+    """Llama 2's and Gemma's: characters, merged by the score of what they make, or bytes."""
     scores = metadata.numbers(f"{_KEY}scores")
     if len(scores) != len(tokens):
         raise metadata.refusal(f"{_KEY}scores", f"is not of {len(tokens)} tokens")

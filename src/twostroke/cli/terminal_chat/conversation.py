@@ -59,7 +59,7 @@ class TerminalConversation:
         }
 
     def run(self, runner: asyncio.Runner) -> None:
-        """Until ``/exit`` or the end of input."""
+        """Chat until ``/exit`` or the end of input."""
         if self._interactive:
             note("/help lists the commands, Ctrl-D leaves, Ctrl-C stops an answer")
         while (line := self._read()) is not None:
@@ -177,7 +177,7 @@ class TerminalConversation:
         self._messages.append({"role": "assistant", "content": "".join(pieces)})
 
     def _forget(self, turns: int) -> bool:
-        """Drop so many of the oldest turns, if they are there, and say so."""
+        """Drop this many of the oldest turns, if they are there, and say so."""
         turns = min(turns, (len(self._messages) - 1) // 2)
         del self._messages[: 2 * turns]
         if turns:

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 
 
 def kv_cache_size(model: str, tokens: int) -> str:
-    """KV cache that one request of so many tokens needs."""
+    """KV cache that one request of this many tokens needs."""
     return format_decimal_bytes(find_model(model).kv_bytes(tokens))
 
 
@@ -47,7 +47,7 @@ def fits_on(model: str, gpu: str) -> str:
 
 
 class DemoTool(NamedTuple):
-    """One tool; ``parameters``: names of ``PROPERTIES``, all required."""
+    """One tool; ``parameters`` are names of ``PROPERTIES``, all required."""
 
     run: Callable[..., str]
     parameters: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The grammars that are kept: those used last, of no tenant so many that others lose theirs."""
+"""Keeps the grammars used last; no tenant may crowd out those of others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class GrammarCache:
 
     Args:
         max_grammars: How many are kept.
-        max_chars: Of all their descriptions together.
+        max_chars: Limit on the length of all their descriptions together.
         max_bytes: That all of them hold, which grows with what is written in their forms.
     """
 
@@ -78,7 +78,7 @@ class GrammarCache:
         return next(over, None)
 
     def _to_give_up(self, measure: int) -> str:
-        """Of the tenant that has most of what there is too much of, what was not used longest."""
+        """The least recently used grammar of the tenant that holds most of ``measure``."""
         held: Counter[str] = Counter()
         for entry in self._entries.values():
             held[entry.tenant] += entry.size[measure]

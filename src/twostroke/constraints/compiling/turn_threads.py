@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# What is done piece by piece: behind each piece another tenant may have its turn.
+# What is done piece by piece: after each piece another tenant may have its turn.
 Pieces = Generator[None, None, T]
 
 # The grammar library recurses through rules and references, with some 10 kB for each. What a client
@@ -57,7 +57,7 @@ class TurnThreads:
     waits behind no more than the piece that it finds running. Without keys all share the tenant "".
 
     Args:
-        name: Of the threads, which the first work starts.
+        name: Name of the threads, which the first work starts.
     """
 
     def __init__(self, name: str, num_threads: int) -> None:
@@ -75,7 +75,7 @@ class TurnThreads:
         """Have work done. Cancelling the future drops what has not begun, and all that it holds.
 
         Args:
-            cost: Of a tenant's work the cheapest is next, and of equals the oldest.
+            cost: The cheapest of a tenant's work is next; among equals the oldest.
             rest: So many times as long as a turn takes, the tenant gets no other one.
         """
         with self._changed:

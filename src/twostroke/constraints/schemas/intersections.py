@@ -13,11 +13,11 @@ from typing import Any
 from twostroke.constraints.schemas.json_values import WorkLimit
 from twostroke.constraints.schemas.paths import SchemaPart, circles
 
-MAX_WAYS = 100_000  # a step of the library through so many pairs takes 0.3 s
+MAX_WAYS = 100_000  # a step of the library through this many pairs takes 0.3 s
 MAX_CHOICES = 256  # of what may hold at one place; beyond, all of it is taken to hold together
 FORMAT_WAYS = 64  # of the expressions that stand for formats
 WALK = 5  # units of ``WorkLimit`` for each schema that is looked at
-_MANY = frozenset("[.|\\?*+{")  # behind each of these an expression may go on in one more way
+_MANY = frozenset("[.|\\?*+{")  # after each of these an expression may go on in one more way
 _OTHERS = "\n"  # names and places that no schema lists
 _OWN = {"pattern", "format", "minLength", "maxLength", "properties", "patternProperties"}
 _OWN |= {"additionalProperties", "prefixItems", "items"}

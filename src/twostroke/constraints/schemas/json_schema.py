@@ -36,7 +36,7 @@ def rewrite_schema(
     """The schema with nothing but what is enforced, in the terms of draft 2020-12.
 
     Args:
-        root: Of any draft from 4 on; not changed.
+        root: A schema of any draft from 4 on; not changed.
         param: What errors name as the offending field.
         closing: Which objects that say nothing of further properties have none.
         work: Shared by all schemas of one grammar; by default this one has it alone.

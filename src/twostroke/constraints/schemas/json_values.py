@@ -30,7 +30,7 @@ def check_size(value: object, max_chars: int, param: str) -> None:
     """Raise InvalidRequestError if a JSON value is too large or nested too deeply to be used.
 
     Args:
-        max_chars: Of all texts in it together, keys included.
+        max_chars: Limit on the length of all texts in it together, keys included.
     """
     num_nodes = num_chars = 0
     level: list[object] = [value]

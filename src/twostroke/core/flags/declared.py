@@ -35,12 +35,12 @@ def at_least(least: float, allowed: str | None = None) -> Must:
 
 
 def within(least: float, most: float, allowed: str | None = None) -> Must:
-    """Both ends included."""
+    """A number from ``least`` to ``most``, both included."""
     return Must(allowed or f"from {least:,} to {most:,}", lambda value: least <= value <= most)
 
 
 def each(allowed: str, holds: Callable[[Any], bool]) -> Must:
-    """The same for each item of a list."""
+    """Each item of a list must satisfy ``holds``."""
     return Must(allowed, lambda values: all(map(holds, values)))
 
 
@@ -113,7 +113,7 @@ class Declaration(NamedTuple):
 
     @property
     def shown_default(self) -> str | None:
-        """Of a default that is known later."""
+        """How help shows a default that is known only later."""
         later = (note for note in self.notes if isinstance(note, KnownLater | ByDevice))
         return next((note.shown for note in later), None)
 
@@ -149,7 +149,7 @@ def read_annotation(annotation: Any) -> Declaration:
 
 @cache
 def declarations(options: type) -> dict[str, Declaration]:
-    """Of each field of a dataclass; its annotations may use what its module has."""
+    """The declaration of each field of a dataclass; annotations may use names of its module."""
     hints = get_type_hints(options, vars(sys.modules[options.__module__]), include_extras=True)
     return {field.name: read_annotation(hints[field.name]) for field in fields(options)}
 
@@ -181,7 +181,7 @@ def _choices(kind: Any) -> tuple[Any, ...]:
 
 
 def _is_a(value: object, kind: Any) -> bool:
-    """By plain types; what is no plain type is left to its predicate."""
+    """Check plain types; other types are left to their predicates."""
     if choices := _choices(kind):
         return value in choices
     if get_origin(kind) is tuple:

@@ -100,7 +100,7 @@ def without_vllm_flags(arguments: Sequence[str], note: Callable[[str], None]) ->
 
 
 def without_vllm_options(options: Mapping[str, Any], note: Callable[[str], None]) -> dict[str, Any]:
-    """The same for keyword arguments: ``enforce_eager=True`` is ``--enforce-eager``.
+    """Do for keyword arguments what is done for flags: ``enforce_eager=True`` is one.
 
     Raises:
         ConfigError: As for flags.

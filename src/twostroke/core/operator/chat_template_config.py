@@ -53,7 +53,7 @@ class ChatTemplateConfig:
             raise ConfigError(f"{TEMPLATE_FLAG} {given}: {reason(error)}", hint=hint) from error
 
     def variables(self) -> dict[str, Any]:
-        """Of the template. Raises ConfigError for what is no object, or sets what is not free."""
+        """Variables of the template; raises ConfigError for a non-object or a reserved name."""
         example = '{"enable_thinking": false}'
         values = read_json_object(VARIABLES_FLAG, self.default_chat_template_kwargs, example)
         for name in values:

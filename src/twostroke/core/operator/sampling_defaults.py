@@ -22,7 +22,7 @@ class SamplingOverrides(NamedTuple):
     """What the flag says.
 
     Attributes:
-        fields: Of ``SamplingParams``; ``None`` takes the model's own default away.
+        fields: Fields of ``SamplingParams``; ``None`` takes the model's own default away.
         max_new_tokens: Most tokens of an answer, whatever a request asks for.
     """
 

@@ -85,7 +85,7 @@ class EngineClient(Protocol):
 
     @property
     def watched_targets(self) -> list[str]:
-        """As they can be given to ``--target``."""
+        """The targets that are watched, each as ``--target`` takes it."""
         ...
 
     def submit(self, request: GenerationRequest) -> OutputStream:

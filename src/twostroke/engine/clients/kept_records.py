@@ -26,7 +26,7 @@ class KeptRecords:
 
     Args:
         num_events: Step events that are kept.
-        labels: Of the engine's metrics.
+        labels: Labels of the engine's metrics.
         publishes_kv: Whether the engine tells of its KV cache.
 
     Attributes:
@@ -57,7 +57,7 @@ class KeptRecords:
         self._latest = records
 
     def events(self, since: int) -> list[StepEvent]:
-        """Those of steps after ``since``."""
+        """Events of steps after ``since``."""
         return self._steps.since(since)
 
     def kv_events(self, since: int) -> list[KVEventBatch]:
@@ -75,6 +75,6 @@ class KeptRecords:
         return self.latest()
 
     def latest(self) -> EngineRecords:
-        """Those that came last, with the load of the last report."""
+        """The latest events, with the load of the last report."""
         metrics = generate_latest(self._gauges) + self._latest.metrics
         return EngineRecords(metrics, self._latest.content_type, self._latest.targets)

@@ -28,7 +28,7 @@ class QueueLimit:
         """Raise ``QueueFullError`` if the tenant has to wait before it may send a call.
 
         Args:
-            num_samples: Of all prompts of the call.
+            num_samples: Samples of all prompts of the call.
         """
         limit, own = self._max_waiting, self._num_waiting(tenant)
         if limit is None or not own:

@@ -23,7 +23,7 @@ class AsyncStream:
         call: Whose outputs these are.
         send_abort: Asks the engine to end the request. Its last outputs come here all the same, and
             are dropped.
-        grammar: Of the form of its answers; kept here, the engine finds it whenever they begin.
+        grammar: The grammar of its answers; kept here so that the engine finds it when they begin.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class TargetLimit:
         self._refuse(self._admission.judge(arrival, now, lambda: self._num_cached(call)))
 
     def check_least(self, tenant: str, call_id: str, waited: float) -> None:
-        """The same for a call of which nothing else is known; what passes is checked once more."""
+        """Raise ``PredictedLateError`` if not even the smallest call would be in time."""
         if self._admission is not None:
             arrival = Arrival(call_id, tenant, num_tokens=0, waited=waited)
             self._refuse(self._admission.judge_least(arrival, self._clock()))

@@ -70,7 +70,7 @@ class AsyncEngine:
         info: The loaded model.
         scheduler_config: The scheduler's settings.
         speculation: How tokens are guessed ahead, if they are.
-        watched_targets: As they can be given to ``--target``.
+        watched_targets: The targets that are watched, each as ``--target`` takes it.
     """
 
     def __init__(

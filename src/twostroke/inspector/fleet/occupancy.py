@@ -17,7 +17,8 @@ class Levels(NamedTuple):
     """Averages over time, of each column of a strip.
 
     Attributes:
-        running: Requests that hold blocks; ``waiting``: those that do not.
+        running: Requests that hold blocks.
+        waiting: Requests that hold none.
         kv: Share of the blocks that requests hold.
         row: The row of the step under way in the middle of the column.
     """
@@ -46,7 +47,7 @@ class Occupancy:
         self._end.append(event.time + event.duration)  # last: a row counts once it has this
 
     def levels(self, begin: float, end: float, columns: int) -> Levels:
-        """Averages between two times, in so many columns of equal width.
+        """Averages between two times, in this many columns of equal width.
 
         What a step leaves holds from its beginning to the beginning of the next one.
         """

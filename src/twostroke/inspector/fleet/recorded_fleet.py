@@ -25,8 +25,9 @@ class ReplicaFacts(msgspec.Struct):
     """One replica over the whole time.
 
     Attributes:
-        requests: That were sent to it; ``prompt_tokens``: of these, without refused ones.
-        prefix_tokens: Of these, what the router knew it had got before.
+        requests: How many were sent to it.
+        prompt_tokens: Tokens of their prompts, without refused requests.
+        prefix_tokens: How many of these the router knew it had got before.
         refused: Requests that it refused early.
         steps: How many it took.
     """
@@ -73,7 +74,7 @@ class Strips(msgspec.Struct):
     """The answer of ``/v1/inspect/fleet/occupancy``.
 
     Attributes:
-        imbalance: As in ``FleetFacts``, of each column; 0 where nothing ran.
+        imbalance: For each column, the measure of ``FleetFacts``; 0 where nothing ran.
         routed: Requests routed in each column, by reason.
     """
 

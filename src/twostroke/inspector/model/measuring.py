@@ -226,7 +226,7 @@ def _groups(
 
 
 def _is_of(batch: int, event: StepEvent) -> bool:
-    """Whether a step counts for a batch: decode of about so many, or for 0 mainly a long prompt."""
+    """Whether a step counts for a batch: decode of about this size, or for 0 a long prompt."""
     tokens = sum(share.num_tokens for share in event.scheduled)
     prompt = sum(share.num_prompt_tokens for share in event.scheduled)
     if batch:

@@ -163,7 +163,7 @@ def paths(costs: StepCosts, context: int, prompt: int, most: int) -> Paths:
 
 
 def _work(shares: Iterable[tuple[int, int, int, int, int]]) -> StepWork:
-    """From (first position, tokens, of these prompt tokens, drafts, new tokens) of each request."""
+    """The work of requests (first position, tokens, of these prompt tokens, drafts, new tokens)."""
     requests = context = sampled = drafts = 0
     chunks = []
     for start, tokens, prompt, guessed, new in shares:

@@ -80,7 +80,7 @@ class ModelRoutes:
     """The routes.
 
     Args:
-        find_source: As for ``InspectRoutes``.
+        find_source: See ``InspectRoutes``.
         find_facts: The model that is shown; ``None`` where nobody knows it.
         find_client: The engine that can be measured, if there is one; raises until it is loaded.
     """
@@ -142,7 +142,7 @@ class ModelRoutes:
         prompt: Annotated[int, Query(ge=1, le=MAX_CONTEXT)],
         batch: Annotated[int, Query(ge=1, le=MAX_BATCH)] = 256,
     ) -> Response:
-        """By the cost model: decode of up to ``batch`` requests, and prefill of one ``prompt``."""
+        """What the cost model says: decode of up to ``batch`` requests, prefill of a ``prompt``."""
         facts = await _known(self._find_facts)
         return _json(await asyncio.to_thread(paths, facts.costs, context, prompt, batch))
 
@@ -153,7 +153,7 @@ class ModelRoutes:
         since: Annotated[int, STEP] = -1,
         count: Annotated[int, Query(ge=1, le=MAX_POINTS)] = MAX_POINTS,
     ) -> Response:
-        """The latest ``count`` steps behind ``since`` and up to ``to``, as points."""
+        """The latest ``count`` steps after ``since`` and up to ``to``, as points."""
         _only_for_admins(request)
         facts, source = await _known(self._find_facts), self._find_source()
         end = source.describe().last_step if to is None else to

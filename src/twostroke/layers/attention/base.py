@@ -50,9 +50,9 @@ class ScoreForm(NamedTuple):
     """How scores become weights, and where the values are.
 
     Attributes:
-        scale: Of the scores.
+        scale: What scores are multiplied by.
         soft_cap: Their bound, ``cap * tanh(score / cap)``; ``None`` is none.
-        latent_values: Of latents, which every query head sees: how many elements of a row, the
+        latent_values: For latents, which every query head sees: how many elements of a row, the
             first ones, are the values. ``None``: values are rows of their own.
         sinks: Whether heads have scores without a value.
         chunked: Whether windows begin at multiples of their length, see ``AttentionSpec``.
@@ -93,7 +93,7 @@ class KernelCache:
 
     Attributes:
         call: Points to the step's tables; valid as long as what prepared it says.
-        layers: The same object in every step of a backend.
+        layers: One object for all steps of a backend.
         slots: ``[tokens]``, as in ``AttentionMetadata``.
         runs: All layers in order, where they do not share one block table.
     """

@@ -31,13 +31,13 @@ class SdpaBackend:
     """Attention over a paged cache, see ``AttentionBackend``.
 
     Args:
-        keys: Per layer ``[blocks, ...]``, owned by the caller; ``values`` the same. Layers that
-            share a cache are given the same ones.
+        keys: Per layer ``[blocks, ...]``, like ``values``; owned by the caller. Layers
+            that share a cache are given the same tensors.
         num_heads: Query heads, a multiple of ``kv_heads``.
         sliding_windows: Per layer, how many of the latest tokens a token sees; ``None`` is all.
         layout: How a block of keys lies in memory; by default as plain numbers.
-        value_layout: The same of values; by default as keys.
-        form: Of the scores; by default their scale is one over the root of the head's size.
+        value_layout: The layout of values; by default that of keys.
+        form: How scores are made; by default their scale is ``head_dim ** -0.5``.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class SdpaAttention:
 
 
 class _Scoring(NamedTuple):
-    """Of one layer: as in ``ScoreForm``; ``sinks``: ``[heads]``, or as its function says."""
+    """How one layer scores, see ``ScoreForm``; ``sinks`` is ``[heads]``, if it has them."""
 
     scale: float
     soft_cap: float | None

@@ -18,7 +18,8 @@ class Family:
     """How a model_type differs from Llama.
 
     Attributes:
-        qkv_bias: ``None`` reads ``attention_bias``; ``output_bias`` the same.
+        qkv_bias: Whether queries, keys and values have one; ``None`` reads ``attention_bias``.
+        output_bias: Whether the output has one; ``None`` reads ``attention_bias``.
         qk_norm: Norms over each query and key head.
         norms: Norms of the hidden size in a layer.
         head_dim: Default where the file says nothing and it is not hidden size over heads.
@@ -32,7 +33,7 @@ class Family:
             layers, the last sees everything.
         kinds: Kinds of layers that ``layer_types`` may name.
         activation: Field that names the activation, and its default.
-        norm_eps: The same of the norms' epsilon.
+        norm_eps: Field that names the norms' epsilon, and its default.
         parallel: A layer's branches read the same hidden state, normed once.
         interleaved: Rotation pairs neighbours, not element i with i + width / 2.
         rotated: Which layers rotate queries and keys: all, none, those with a window, or those

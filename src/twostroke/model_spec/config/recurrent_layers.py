@@ -22,7 +22,7 @@ class Mamba2Names:
     Attributes:
         inner: Width of the layer, if it is stated; by default ``expand`` times the hidden size, or
             heads times their size where there is no ``expand``.
-        output_bias: The same as ``bias`` where it is empty.
+        output_bias: Field for the output's bias; empty: that of ``bias``.
         norm: Flag of the norm before the output; always there where it is empty.
         state_width: Bytes of one element of the state, unless the file says.
         grouped_norm: That norm divides each group by itself.

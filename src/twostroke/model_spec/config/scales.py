@@ -9,7 +9,7 @@ from twostroke.model_spec.layer_specs import Multipliers
 
 
 def read_attention_scale(fields: ConfigFields, family: Family, head_dim: int) -> float | None:
-    """Of the scores; ``None`` is one over the root of a head's size."""
+    """The factor of attention scores; ``None`` means ``head_dim ** -0.5``."""
     if family.multipliers:
         return fields.number("attention_multiplier", 1.0)
     if family.inner_multipliers:  # of keys, which comes to the same
@@ -21,7 +21,7 @@ def read_attention_scale(fields: ConfigFields, family: Family, head_dim: int) ->
 
 
 def read_residual_scale(fields: ConfigFields, family: Family) -> float:
-    """Of what a branch adds to the hidden state."""
+    """The factor of what a branch adds to the hidden state."""
     return fields.number("residual_multiplier", 1.0) if family.multipliers else 1.0
 
 
@@ -41,7 +41,7 @@ def read_logit_scale(fields: ConfigFields, family: Family) -> float:
 
 
 def read_multipliers(fields: ConfigFields, family: Family) -> Multipliers | None:
-    """Of what is within a layer. Raises ModelLoadError."""
+    """The factors inside a layer. Raises ModelLoadError."""
     if not family.inner_multipliers:
         return None
     gate, mlp_output = _numbers(fields, "mlp_multipliers", 2)

@@ -33,8 +33,9 @@ class EncoderSpec:
     """A bidirectional encoder with learnt positions and norms after each addition.
 
     Attributes:
-        num_positions: Rows of the position table; ``first_position``: that of a prompt's first
-            token. RoBERTa's begin after the padding token's id, which is ``padding_id``.
+        num_positions: Rows of the position table.
+        first_position: The row of a prompt's first token. RoBERTa's rows begin after the padding
+            token's id, which is ``padding_id``.
         num_types: Rows of the table of token types.
         ranks: Whether it has a ranking head: one number for a pair of texts.
         score_activation: What is applied to that number: ``Sigmoid`` or ``Identity``.

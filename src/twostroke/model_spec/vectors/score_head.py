@@ -39,7 +39,7 @@ def has_score_head(config: Mapping[str, Any]) -> bool:
 
 
 def read_score_activation(fields: ConfigFields) -> str:
-    """As sentence-transformers names it, in either of two places; a single label's is a sigmoid."""
+    """The activation as sentence-transformers names it; a sigmoid where none is stated."""
     stated = fields.mapping("sentence_transformers").get("activation_fn")
     stated = stated or fields.raw.get("sbert_ce_default_activation_function")
     if stated is None:

@@ -14,7 +14,7 @@ class Addition:
     """``onto + scale * norm(linear(inner))``.
 
     Args:
-        norm: Of what is added; ``None``: it is added as it is.
+        norm: Applied to what is added; ``None``: it is added as it is.
     """
 
     def __init__(self, linear: Linear, norm: Norm | None, scale: float) -> None:
@@ -24,7 +24,7 @@ class Addition:
         self._scale = scale
 
     def compiled(self) -> AdditionCall | None:
-        """The same as the compiled pass runs it, or ``None`` if that cannot."""
+        """This addition for the compiled pass, or ``None`` where that cannot run it."""
         linear, norm = self.linear.kernel_call, norm_call(self._norm)
         if linear is None or norm is None:
             return None

@@ -23,9 +23,9 @@ class AttentionKind:
     """Names in checkpoints, see ``BranchKind``. Which biases and norms there are, the spec says.
 
     Attributes:
-        norm: Of the hidden state; empty: it is read as it is.
+        norm: The name of the hidden state's norm; empty: there is none.
         fused: Query, key and value in one, in place of the three.
-        added_norm: Of what is added; empty: none.
+        added_norm: The name of the norm of what is added; empty: there is none.
     """
 
     norm: str = "input_layernorm"

@@ -32,10 +32,10 @@ class PassInputs:
     Attributes:
         rotations: Angles of its tokens, by how and by how many elements of a head are rotated.
         attention: Called at most once per layer.
-        states: Of recurrent layers.
-        layer_inputs: Of models whose layers have embeddings of their own, ``[tokens, layers,
+        states: States of recurrent layers.
+        layer_inputs: For models whose layers have embeddings of their own, ``[tokens, layers,
             size]``.
-        positions: Of the tokens, int64 ``[tokens]``.
+        positions: The tokens' positions, int64 ``[tokens]``.
         rows: Which tokens go on after the last branch that mixes them; ``None`` is all.
     """
 
@@ -103,7 +103,7 @@ class BranchParts:
     """What one layer's branches are made of.
 
     Attributes:
-        index: Of the layer.
+        index: The layer's index.
         make_norm: Makes the norms of the family.
         residual_scale: See ``LayerSpec``.
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers.
@@ -131,7 +131,7 @@ class BranchParts:
         """A linear layer.
 
         Args:
-            order: Of its outputs, ``[outputs]``; by default the checkpoint's.
+            order: The order of its outputs, ``[outputs]``; by default the checkpoint's.
             is_exact: ``--quantization`` does not round it.
         """
         bias = self.tensor(f"{name}.bias") if self.has(f"{name}.bias") else None
@@ -161,7 +161,7 @@ class BranchParts:
         return self.source.pop_groups(f"{self.index}.{name}")
 
     def linear_of(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        """The same of tensors that are there."""
+        """A linear layer of tensors that are already loaded."""
         return make_linear(weight, bias, self.quantization, self.kernels)
 
     def norm(self, name: str) -> Norm:

@@ -34,7 +34,7 @@ class ExpertStack:
     mxfp4: bool = False
 
     def as_stored(self, prefixes: Sequence[str], names: Container[str]) -> ExpertStack:
-        """The same in the format of a checkpoint; ``prefixes`` are those of each layer's names."""
+        """This stack in a checkpoint's format; each layer's names begin with its prefix."""
         mxfp4 = any(f"{prefix}{self.gate_up}_blocks" in names for prefix in prefixes)
         return replace(self, mxfp4=mxfp4)
 
@@ -80,7 +80,7 @@ class ExpertStack:
     def _decoded_late(
         self, parts: BranchParts, name: str, biases: Sequence[Tensor | None], *, in_turns: bool
     ) -> list[Linear]:
-        """As stored; decoded now only where ``--quantization`` rounds them anyway."""
+        """Layers of weights kept in MXFP4; ``--quantization`` alone has them decoded now."""
         blocks, scales = parts.tensor(f"stack.{name}_blocks"), parts.tensor(f"stack.{name}_scales")
         linears = list[Linear]()
         for own_blocks, own_scales, bias in zip(blocks, scales, biases, strict=True):

@@ -31,8 +31,9 @@ class ExpertsKind:
     Attributes:
         expert: What the names of an expert's tensors begin with, with its index for ``{}``.
         correction: The bias by which experts are chosen, where the spec has one.
-        shared: What the names of the shared experts' tensors begin with; ``shared_fused``: their
-            gate and up in one, in place of the two, ``shared_down`` their down, both in full.
+        shared: What the names of the shared experts' tensors begin with.
+        shared_fused: The full name of their gate and up in one, in place of the two.
+        shared_down: The full name of their down.
         narrow: What leads to the narrow copy of the hidden state, and back, where there is one.
         stack: How they lie where all experts have their tensors in common.
         expert_scale: By expert, what the weights of those chosen are multiplied with; empty: 1.
@@ -91,7 +92,7 @@ class ExpertsKind:
         return parameters
 
     def as_stored(self, layers: Sequence[str], names: Container[str]) -> ExpertsKind:
-        """The same with experts as a checkpoint has them: in common tensors, or in MXFP4.
+        """This kind, with experts as a checkpoint stores them: in common tensors, or in MXFP4.
 
         Args:
             layers: What the names of each layer's tensors begin with.
@@ -162,7 +163,7 @@ class ExpertsBranch:
         return onto + (added if self._scale == 1.0 else added * self._scale)
 
     def added(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
-        """Float32 ``[tokens, hidden]``; ``routed``: what the router reads in place of the norm."""
+        """What is added, float32 ``[tokens, hidden]``; the router reads ``routed``, if given."""
         normed = self._norm(x)
         with self._profiler.measure(GEMM):
             logits = self._router.wide(normed if routed is None else routed)
@@ -188,15 +189,27 @@ class ExpertsBranch:
 
     def _compile(self) -> CompiledExperts | None:
         """What computes all but the norm in one call, if the kernels have all of it."""
-        spec, own = self._spec, (self._router, self._experts, self._correction)
-        weights = ExpertWeights(*own, self._shared, self._shared_gate)
+        spec = self._spec
+        weights = ExpertWeights(
+            router=self._router,
+            experts=self._experts,
+            correction=self._correction,
+            shared=self._shared,
+            shared_gate=self._shared_gate,
+        )
         is_plain = spec.gated and self._narrow is None and self._expert_scale is None
         if self._kernels is None or not is_plain:
             return None
         if not CompiledExperts.can_run(weights, spec.routing, spec.activation):
             return None
-        sizes = spec.per_token, spec.activation, self._scale
-        return CompiledExperts(weights, spec.routing, *sizes, self._kernels)
+        return CompiledExperts(
+            weights,
+            spec.routing,
+            per_token=spec.per_token,
+            activation=spec.activation,
+            scale=self._scale,
+            library=self._kernels,
+        )
 
     def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Float32 ``[tokens, hidden]``; each token's experts are summed in the order of choice."""

@@ -84,14 +84,19 @@ class GatedDeltaBranch:
         self._add = parts.addition("delta_out", "")
         self._compiled: CompiledDelta | None = None
         if parts.kernels is not None and CompiledDelta.can_run(form):
-            decay = self._log_rates, self._bias
             self._compiled = CompiledDelta(
-                form, self._conv, *decay, norm, parts.norm_eps, parts.kernels
+                form,
+                self._conv,
+                log_rates=self._log_rates,
+                bias=self._bias,
+                norm=norm,
+                eps=parts.norm_eps,
+                library=parts.kernels,
             )
         heads = (form.value_heads, form.key_dim, form.value_dim)
         self.state: tuple[StateShape, ...] = (
             StateShape((form.kernel - 1, form.channels), self._conv.dtype),
-            StateShape(heads, torch.float32),
+            StateShape(heads, torch.float32, is_matrix=True),
         )
 
     def __call__(

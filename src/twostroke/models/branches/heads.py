@@ -15,7 +15,7 @@ class HeadNorm:
     """Normalizes queries and keys before they are rotated.
 
     Args:
-        norm: Of each head, with a row of weights for each; or of ``parts``, one after the other.
+        norm: Has a row of weights for each head; with ``parts``, their weights in a row.
         parts: A norm of all query heads together, and one of all key heads.
     """
 
@@ -24,7 +24,7 @@ class HeadNorm:
         self.parts = parts
 
     def __call__(self, qk: Tensor) -> Tensor:
-        """Of ``[tokens, heads + kv_heads, key_dim]``."""
+        """Normalize ``[tokens, heads + kv_heads, key_dim]``."""
         if not self.parts:
             return self.norm(qk)
         rows, sizes = qk.flatten(1), [len(norm.weight) for norm in self.parts]
@@ -54,10 +54,10 @@ def head_norm(spec: AttentionSpec, parts: BranchParts) -> HeadNorm | UnitNorm | 
 
 
 def row_order(spec: AttentionSpec) -> Tensor | None:
-    """In which order the checkpoint's rows make queries, keys, values and gates.
+    """The order of the checkpoint's rows that makes queries, keys, values and gates.
 
     Neighbours that rotate together come to lie half a width apart, in queries and keys alike, so
-    that their products stay what they are. Gates lie behind each query head.
+    that their products stay what they are. Gates follow each query head.
     """
     if not (spec.interleaved or spec.gated):
         return None

@@ -127,7 +127,7 @@ class LatentBranch:
 
 
 def _pair_order(width: int) -> Tensor:
-    """In which order neighbours that rotate together lie half a width apart."""
+    """The order in which neighbours that rotate together lie half a width apart."""
     return torch.tensor([*range(0, width, 2), *range(1, width, 2)])
 
 

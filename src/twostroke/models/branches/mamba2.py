@@ -89,7 +89,7 @@ class Mamba2Branch:
         heads = (form.heads, form.state, form.head_dim)
         self.state: tuple[StateShape, ...] = (
             StateShape((form.kernel - 1, form.channels), self._conv.dtype),
-            StateShape(heads, torch.float32),
+            StateShape(heads, torch.float32, is_matrix=True),
         )
 
     def __call__(

@@ -22,9 +22,9 @@ class MlpKind:
     """Names in checkpoints, see ``BranchKind``.
 
     Attributes:
-        norm: Of the hidden state; empty: it is read as it is.
+        norm: The name of the hidden state's norm; empty: there is none.
         fused: Gate and up in one, in place of the two.
-        added_norm: Of what is added; empty: none.
+        added_norm: The name of the norm of what is added; empty: there is none.
     """
 
     norm: str = "post_attention_layernorm"

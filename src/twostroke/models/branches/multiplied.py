@@ -51,7 +51,7 @@ class MultipliedKind:
         return replace(parts, make_norm=make_norm, residual_scale=residual_scale, factors=factors)
 
     def _factors(self, layer: LayerSpec, own: Multipliers) -> dict[str, Tensor]:
-        """Of outputs of linear layers, float32 ``[outputs]``, by the layers' names."""
+        """The factors of linear layers' outputs by the layers' names, float32 ``[outputs]``."""
         form = layer.recurrent.form if layer.recurrent else None
         if self.of == "state" and isinstance(form, Mamba2Form):
             shared = form.groups * form.state

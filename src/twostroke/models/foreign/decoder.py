@@ -56,7 +56,7 @@ class ForeignBody:
             self._given.hidden = None
 
     def whole_logits(self, token_ids: Tensor, attend: Attend) -> Tensor:
-        """As the model itself puts both halves together, at the positions that it chooses."""
+        """Logits by the model's own forward, which runs both halves and chooses the positions."""
         with self._current.during(attend):
             logits: Tensor = self.model(input_ids=token_ids[None], use_cache=False).logits[0]
         return logits

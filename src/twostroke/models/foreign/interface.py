@@ -34,7 +34,8 @@ class CallForm(NamedTuple):
     """The shape of one call, the same in every pass.
 
     Attributes:
-        scale: Of the scores; ``window``: how many of the latest tokens a token sees.
+        scale: What scores are multiplied by.
+        window: How many of the latest tokens a token sees.
         sinks: Whether heads have scores without a value.
     """
 

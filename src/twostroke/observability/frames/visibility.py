@@ -13,7 +13,7 @@ class Visibility:
     Args:
         tenant: Whose requests are shown; ``None``: anybody's.
         known: Ids of those that are known so far; more are learnt from the steps.
-        only: Of these, show no others; ``None``: all.
+        only: Show no requests but these; ``None``: all.
     """
 
     def __init__(

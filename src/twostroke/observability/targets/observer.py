@@ -133,7 +133,7 @@ class TargetObserver:
                 watch.observe(value, now, request)
 
     def _watches_of(self, tenant: str) -> list[TargetWatch]:
-        """Those for all requests, and those for this key."""
+        """The watches for all requests, and those for this key."""
         everyone = self._watches.get("", [])
         if not tenant:
             return everyone
@@ -153,7 +153,7 @@ class TargetObserver:
         self._hold(1 - stats.free_blocks / max(1, stats.total_blocks), stats.num_waiting, now)
 
     def _hold(self, used: float, num_waiting: int, now: float) -> None:
-        """From now on this share of the blocks is used, and so many requests wait."""
+        """Note that from now on this share of the blocks is used, and this many requests wait."""
         self._latest = max(now, self._latest)
         for watch in self._states:
             watch.hold(used if watch.target.metric == "kv" else num_waiting, now)

@@ -55,7 +55,8 @@ class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
     """A target, its verdict (that of the last five minutes), and what it stands on.
 
     Attributes:
-        target: As it can be given to ``--target``; ``key`` names whose requests count.
+        target: The target as ``--target`` takes it.
+        key: Names the API key whose requests count.
         total_observations: Since the server began, as ``total_misses``.
         worst: The requests of the last hour that missed most, the worst first.
     """

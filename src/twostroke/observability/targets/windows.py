@@ -50,7 +50,7 @@ class SlidingWindow:
 
 
 class SlidingWindows:
-    """The same counts over windows of several lengths.
+    """Counts over windows of several lengths.
 
     What happens in one second is collected first: a step costs one addition.
     """

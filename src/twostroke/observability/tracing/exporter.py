@@ -168,7 +168,7 @@ def traces_url(endpoint: str) -> str:
 
 
 def is_notable(trace: RequestTrace, slow_ttft: float) -> bool:
-    """Whether the first token took so many seconds, or the request failed.
+    """Whether the first token took this many seconds, or the request failed.
 
     A request that ended without a token took as long as it lasted.
     """

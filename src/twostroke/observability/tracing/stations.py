@@ -55,14 +55,14 @@ class CallStations(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         request_ids: What the engine was asked, one for each prompt.
         path: Its route.
-        status: Of the answer; 499 where the client left before it began, 0 while it lasts.
+        status: The answer's status; 499 where the client left before it began, 0 while it lasts.
         streamed: Whether the answer is a stream of events.
         received: When the head of the request had been read.
         stations: In order; the first begins at ``received``.
         first_byte: When the first byte of the answer's body had been written.
         last_byte: When the last one had been.
         ended: None while it lasts.
-        num_prompt_tokens: Of all prompts, as they were encoded.
+        num_prompt_tokens: Tokens of all prompts, as they were encoded.
     """
 
     request_ids: list[str]

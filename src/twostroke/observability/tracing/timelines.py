@@ -77,7 +77,7 @@ class Timeline:
     Attributes:
         delays: One for each change of the reason.
         ended: None until it has ended, and for ever where the server could not wait for that.
-        message: Of the error that ended it.
+        message: The message of the error that ended it.
     """
 
     request_id: str
@@ -100,7 +100,7 @@ class Timeline:
 
     @classmethod
     def of(cls, request: Request) -> Timeline:
-        """Of a request that was queued."""
+        """The timeline of a request that was queued."""
         return cls(
             request.request_id,
             request.spec.index,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from twostroke.observability.tracing.timelines import Timeline
 
 SCOPE_KEY = "twostroke.trace"
-# A call may have 256 prompts of 128 samples. The spans of so many are kept.
+# A call may have 256 prompts of 128 samples. This many spans are kept.
 MAX_TIMELINES = 16
 MAX_EVENTS = 64
 
@@ -43,7 +43,7 @@ class Note(NamedTuple):
 
 
 class Trace:
-    """Of a request that is not traced: takes no notes. Used on the event loop's thread alone."""
+    """A trace that records nothing, for untraced requests; for the event loop's thread only."""
 
     is_recorded = False
     trace_id = ""
@@ -74,10 +74,10 @@ class RequestTrace(Trace):
         on_follow: Called with each id that the engine gets.
 
     Attributes:
-        attributes: Of the request's span.
-        status: Of the answer; 499 where the client left before it began.
-        first_byte: When the first byte of the answer's body had been written; ``last_byte``: the
-            last one.
+        attributes: Attributes of the request's span.
+        status: The answer's status; 499 where the client left before it began.
+        first_byte: When the first byte of the answer's body had been written.
+        last_byte: When the last byte of it had been written.
         request_ids: What the engine got, on behalf of ``tenant``.
         has_ended: Whether HTTP has.
     """

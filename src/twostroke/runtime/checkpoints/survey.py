@@ -68,7 +68,7 @@ def _count(expected: list[Parameter]) -> int:
 def _state_bytes(
     spec: ModelSpec, family: DecoderFamily, expected: list[Parameter], dtype: torch.dtype
 ) -> int:
-    """As the layers themselves say, built without memory for their weights."""
+    """Bytes of one request's recurrent state, from layers built on the meta device."""
     source = {each.name: torch.empty(each.shape, device="meta", dtype=dtype) for each in expected}
     shapes = Decoder(spec, family, source, 1).state_shapes
     return sum(shape.nbytes for layer in shapes for shape in layer)

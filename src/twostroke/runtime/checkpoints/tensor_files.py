@@ -86,7 +86,7 @@ class TensorFiles:
 
     @property
     def num_elements(self) -> int:
-        """Of all tensors together."""
+        """Elements of all tensors together."""
         return sum(math.prod(stored.shape) for stored in self._tensors.values())
 
     @property
@@ -153,7 +153,7 @@ class TensorFiles:
 
 
 def _decode(stored: StoredTensor, data: NDArray[np.uint8], target: Tensor) -> None:
-    """By way of float32, a few rows at a time."""
+    """Convert by way of float32, a few rows at a time."""
     rows = stored.shape[0] if len(stored.shape) > 1 or stored.heads else 1
     source, target = data.reshape(rows, -1), target.view(rows, -1)
     places = _places(rows, stored.heads) if stored.heads else None

@@ -43,7 +43,7 @@ class ProposedDrafts(PassHook):
 
 
 class DraftsAcceptedAtARate(PassHook):
-    """For measurements: accepts drafts at a rate, whatever is drawn."""
+    """Accepts drafts at a rate, whatever is drawn; for measurements."""
 
     def __init__(self, synthetic: SyntheticAcceptance) -> None:
         self._synthetic = synthetic

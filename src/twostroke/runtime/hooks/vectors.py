@@ -16,8 +16,8 @@ class Vectors(PassHook):
     """Makes the vectors of requests that ask for them.
 
     Args:
-        dense: Of the checkpoint's embeddings.
-        score_head: Of a ranking model that has one.
+        dense: The dense layer of the checkpoint's embeddings.
+        score_head: The head of a ranking model that has one.
     """
 
     def __init__(self, dense: DenseModules, score_head: ScoreHead | None = None) -> None:

@@ -68,7 +68,7 @@ def load_medusa_heads(name: str, folder: Path, target: LanguageModel) -> MedusaH
 
 
 def _check_sizes(name: str, files: TensorFiles, output: int | None, target: LanguageModel) -> None:
-    """Refuse heads of another model, with the difference; ``output``: which layer scores tokens."""
+    """Refuse heads of another model, with the difference; layer ``output`` scores tokens."""
     hidden, vocabulary = target.spec.hidden_size, target.spec.vocab_size
     shape = files.shape("0.0.linear.weight")
     if shape is not None and shape != (hidden, hidden):
@@ -89,7 +89,7 @@ def _check_sizes(name: str, files: TensorFiles, output: int | None, target: Lang
 def _parameters(
     num_heads: int, num_layers: int, target: LanguageModel, *, own_outputs: bool
 ) -> list[Parameter]:
-    """Of each layer one weight and one bias, those of all heads stacked."""
+    """Parameters to load: per layer one weight and one bias, those of all heads stacked."""
     hidden, vocabulary = target.spec.hidden_size, target.spec.vocab_size
     parameters = []
     for layer in range(num_layers):
@@ -130,7 +130,7 @@ def _heads(
 
 
 def _layer(weight: Tensor, bias: Tensor, target: LanguageModel) -> ResidualLayer:
-    """Of weights ``[heads, out, in]`` and biases ``[heads, 1, out]``."""
+    """A layer of all heads: weights ``[heads, out, in]``, biases ``[heads, 1, out]``."""
     heads = [
         make_linear(each, own_bias, None, target.kernels)
         for each, own_bias in zip(weight, bias.squeeze(1))

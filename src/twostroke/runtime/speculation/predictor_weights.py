@@ -21,7 +21,7 @@ def load_predictor(
 
     Args:
         max_length: Longest request in tokens; sizes the rotary table.
-        quantization: As of the target.
+        quantization: The target's.
 
     Raises:
         ConfigError: The checkpoint, or its architecture, has none.

@@ -40,7 +40,7 @@ class DenseModules:
 
     @classmethod
     def load(cls, folder: Path, ability: PoolingAbility, device: torch.device) -> DenseModules:
-        """Those of a model that embeds, from their safetensors.
+        """Load the modules of a model that embeds, from their safetensors.
 
         Raises:
             ModelLoadError: A file is missing or broken, or does not fit its config.json.

@@ -180,7 +180,7 @@ def _max_model_len(
     """A prompt runs within one step, so it has to fit into a step's token budget.
 
     Args:
-        text_length: Of the texts that the model was trained on; more only if that is asked for.
+        text_length: Longest text that the model was trained on; more only if that is asked for.
     """
     limit = min(spec.max_length, budget)
     if wanted is not None and wanted > limit:

@@ -57,7 +57,7 @@ def finish_score(
     """The score of a pooled state ``[hidden]``, packed; ``None`` if it is not finite.
 
     Args:
-        logits: Of the model's language head: ``[1, hidden]`` to ``[1, vocab]``.
+        logits: The model's language head: ``[1, hidden]`` to ``[1, vocab]``.
     """
     if pooling.score_token_ids is None:
         assert head is not None  # as the model's ability says

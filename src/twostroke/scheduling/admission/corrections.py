@@ -24,7 +24,7 @@ class Corrections:
         self._sums: dict[str, _Sums] = {}
 
     def of(self, tenant: str) -> float:
-        """In [``LOWEST``, ``HIGHEST``]; 1 for a tenant of which nothing is known."""
+        """The factor, in [``LOWEST``, ``HIGHEST``]; 1 for a tenant of which nothing is known."""
         sums = self._sums.get(tenant, _Sums())
         return max(LOWEST, min(sums.waited / sums.expected, HIGHEST))
 

@@ -102,9 +102,9 @@ class PredictedAdmission:
         return self._refusal(arrival, predicted, ahead.num_samples, target)
 
     def judge_least(self, arrival: Arrival, now: float) -> RefusedRequest | None:
-        """The same for the least of calls: one sample, without a prompt.
+        """Judge the smallest possible call: one sample, no prompt.
 
-        What is refused so would be refused whatever it asked for, unless that is more time. It
+        A tenant refused here would be refused whatever it asked for, except more time. This
         costs little while nothing changes: the prediction is kept until the next step or entry.
         """
         target = self._target_to_meet(arrival)

@@ -40,14 +40,14 @@ class Ahead(NamedTuple):
     work: PromptWork = PromptWork()
 
     def plus(self, call: WaitingCall, num_samples: int | None = None) -> Ahead:
-        """With a call's samples, or the first ``num_samples`` of them, and its prompt."""
+        """This, with a call's samples (all, or the first ``num_samples``) and its prompt."""
         if num_samples is None:
             num_samples = call.num_samples
         return Ahead(self.num_samples + num_samples, self.work.plus(call.work))
 
 
 class WaitingCalls:
-    """In order of arrival.
+    """The waiting calls in order of arrival.
 
     Attributes:
         version: Grows with each change.
@@ -74,7 +74,7 @@ class WaitingCalls:
         self.version += 1
         self._num_samples[call.tenant] -= 1
         if call.num_samples > 1:
-            # In its place: a call that was added later goes behind it.
+            # In its place: a call that was added later goes after it.
             rest = call._replace(num_samples=call.num_samples - 1, work=NOTHING)
             self._calls[call_id] = rest
         else:

@@ -23,7 +23,7 @@ class Boost(Protocol):
         ...
 
     def boosted(self, running: Sequence[Request]) -> Sequence[Request]:
-        """Those running requests whose prompts go before the tokens of all others, in order."""
+        """The running requests whose prompts go before the tokens of all others, in order."""
         ...
 
     def token_limit(self, request: Request, plan: StepPlan, limit: int) -> int:

@@ -115,7 +115,7 @@ class DeadlinePolicy:
             heappush(self._soonest_back, (-start, -number, request))
 
     def _take_back(self, now: float) -> None:
-        """Those that would be in time after all, if they began ``now``."""
+        """Take back the requests that would be in time after all, if they began ``now``."""
         back = self._soonest_back
         while back and (-back[0][0] >= now or back[0][2].request_id not in self._is_late):
             *_, request = heappop(back)

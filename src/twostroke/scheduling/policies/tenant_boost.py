@@ -95,7 +95,7 @@ class TenantBoost:
         return victim
 
     def boosted(self, running: Sequence[Request]) -> Sequence[Request]:
-        """Those of the requests that are boosted, in the same order."""
+        """The requests that are boosted, in their order."""
         if not self._boosted:
             return ()
         return [request for request in running if request.request_id in self._boosted]
@@ -119,7 +119,7 @@ class TenantBoost:
         return min(limit, boosted_tokens + boosted_tokens // BOOST_RATIO)
 
     def _tenant_to_yield(self, to: str) -> str | None:
-        """Of the tenants that run two more than ``to`` and were served more: the one with most."""
+        """The largest of the tenants that run two more than ``to`` and were served more."""
         least, served = len(self._running.get(to, ())) + 2, self._served(to)
         tenants = [
             name

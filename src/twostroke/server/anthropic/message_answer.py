@@ -51,7 +51,7 @@ class Message(Struct, kw_only=True, tag_field="type", tag="message"):
 
 
 class TokensCount(Struct):
-    """Of a prompt, tools and all."""
+    """The tokens of a prompt, its tools included."""
 
     input_tokens: int
 

@@ -115,7 +115,7 @@ def _check_room(model: ServedModel, prompt: Sequence[int]) -> None:
 
 
 def _too_long(error: RequestTooLargeError) -> InvalidRequestError:
-    """In the words by which this API's clients know that a conversation must be shortened."""
+    """The error in the words by which this API's clients know to shorten a conversation."""
     return InvalidRequestError(
         f"prompt is too long: {error.message}", param="messages", hint=error.hint
     )

@@ -25,7 +25,7 @@ from twostroke.text.tokenizer import LONG_TEXT
 # Claude Code puts a line of its own before the system prompt, other digits in each request: with
 # it no two prompts would share a prefix.
 ATTRIBUTION = "x-anthropic-billing-header"
-BLOCK_CHARS = 64  # a block takes as long as so many characters
+BLOCK_CHARS = 64  # a block takes as long as this many characters
 _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three
 
 
@@ -100,7 +100,7 @@ def _turns_of(
     """The turns that one role has in a row: results of tools are turns of their own.
 
     Args:
-        names: Of the tools, by the ids of calls so far; those of these blocks are added.
+        names: Names of the tools by the ids of calls so far; those of these blocks are added.
     """
     texts: list[str] = []
     thoughts: list[str] = []

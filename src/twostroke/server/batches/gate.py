@@ -47,7 +47,7 @@ class AnsweredLine:
             let_next_in()
 
     def num_pending_tokens(self) -> int:
-        """Of its prompts, those that have no first token yet."""
+        """Tokens of the line's prompts that have no first token yet."""
         self._prompts = [(s, num) for s, num in self._prompts if not s.usage.output_tokens]
         return sum(num for _, num in self._prompts)
 
@@ -71,7 +71,7 @@ class Gate:
         self._left = asyncio.Event()
 
     async def hold(self, tenant: str, num_bytes: int) -> None:
-        """Wait until a line of so many bytes may be held in memory; one alone always may."""
+        """Wait until a line of this many bytes may be held in memory; one alone always may."""
         while not self._may_hold(tenant, num_bytes):
             await self._wait()
         self._num_bytes += num_bytes
@@ -134,7 +134,7 @@ def has_room(
 
     Args:
         num_inside: Lines that are being answered.
-        num_pending_tokens: Of their prompts, what may still be computed.
+        num_pending_tokens: Tokens of their prompts that may still be computed.
     """
     places = config.max_num_seqs
     return (

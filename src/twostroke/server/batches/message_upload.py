@@ -55,7 +55,7 @@ class RequestLines:
     """Turns the requests of one body into lines.
 
     Args:
-        max_bytes: Of one request.
+        max_bytes: Limit of one request.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -26,7 +26,7 @@ class RequestArray:
     """Cuts one body.
 
     Args:
-        max_bytes: Of one object.
+        max_bytes: Limit of one object.
         max_requests: How many objects there may be.
 
     Attributes:

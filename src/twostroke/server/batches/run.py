@@ -27,7 +27,7 @@ T = TypeVar("T")
 SHORT_LINE = 2**15
 # So often a line is sent again while the server is busy with others; then that is its answer.
 MAX_REFUSALS = 100
-# Lines that were not answered are written so many at a time.
+# How many unanswered lines are written at a time.
 WRITTEN_AT_ONCE = 1000
 
 
@@ -69,7 +69,7 @@ class BatchRun:
     """The work on one batch, in three steps; each may be cancelled and begun again.
 
     Attributes:
-        record: As it is now; stored when its status changes.
+        record: The batch as it is now; stored when its status changes.
     """
 
     def __init__(self, record: BatchRecord, form: OutputForm, work: Workplace) -> None:
@@ -144,7 +144,7 @@ class BatchRun:
         await self._store(self._end)
 
     def _end(self, files: FileTable) -> None:
-        """On the store's thread: all of it, or after a crash nothing."""
+        """Store the end of a batch, all of it or (after a crash) nothing; on the store's thread."""
         record, now = self.record, self._now()
         outputs = {record.output_file: "output", record.error_file: "error"}
         empty: set[str] = set()

@@ -33,7 +33,7 @@ class LineSplitter:
     """Cuts a text that comes in pieces into lines; blank ones are skipped but counted.
 
     Args:
-        max_bytes: Of a line; what is beyond is never held.
+        max_bytes: Limit of a line; what is beyond is never held.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -149,7 +149,7 @@ async def check_stored(
     """Check the lines of a batch's file, on a thread, which rests as long as it works.
 
     Args:
-        max_bytes: Of a line.
+        max_bytes: Limit of a line.
         turn: Held while lines are looked at: those of one batch at a time.
     """
     splitter, checks = LineSplitter(max_bytes), LineChecks(record, max_bytes)

@@ -84,7 +84,7 @@ class BatchTable:
     def page(
         self, tenant: str, api: Api, limit: int, *, after: str | None, before: str | None = None
     ) -> list[BatchRecord]:
-        """Batches of this tenant, the newest first: those behind ``after``, or right before.
+        """Batches of this tenant, the newest first: those after ``after``, or right before.
 
         Raises:
             KeyError: ``after`` or ``before`` is none of them.
@@ -99,7 +99,7 @@ class BatchTable:
         return records[::-1] if order == "ASC" else records
 
     def unfinished(self) -> list[BatchRecord]:
-        """Those that have not ended, in the order in which they came."""
+        """Batches that have not ended, in the order in which they came."""
         return self._records("NOT ended ORDER BY number", ())
 
     def delete(self, record: BatchRecord) -> None:

@@ -87,7 +87,7 @@ def cache_router(state: ServerState, feeds: Feeds) -> APIRouter:
     async def stream_events(
         request: Request, since: int = Query(-1, ge=-1, le=MAX_SEQ)
     ) -> Response:
-        """What is stored and removed, in vLLM's form, from the batch behind number `since` on."""
+        """What is stored and removed, in vLLM's form, from the batch after number `since` on."""
         _only_for_admins(caller := caller_of(request.scope))
         client = state.model().client
         client.kv_events(MAX_SEQ)  # raises here, with a status, if nothing is published

@@ -54,7 +54,7 @@ class CallableTools(NamedTuple):
 
     @property
     def allowed(self) -> Sequence[CallableTool]:
-        """Those that it may call."""
+        """The tools that it may call."""
         return [tool for tool in self.tools if self.only in (None, tool.name)]
 
 
@@ -82,13 +82,13 @@ class Call:
     """A conversation that is to be answered. A dialect's reader makes it from a checked body.
 
     Attributes:
-        messages: As chat templates take them.
+        messages: Messages in the form that chat templates take.
         rendering: Arguments of ``ChatTemplate.render``: the variables that the template reads, the
             tools, how the prompt ends.
         params: How to draw, and the form of the answer, which is not compiled yet.
         form_names: What the dialect calls the form, for refusals.
         tools: What the answer may call; ``None``: nothing.
-        max_calls: Of one answer; ``None``: as many as the model likes.
+        max_calls: Most calls in one answer; ``None``: as many as the model likes.
         context: ``None``: a prompt that is too long is refused.
         truncate_to: Keep only this many tokens of the prompt, the last; -1: as many as fit.
         prediction: The text that the answer is expected to be.

@@ -19,7 +19,7 @@ CheckPrompt = Callable[[ServedModel, Sequence[int]], None]
 
 
 def leave_to_engine(model: ServedModel, prompt: Sequence[int]) -> None:
-    """Of a dialect in which the engine's own words do."""
+    """Check nothing: the dialect has no limits of its own, and the engine reports its."""
 
 
 class PreparedCall(NamedTuple):

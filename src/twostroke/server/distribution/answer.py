@@ -42,9 +42,9 @@ class NextToken(Struct, kw_only=True):
     """The distribution of the first token that was drawn, and the tokens that were drawn.
 
     Attributes:
-        seed: As text, since JSON's readers round such numbers.
+        seed: The seed as text, since JSON's readers round such numbers.
         token: The id of the first drawn token.
-        drawn: As many tokens as ``max_tokens``, unless the answer ended.
+        drawn: ``max_tokens`` tokens, unless the answer ended.
     """
 
     object: str = "inspect.distribution"

@@ -14,8 +14,8 @@ class StoredContent(Response):
     """Lines of JSON.
 
     Args:
-        pieces: Of the body; the next is asked for when the client has taken the one before.
-        num_bytes: Of the whole body, if that is known.
+        pieces: Pieces of the body; the next is asked for when the client has taken the one before.
+        num_bytes: Length of the whole body, if that is known.
     """
 
     media_type = "application/jsonl"

@@ -37,11 +37,11 @@ class Room:
 
     @property
     def num_bytes(self) -> int:
-        """Of all tenants."""
+        """Bytes that all tenants have stored."""
         return self._sizes.total()
 
     def check(self, tenant: str, num_bytes: int) -> None:
-        """Raise ``NoRoomError`` unless a tenant may store so many bytes more."""
+        """Raise ``NoRoomError`` unless a tenant may store this many bytes more."""
         stored = self._sizes[tenant]
         total = self._sizes.total()
         free_then = self._limit - total - num_bytes

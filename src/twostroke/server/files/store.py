@@ -17,7 +17,7 @@ from twostroke.server.files.table import FilePart, FileTable, StoredFile
 from twostroke.server.http.errors import FilesFullError
 
 T = TypeVar("T")
-# Bytes of one part, and about so many of what is read at once.
+# Bytes of one part, and about as many as are read at once.
 PART_BYTES, READ_BYTES = 2**16, 2**18
 
 
@@ -121,7 +121,7 @@ class FileWriter:
 
 
 def files_full(error: NoRoomError) -> FilesFullError:
-    """In words for the client."""
+    """The error in words for the client."""
     whose = f", {error.stored} of them this key's, which may take half of what others leave"
     return FilesFullError(
         f"there is no room for more: files take {error.total} of {error.limit} bytes"

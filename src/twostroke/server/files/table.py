@@ -136,7 +136,7 @@ class FileTable:
         """Keep room for what is to be added later.
 
         Raises:
-            NoRoomError: There is not so much.
+            NoRoomError: There is not that much room.
         """
         number, tenant = self._number_of(file_id)
         self.room.take(tenant, num_bytes)
@@ -185,7 +185,7 @@ class FileTable:
         *,
         newest_first: bool,
     ) -> list[StoredFile]:
-        """Files of this tenant that may be read, from the one behind ``after`` on.
+        """Files of this tenant that may be read, from the one after ``after`` on.
 
         Raises:
             KeyError: ``after`` is none of them.
@@ -199,7 +199,7 @@ class FileTable:
         return self._files(f"{condition} ORDER BY number {order} LIMIT ?", (*values, limit))
 
     def read(self, file_id: str, after: int, max_bytes: int) -> list[FilePart]:
-        """The parts behind number ``after``: the first, and as many as fit into ``max_bytes``."""
+        """The parts after number ``after``: the first, and as many as fit into ``max_bytes``."""
         rows = self.connection.execute(
             "SELECT part, data FROM parts"
             " WHERE file = (SELECT number FROM files WHERE id = ?) AND part > ? ORDER BY part",

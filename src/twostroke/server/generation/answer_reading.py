@@ -27,7 +27,7 @@ class AnswerReading:
     Args:
         tools: The call's tools by name; ``None`` if the answer may call none.
         prompt: Token ids: its end says whether the answer begins within a thought.
-        max_calls: Of one answer; ``None``: as many as there are.
+        max_calls: Most calls in one answer; ``None``: as many as there are.
 
     Attributes:
         parses: Whether answers have other parts than content at all.

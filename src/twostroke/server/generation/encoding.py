@@ -93,7 +93,7 @@ async def encode_pieces(
 
 
 def check_length(model: ServedModel, num_bytes: int, param: str) -> None:
-    """Raise ``RequestTooLargeError`` if texts of at least so many bytes are not encoded at all."""
+    """Raise ``RequestTooLargeError`` if texts of this many bytes or more cannot be encoded."""
     max_tokens = model.client.info.max_model_len
     if num_bytes > (limit := max_text_bytes(max_tokens)):
         however = f"{param} holds {num_bytes} bytes or more, and at most {limit} are encoded"

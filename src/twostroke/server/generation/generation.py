@@ -211,7 +211,7 @@ class Generation:
         return self._headers
 
     def hold_logprobs(self, num_entries: int) -> None:
-        """See that there is room for so many log-probabilities, until the end."""
+        """See that there is room for this many log-probabilities, until the end."""
         self._held.hold_at_least(num_entries * LOGPROB_BYTES)
 
     def deliver_to(self, delivery: Delivery) -> None:

@@ -19,7 +19,7 @@ MAX_LOGPROB_ENTRIES = 2**21
 MAX_PROMPT_COPIES = 2**24
 # Tokens of an answer without ``max_tokens`` whose log-probabilities have room from the start.
 OPEN_ENDED_TOKENS = 1024
-# Above so many entries the answer is put together on a thread: some 10 ms of work.
+# Above this many entries the answer is put together on a thread: some 10 ms of work.
 MANY_ENTRIES = 2_000
 
 

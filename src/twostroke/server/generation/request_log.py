@@ -17,7 +17,7 @@ class RequestLog:
 
     Args:
         labels: What the client calls its end user and the like.
-        trace: Of its HTTP request.
+        trace: The trace of its HTTP request.
 
     Attributes:
         reasons: Why its answers ended, as far as they have.

@@ -20,9 +20,10 @@ class CallTokens:
         cached: Those of them that the prefix cache had, by prompt.
         accepted: Tokens of the answers that were drafted before they were drawn.
         rejected: Drafts that were verified and wrong.
-        arrived: When the client's call arrived; ``submitted``: when the engine got its prompts;
-            ``begun``: when the first output came, 0 before. All on the clock ``time.monotonic``.
-        hit: Of a single prompt, where the model has recurrent layers.
+        arrived: When the client's call arrived. All times are those of ``time.monotonic``.
+        submitted: When the engine got its prompts.
+        begun: When the first output came, 0 before.
+        hit: The prefix hit of a single prompt, where the model has recurrent layers.
     """
 
     prompt: int

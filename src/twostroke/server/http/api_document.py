@@ -116,7 +116,7 @@ ERROR_RESPONSES: Responses = {
 
 
 def errors_shaped(error: type[msgspec.Struct]) -> Responses:
-    """The same in the shape of another dialect."""
+    """``ERROR_RESPONSES`` in the shape of another dialect."""
     content = {"application/json": {"schema": _reference(error)}}
     return {
         status: {**response, "content": content} for status, response in ERROR_RESPONSES.items()

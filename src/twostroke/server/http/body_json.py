@@ -93,7 +93,7 @@ class StrictRoute(APIRoute):
 
 
 async def parse_large(body: bytes, limit: int, memory: BodyMemory, as_model: AsModel | None) -> Any:
-    """On a thread, so that the event loop gets its turn at each call of a Python function.
+    """Parse on a thread, so that the event loop gets its turn at each call of a Python function.
 
     As long as receiving and parsing took, and what follows is likely to take, it rests before the
     next large body: a flood of them leaves half of the interpreter's time to the model.

@@ -64,7 +64,7 @@ class EventStream(Response):
 
     Args:
         abort: Ends the generation; called when the client leaves, and at the end.
-        media_type: Of dialects whose frames are no events.
+        media_type: For dialects whose frames are no events.
 
     Attributes:
         num_kept_bytes: What the client has not taken yet.

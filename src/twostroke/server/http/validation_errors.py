@@ -19,7 +19,7 @@ _UNION_TAGS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 
 
 def explained(message: str, hint: str = "") -> PydanticCustomError:
-    """For a validator of a field: what is wrong with its value, and what to send instead."""
+    """Make a validator say what is wrong with a value, and what to send instead."""
     return PydanticCustomError("explained", "{message}", {"message": message, "hint": hint})
 
 

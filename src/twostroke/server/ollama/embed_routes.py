@@ -48,7 +48,7 @@ class EmbedRequest(OllamaFields):
         None, description="True: cut what is too long at its end. By default that is an error."
     )
     dimensions: int | None = Field(
-        None, description="Keep so many elements of each embedding and normalise it again."
+        None, description="Keep this many elements of each embedding and normalise it again."
     )
 
     def texts(self) -> list[str]:

@@ -106,7 +106,7 @@ class OllamaResponseFormat:
 
     Args:
         model: The name that the answer carries.
-        num_top_logprobs: With log-probabilities, of so many others; ``None``: without.
+        num_top_logprobs: How many other tokens are listed with log-probabilities; ``None``: none.
         prompt: Token ids of the prompt, if the answer tells where a next one can go on.
     """
 
@@ -175,5 +175,5 @@ class OllamaResponseFormat:
 
 
 def _nanoseconds(seconds: float) -> int:
-    """At least one: clients divide by these."""
+    """Nanoseconds, at least one: clients divide by these."""
     return max(1, round(seconds * 1e9))

@@ -95,5 +95,5 @@ class OllamaGenerateRequest(OllamaGenerationFields):
         None, description="The prompt is the model's input as it is, without the chat template."
     )
     context: PromptTokens | None = Field(
-        None, description="The context of the answer before: this prompt goes on behind it."
+        None, description="The context of the answer before: this prompt goes on after it."
     )

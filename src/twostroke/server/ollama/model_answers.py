@@ -185,5 +185,5 @@ def _shape(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _digest(model: ServedModel) -> str:
-    """In the form of a manifest's digest; equal for equal weights."""
+    """A digest in the form of a manifest's; equal for equal weights."""
     return hashlib.sha256(model.client.info.model_id.encode()).hexdigest()

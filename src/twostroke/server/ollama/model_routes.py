@@ -39,7 +39,7 @@ _SHOWN_AS_IT_IS = "the model is shown as it is served"
 
 
 class OllamaVersion(Struct):
-    """Of Ollama's API; ``/version`` has the server's own."""
+    """The version of Ollama's API; ``/version`` has the server's own."""
 
     version: str
 

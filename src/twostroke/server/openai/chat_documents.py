@@ -26,7 +26,7 @@ def context_ranking(
     """What ranks a chat's documents, once it is known that a prompt can be put together.
 
     Args:
-        max_tokens: Of the answer.
+        max_tokens: Limit of the answer.
 
     Raises:
         InvalidRequestError: It cannot, or a model is to rank, and there is none.

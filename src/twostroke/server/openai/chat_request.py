@@ -78,7 +78,7 @@ class ContextFields(OpenAIFields):
     )
 
     def options(self) -> ContextOptions:
-        """Where nothing is said, the defaults."""
+        """The options, with the defaults where nothing is said."""
         return ContextOptions(
             strategy=self.strategy or "drop_oldest",
             document_order=self.document_order or "given",

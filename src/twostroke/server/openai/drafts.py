@@ -9,13 +9,13 @@ from twostroke.text.tokenizer import Tokenizer
 
 
 class Drafts(Struct, kw_only=True):
-    """The guesses that the step behind a chunk verified, in order of position.
+    """The guesses that the step of a chunk verified, in order of position.
 
     Attributes:
         token_ids: All of them.
         tokens: The text of each, decoded alone: part of a character becomes U+FFFD.
         num_accepted: How many of them are the chunk's first new tokens. The one after these was
-            replaced by the chunk's last new token; those behind it were never compared.
+            replaced by the chunk's last new token; those after it were never compared.
     """
 
     token_ids: list[int]

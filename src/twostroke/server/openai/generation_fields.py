@@ -151,7 +151,7 @@ class GenerationFields(RequestFields):
     speculation: bool | int | None = Field(
         None,
         description=(
-            "False: no drafts for this request; a number: at most so many in a step. The answer is"
+            "False: no drafts for this request; a number: the most in a step. The answer is"
             " the same."
         ),
     )

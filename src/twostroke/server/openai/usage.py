@@ -96,7 +96,7 @@ class Usage(Struct):
 
     Attributes:
         completion_tokens_details: Where tokens were guessed, or a model may think.
-        context: Of a chat that brought ``documents`` or ``context``.
+        context: For a chat that brought ``documents`` or ``context``.
     """
 
     prompt_tokens: int

@@ -63,7 +63,7 @@ class CompactRequest(RequestFields):
         None, description="A name that /v1/models lists; by default the only one."
     )
     input: str | Annotated[Items, BeforeValidator(check_num_parts)] | None = Field(
-        None, description="A text, or items; may be left out behind a previous response."
+        None, description="A text, or items; may be left out after a previous response."
     )
     instructions: str | None = Field(None, description="The system prompt, which is not summed up.")
     previous_response_id: str | None = Field(None, max_length=MAX_ID_LENGTH)
@@ -88,7 +88,7 @@ class InputTokens(Struct, kw_only=True):
 
 
 def compaction_router(state: ServerState, workroom: Workroom) -> APIRouter:
-    """Both routes."""
+    """The routes of compaction."""
     router = APIRouter(route_class=StrictRoute, tags=["responses"])
     compacted = answer_responses(CompactedResponse, "The next input.", has_body=True)
     counted = answer_responses(InputTokens, "The number.", has_body=True)

@@ -72,7 +72,7 @@ def conversation_of(
     """The messages of a conversation, as the chat API takes them.
 
     A thought, the text after it and the calls after that are one assistant's message, as templates
-    want it. Instructions and a system message right behind them are one as well: many templates
+    want it. Instructions and a system message right after them are one as well: many templates
     take no second one. A call that was cut off is left out, since its arguments are no JSON, and
     so is what a tool answered to it.
 

@@ -48,7 +48,7 @@ class OutputWriter:
         """Write what a step brought.
 
         Args:
-            logprobs: Of the tokens of a step whose parts are content alone.
+            logprobs: Those of the tokens of a step whose parts are content alone.
         """
         events: list[Event] = []
         if logprobs and not parts:

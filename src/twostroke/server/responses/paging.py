@@ -11,7 +11,7 @@ MAX_PAGE = 100
 
 
 def page_of(items: list[dict[str, Any]], limit: int, after: str | None) -> InputItemList:
-    """At most ``limit`` items, those behind the item ``after``.
+    """At most ``limit`` items, those after the item ``after``.
 
     Raises:
         InvalidRequestError: There is no such item.

@@ -156,7 +156,7 @@ class ResponsesRequest(RequestFields):
         None, description="A name that /v1/models lists; by default the only one."
     )
     input: str | Annotated[Items, BeforeValidator(check_num_parts)] | None = Field(
-        None, description="A text, or items; may be left out behind a previous response."
+        None, description="A text, or items; may be left out after a previous response."
     )
     instructions: str | None = Field(
         None, description="The system prompt; that of a previous response does not hold on."

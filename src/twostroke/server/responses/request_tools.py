@@ -42,7 +42,7 @@ class FunctionTool(OpenAIFields):
     strict: bool | None = Field(None, description="As in chat.")
 
     def shown(self) -> dict[str, Any]:
-        """As the response shows it."""
+        """The tool in the form that the response shows."""
         fields = ("type", "name", "description", "parameters", "strict")
         return {name: getattr(self, name) for name in fields}
 
@@ -59,7 +59,7 @@ class NamespaceTool(OpenAIFields):
     tools: Annotated[list[FunctionTool], MaxLen(MAX_TOOLS), FirstMistake()]
 
     def shown(self) -> dict[str, Any]:
-        """As the response shows it."""
+        """The namespace in the form that the response shows."""
         tools = [tool.shown() for tool in self.tools]
         return {"type": self.type, "name": self.name, "description": self.description} | {
             "tools": tools
@@ -221,7 +221,7 @@ def called_names(functions: Sequence[NamedFunction]) -> Mapping[str, CalledName]
 def allowed_functions(
     functions: Sequence[NamedFunction], choice: AllowedTools
 ) -> list[NamedFunction]:
-    """Those that may be called.
+    """The functions that may be called.
 
     Raises:
         InvalidRequestError: The choice names one that is not there.

@@ -48,7 +48,7 @@ class ResponseRun:
     """Implements ``Delivery``: one response, from its submission to its end.
 
     Args:
-        response: As it is answered at once; it grows with the outputs.
+        response: The response that is answered at once; it grows with the outputs.
         parts: Those of its answer, as its text comes.
         tokenizer: For log-probabilities.
         called: The functions of namespaces, by the names that the model calls them.
@@ -57,7 +57,7 @@ class ResponseRun:
 
     Attributes:
         response: Its ``output`` is up to date once it has ended, see ``snapshot``.
-        keeps_events: As above.
+        keeps_events: Whether a stream may begin later.
         ended: Done once the response is final; a failure is its exception.
     """
 
@@ -96,7 +96,7 @@ class ResponseRun:
         generation.deliver_to(self)
 
     def stream_to(self, stream: EventStream, starting_after: int = -1) -> None:
-        """Send the events to a client: those behind a number that were kept, then each."""
+        """Send the events to a client: those after a number that were kept, then each."""
         if kept := b"".join(self._frames[starting_after + 1 :]):
             stream.push(kept)
         self._streams.append(stream)

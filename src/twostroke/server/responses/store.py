@@ -171,7 +171,7 @@ class ResponseStore:
     def change_soon(
         self, tenant: str, row_id: str, change: Callable[[StoredResponse], StoredResponse]
     ) -> None:
-        """The same after what was asked for before; a failure is logged."""
+        """Queue a ``change`` after earlier ones, without waiting for it; log a failure."""
 
         def replace() -> None:
             try:
@@ -189,7 +189,7 @@ class ResponseStore:
         return await self._run(lambda: self._table.delete(tenant, row_id))
 
     def check_size(self, num_bytes: int) -> None:
-        """Raise ``InvalidRequestError`` if an input of so many bytes can never be stored."""
+        """Raise ``InvalidRequestError`` if an input of this many bytes can never be stored."""
         if num_bytes > self.max_bytes // MAX_SHARE:
             raise InvalidRequestError(
                 f"an input of {num_bytes} bytes is too large for this server's store",

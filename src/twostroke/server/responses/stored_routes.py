@@ -107,7 +107,7 @@ async def _cancel(workroom: Workroom, tenant: str, response_id: str) -> Response
 
 
 async def _events(workroom: Workroom, tenant: str, response_id: str, after: int) -> Response:
-    """The events behind number ``after``: those there were, and those to come."""
+    """The events after number ``after``: those there were, and those to come."""
     run = workroom.running(tenant, response_id)
     if run is not None and run.keeps_events:
         stream = EventStream(lambda: run.leave(stream))

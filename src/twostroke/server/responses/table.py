@@ -112,7 +112,7 @@ class ResponseTable:
 
     @property
     def num_bytes(self) -> int:
-        """Of all rows together."""
+        """Bytes of all rows together."""
         return self._sizes.total()
 
     def close(self) -> None:

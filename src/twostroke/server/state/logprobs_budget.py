@@ -19,7 +19,7 @@ class LogprobsBudget:
     where there are no keys, all of them. Used on the event loop's thread.
 
     Args:
-        max_bytes: Of all tenants together.
+        max_bytes: Limit for all tenants together.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -88,13 +88,13 @@ class HeldLogprobs:
         self._released = False
 
     def hold(self, num_bytes: int) -> None:
-        """Hold so many bytes from now on; raises ``LogprobsFullError`` if there is no room."""
+        """Hold this many bytes from now on; raises ``LogprobsFullError`` if there is no room."""
         if not self._released and num_bytes != self._num_bytes:
             self._budget.change(self._tenant, num_bytes - self._num_bytes)
             self._num_bytes = num_bytes
 
     def hold_at_least(self, num_bytes: int) -> None:
-        """The same, unless it holds more already."""
+        """``hold`` this many bytes, unless more are held already."""
         if num_bytes > self._num_bytes:
             self.hold(num_bytes)
 

@@ -18,7 +18,7 @@ class ServerState:
 
     Args:
         source: A loaded model, or the future of one that is being loaded.
-        ranker: The same of the model of ``--context-ranker``, unless that is the served one.
+        ranker: The model of ``--context-ranker``, or its future, unless it is the served one.
     """
 
     def __init__(

@@ -62,13 +62,13 @@ class CohereEmbedRequest(StrictModel):
         ),
     )
     output_dimension: int | None = Field(
-        None, description="Keep so many elements of each embedding and normalise it again."
+        None, description="Keep this many elements of each embedding and normalise it again."
     )
     truncate: Literal["NONE", "END"] | None = Field(
         None, description="By default END: cut what is too long; NONE: that is an error."
     )
     max_tokens: int | None = Field(
-        None, description="Cut each text to so many tokens; not with truncate NONE."
+        None, description="Cut each text to this many tokens; not with truncate NONE."
     )
 
     def prefixed(self, ability: PoolingAbility) -> list[str]:
@@ -191,7 +191,7 @@ def _unsigned_bits(vector: bytes) -> list[int]:
 
 
 def _signed_bits(vector: bytes) -> list[int]:
-    """The same less 128."""
+    """The packed bits as signed bytes: 128 less than the unsigned ones."""
     return memoryview(_packed_bits(vector).translate(_SHIFTED)).cast("b").tolist()
 
 

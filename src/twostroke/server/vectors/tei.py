@@ -46,7 +46,7 @@ class TeiEmbedRequest(StrictModel):
     prompt_name: str | None = Field(
         None, description="The prompt of the checkpoint's that goes before each text."
     )
-    dimensions: int | None = Field(None, description="Keep so many elements of each embedding.")
+    dimensions: int | None = Field(None, description="Keep this many elements of each embedding.")
 
     def texts(self) -> list[str]:
         """The texts, one for each vector."""

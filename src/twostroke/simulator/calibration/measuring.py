@@ -107,7 +107,7 @@ def measure(
     Args:
         progress: Called after every scene with the number of scenes done.
         probe: Measures how fast the machine is at the moment.
-        wait: Lets so many seconds pass.
+        wait: Waits for this many seconds.
 
     Raises:
         EngineError: A step failed.

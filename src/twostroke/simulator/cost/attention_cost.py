@@ -40,7 +40,7 @@ class DeviceShare:
     """What one device brings, and its part of a layer. Fields as in ``gemm.Product``.
 
     Attributes:
-        cache_bytes: Of one cached element.
+        cache_bytes: Bytes of one cached element.
     """
 
     flops: float

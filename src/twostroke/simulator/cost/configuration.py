@@ -9,7 +9,7 @@ from twostroke.model_spec.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """How a model is split; ``tensor``: devices that share every layer."""
+    """How a model is split: ``tensor`` devices share every layer."""
 
     tensor: int = 1
 

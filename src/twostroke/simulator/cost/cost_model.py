@@ -206,7 +206,7 @@ class RooflineCostModel:
         return parts
 
     def _tokens(self, tokens: int) -> Parts:
-        """All layers but attention, for so many tokens of any requests."""
+        """All layers but attention, for this many tokens of any requests."""
         parts = self._layers.get(tokens)
         if parts is None:
             parts = Parts()

@@ -68,11 +68,12 @@ class AttentionEfficiency:
     """Coefficients of ``attention_cost``.
 
     Attributes:
-        compute: Share of the peak rate; ``memory``: of the bandwidth.
+        compute: Share of the peak rate.
+        memory: Share of the bandwidth.
         launch: Seconds from one kernel to the next.
         block: Seconds of one wave of thread blocks, beyond bytes and FLOPs.
         tile: Tokens of a query tile: the diagonal is computed in whole tiles.
-        sharpness: As in ``GemmEfficiency``.
+        sharpness: See ``GemmEfficiency``.
         chunk: Seconds of each prefill chunk, if every chunk is a kernel of its own (CPU).
     """
 
@@ -100,7 +101,7 @@ class AllReduceEfficiency:
         ring_launch: Seconds that the ring takes to start.
         crowding: Exponent by which half the number of devices slows down one- and two-shot: 0 if
             every pair has its own path, more if pairs share the host's.
-        ring_crowding: The same for the ring; below 0 if a switch does the sum.
+        ring_crowding: That exponent for the ring; below 0 if a switch does the sum.
     """
 
     launch: float
@@ -173,7 +174,7 @@ class Efficiencies:
     Attributes:
         source: One line on where they are from.
         step_decode: Device time of a decode step over the sum of its kernels.
-        step_prefill: The same of a prefill step.
+        step_prefill: Device time of a prefill step over the sum of its kernels.
         measured: The machine and model of the calibration; ``None`` for shipped files.
     """
 

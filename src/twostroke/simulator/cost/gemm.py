@@ -75,7 +75,7 @@ class Product:
         ]
 
     def time(self, rows: float) -> KernelTime:
-        """Time for so many rows."""
+        """Time for this many rows."""
         e = self._efficiency
         memory = (
             self._weights + ACTIVATION_BYTES * rows * (self._inputs + self._outputs)

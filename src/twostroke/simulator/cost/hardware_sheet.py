@@ -41,7 +41,7 @@ class HardwareSheet:
     """One device.
 
     Attributes:
-        memory_bytes: Of the device; a server may use less.
+        memory_bytes: Memory of the device; a server may use less.
         memory_bandwidth: Bytes/s of the main memory.
         compute_units: Streaming multiprocessors, compute units or cores, which share the tiles of
             a kernel.
@@ -91,7 +91,7 @@ class HardwareSheet:
         return self.link_kind.startswith(HOST_MEMORY)
 
     def bandwidth_between(self, devices: int) -> float:
-        """Bytes/s per direction and device between so many devices.
+        """Bytes/s per direction and device between this many devices.
 
         Raises:
             ConfigError: The sheet states no link or network that joins them.

@@ -24,8 +24,9 @@ class MeasuredOn:
         model: Its name.
         parameters: How many the model has; names differ, so this tells whether it is the same.
         weights: Format in which the engine kept them.
-        twostroke: Its version; ``torch`` likewise.
-        date: Of the measurement, YYYY-MM-DD.
+        twostroke: Version of twostroke.
+        torch: Version of PyTorch.
+        date: Date of the measurement, YYYY-MM-DD.
     """
 
     machine: str = ""

@@ -76,7 +76,7 @@ def facts_of_engine(
     gpu: str = "",
     efficiencies: Path | None = None,
 ) -> ModelFacts:
-    """Of a loaded model, on the device that it runs on.
+    """Facts on a loaded model, and on the device that it runs on.
 
     Args:
         gpu: What the device calls itself, where it is no processor.
@@ -116,7 +116,7 @@ def facts_of_engine(
 def facts_of_simulation(
     name: str, estimates: RooflineCostModel, *, notes: Sequence[str] = ()
 ) -> ModelFacts:
-    """Of a simulated deployment: its steps are what the cost model says, on that hardware."""
+    """Facts on a simulated deployment, whose steps are what the cost model says."""
     dtypes = Dtypes(weights=estimates.weights.name, kv_cache=estimates.cache_format.name)
     return ModelFacts(
         name=name,
@@ -131,7 +131,7 @@ def facts_of_simulation(
 
 
 def facts_of_recording(model: str, gpu: str | None, efficiencies: Path | None = None) -> ModelFacts:
-    """Of a recording, which does not say what ran where: somebody else must.
+    """Facts on a recorded run; the caller says what ran where, which recordings do not.
 
     Args:
         gpu: A hardware sheet by name or path; ``None``: no ceilings and no estimates.

@@ -65,8 +65,10 @@ class _Sizes(NamedTuple):
     """Bytes of the model, and of a draft model beside it.
 
     Attributes:
-        weights: Of all devices; ``state``: recurrent state of one request.
-        per_token: Of keys and values; ``block``: of a block of one group of layers.
+        weights: Weights on all devices.
+        state: Recurrent state of one request.
+        per_token: Keys and values of a token.
+        block: A block of one group of layers.
     """
 
     weights: int
@@ -107,7 +109,7 @@ def deploy(
         ModelLoadError: Unknown model.
         InsufficientMemoryError: It does not fit, and by how much.
     """
-    cost = _cost_model(options, cache.kv_format)
+    cost = _cost_model(options, cache)
     hardware, model = cost.hardware, cost.model
     sizes = _sizes(options, cache, scheduler, model)
     weights, per_token, state, groups, block_bytes = sizes
@@ -182,15 +184,16 @@ def _cache_size(
     return CacheSize(num_blocks, min(num_slots, _MAX_BLOCKS))
 
 
-def _cost_model(options: DeploymentOptions, kv_format: str) -> RooflineCostModel:
-    hardware, model = load_hardware(options.gpu), find_model(options.model)
+def _cost_model(options: DeploymentOptions, cache: CacheConfig) -> RooflineCostModel:
+    hardware = load_hardware(options.gpu)
+    model = find_model(options.model).with_states_in(cache.mamba_ssm_cache_dtype)
     efficiencies = find_efficiencies(hardware, options)
     path = options.kernel_tables
     return RooflineCostModel(
         hardware,
         model,
         Parallel(tensor=options.tp),
-        Dtypes(weights=options.weight_dtype, kv_cache=kv_format),
+        Dtypes(weights=options.weight_dtype, kv_cache=cache.kv_format),
         efficiencies,
         tables=None if path is None else KernelTables.read(path, hardware, efficiencies),
         drafting=_drafting(options, model),

@@ -52,9 +52,9 @@ class DeploymentOptions:
     says.
     """
     speculative_config: str | None = None
-    """The same with settings, as JSON: `{"method": "ngram", "num_speculative_tokens": 5}`."""
+    """The method and its settings, as JSON: `{"method": "ngram", "num_speculative_tokens": 5}`."""
     speculative_tokens: Annotated[int, within(0, 64)] = 0
-    """Tokens drafted for each request and step: always so many, or with --speculation at most."""
+    """Tokens drafted for each request and step: exactly, or with --speculation at most."""
     acceptance: Probability = 0.7
     """Probability that a draft is accepted, given that those before it were."""
     speculative_model: str | None = None

@@ -109,7 +109,7 @@ class SimulatedExecutor:
         return not (self._unsettled or (self._waking and self._was_idle()))
 
     def decode_run(self, num_requests: int, context: int, max_steps: int, until: float) -> RunTimes:
-        """Consecutive steps from now on in which so many requests decode, all ``settled``.
+        """Consecutive steps from now on in which this many requests decode, all ``settled``.
 
         They go on to the first that ends at ``until`` or later, at least one and at most
         ``max_steps``. The caller advances the clock.

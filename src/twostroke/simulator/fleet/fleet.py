@@ -60,7 +60,8 @@ class FleetResult:
         refused: Numbers of those that no replica could ever hold.
         refused_early: Numbers of those that would have missed their targets.
         logs: One per replica.
-        prefix_queries: Tokens looked up in the prefix caches; ``prefix_hits``: found there.
+        prefix_queries: Tokens looked up in the prefix caches.
+        prefix_hits: Tokens found there.
         interrupted: Ctrl-C stopped it before the end.
     """
 

@@ -38,7 +38,7 @@ def make_replicas(
     Args:
         bound: Which end of the cost model's interval is taken for the truth.
         jump: Take runs of equal steps in one go.
-        seed: Of the draws of accepted drafts.
+        seed: Seed for drawing which drafts are accepted.
         observers: For each replica its own, or none: steps of all replicas are numbered alike.
         targets: When first tokens are due.
     """

@@ -32,7 +32,7 @@ class Replica:
     Args:
         executor: Owned by the replica from here on, with its clock.
         jump: Take runs of decode steps in one go.
-        observers: More of them, behind the log that reports are made of.
+        observers: More of them, after the log that reports are made of.
         speculation: How far ahead tokens are guessed; the executor knows how the guesses fare.
         targets: When first tokens are due, for policy ``deadline`` and early refusal.
         preemption: What happens to the blocks of a request that must wait for room.

@@ -52,7 +52,7 @@ def make_request(
 
     Args:
         params: Shared by all: ``ignore_eos``, so that only ``max_total_tokens`` ends a request.
-        first_private: As in ``block_keys``.
+        first_private: See ``block_keys``.
         num_groups: Groups of the model's layers; each has a block, and so a key, for each position.
     """
     keys = block_keys(spec, block_size, first_private)

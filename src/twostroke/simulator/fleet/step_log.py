@@ -29,15 +29,15 @@ class StepLog:
         scheduler: What has planned them.
 
     Attributes:
-        start: When a step begins, in seconds; ``end``: when it ends. A step may begin long after
-            the one before: then the engine was idle.
+        start: When a step begins, in seconds; long after the one before if the engine was idle.
+        end: When it ends, in seconds.
         decode_requests: Requests that computed one token, and their drafts under speculation.
         decode_context: Tokens that those attended to.
         prefill_tokens: Prompt tokens computed.
         prefill_context: Pairs of a prompt token and a token that it attended to.
         drafts: Draft tokens that those requests verified.
-        accepted: Tokens drawn and kept that had been drafted; ``rejected``: drafts that were
-            wrong, or came after the end.
+        accepted: Tokens drawn and kept that had been drafted.
+        rejected: Drafts that were wrong, or came after the end.
         new_tokens: Tokens drawn and kept.
         gaps: Requests that also got a token in the step before: ``end - start`` lies between both.
         running: Requests that run after the step.

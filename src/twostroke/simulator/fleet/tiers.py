@@ -38,7 +38,7 @@ class _Arriving(NamedTuple):
 class SimulatedTiers:
     """What ``kv_tiers.transfers.Transfers`` does, on a virtual clock.
 
-    Saves delay their step by a copy to the host; writing to the disk happens behind it. Loads wait
+    Saves delay their step by a copy to the host; writing to the disk happens after it. Loads wait
     for one another and for no step. What is where is kept by the live engine's ``MemoryTier``.
     """
 

@@ -64,7 +64,7 @@ class DecodeCurve:
         self._answers: dict[tuple[int, int], tuple[float, str]] = {}
 
     def piece(self, num_requests: int, context: int) -> CurvePiece:
-        """The line on which a step lies in which so many requests attend to ``context`` tokens."""
+        """The line of steps in which this many requests attend to ``context`` tokens."""
         width = num_requests * SPACING
         key = num_requests, context // width
         piece = self._pieces.get(key)
@@ -121,7 +121,7 @@ class DecodeCurve:
 def _cut(
     times: list[float], durations: list[float], bindings: list[tuple[str, int]], until: float
 ) -> RunTimes:
-    """Without the steps that begin at ``until`` or later: how many fit was an estimate."""
+    """Leave out the steps that begin at ``until`` or later: how many fit was an estimate."""
     num_steps = bisect_left(times, until, 1, len(times) - 1)
     kept: list[tuple[str, int]] = []
     num_left = num_steps

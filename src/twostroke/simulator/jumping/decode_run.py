@@ -79,7 +79,7 @@ def _only_decodes(request: Request, token: int) -> bool:
 
 
 def _steps_with_blocks(scheduler: Scheduler, running: Sequence[Request], steps: int) -> int:
-    """For how many steps, at most ``steps``, there are free blocks, even if none came back."""
+    """How many steps, at most ``steps``, have free blocks, even if none came back."""
     size, free = scheduler.kv.block_size, scheduler.kv.pool.num_free
     num_groups = scheduler.kv.groups.count
     if num_groups * len(running) * -(-steps // size) <= free:

@@ -98,7 +98,7 @@ def _run(job: ReplayJob, settings: Settings, cost: CostModel, speed: MachineSpee
 
 
 def _specs(requests: Sequence[ReplayedRequest], speed: MachineSpeed) -> list[RequestSpec]:
-    """In order of arrival, the first at ``LEAD_SECONDS``; before it one that fills the cache.
+    """The requests in order of arrival, from ``LEAD_SECONDS`` on; before, one fills the cache.
 
     Arrivals are in seconds of work.
     """

@@ -41,7 +41,7 @@ DROPPED_FIRST = (
     ),
     *("output_throughput", "p99_tpot_ms"),
 )
-# A column for each run, for so many runs and characters of their labels; else a row for each.
+# Up to this many runs and characters of labels, each run is a column; else a row.
 MAX_COLUMNS, MAX_LABEL_CHARACTERS = 6, 54
 PADDING = 3
 

@@ -42,8 +42,8 @@ class Summary:
         ttft_by_tenant: The TTFT of each tenant, likewise.
         waiting_for: Shares of the time that requests wait, by the reason why the first of them
             does (``Reason``); ``step``: for the step under way when they arrived.
-        drafts: Of all requests, those that an interruption left included.
-        dollars: Of all devices for ``duration``.
+        drafts: Drafts of all requests, including those that an interruption left.
+        dollars: Cost of all devices for ``duration``.
         watt_hours: At the devices' rated power for ``duration``: an upper bound.
     """
 

@@ -16,7 +16,7 @@ class Utilisation:
     """Shares in [0, 1].
 
     Attributes:
-        busy: Of the replicas' time, the part in which a step ran.
+        busy: The part of the replicas' time in which a step ran.
         mfu: Model FLOPs over what the devices could compute in their busy time, at the dense rate
             of the weights' format. Tokens computed again after a preemption and rejected drafts
             count too: the device computed them.

@@ -16,7 +16,7 @@ def gamma_times(count: int, rate: float, shape: float, random: Random) -> list[f
     """Times in seconds from 0 on, with gamma distributed gaps of mean ``1 / rate``.
 
     Args:
-        shape: Of the distribution; 1 gives a Poisson process.
+        shape: Shape of the distribution; 1 gives a Poisson process.
     """
     times, now = [], 0.0
     for _ in range(count):
@@ -31,7 +31,7 @@ def burst_times(count: int, rate: float, size: int) -> list[float]:
 
 
 def stretch(times: Sequence[float], rate: float) -> list[float]:
-    """The same pattern from 0 on, stretched to ``rate`` requests per second on average."""
+    """Shift a pattern to begin at 0, and stretch it to a mean of ``rate`` requests a second."""
     span = times[-1] - times[0]
     if span <= 0:
         return [0.0] * len(times)

@@ -44,7 +44,7 @@ AZURE_STATISTICS = {
 
 @dataclass(frozen=True, slots=True)
 class MadeWorkload:
-    """A workload; ``note``: a sentence on how it differs from what its name says."""
+    """A workload; ``note`` is a sentence on how it differs from what its name says."""
 
     workload: Workload
     note: str | None = None

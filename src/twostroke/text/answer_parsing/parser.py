@@ -11,7 +11,7 @@ class AnswerParser:
 
     Whatever the model writes, no text is lost and no error is raised: what is not of the family's
     form is content. A call that turns out to be malformed after it has begun stays as it is. White
-    space behind a call is content only where other text follows it.
+    space after a call is content only where other text follows it.
 
     Args:
         read: How the model's family writes answers.
@@ -25,7 +25,7 @@ class AnswerParser:
         self._reading: Reading[None] | None = read(self._source)
         self.num_calls = 0
         self._after_call = False
-        self._space = ""  # behind a call
+        self._space = ""  # after a call
 
     def feed(self, text: str) -> list[AnswerPart]:
         """The parts that are certain once ``text`` has come; texts of the same kind are joined."""

@@ -33,7 +33,7 @@ async def pooling_call(
     """A generation that has been submitted: one vector for each input.
 
     Args:
-        prefix: Of the request's id.
+        prefix: The beginning of the request's id.
         encoder: Makes the prompts, for the model that runs them.
         field: What the API calls the inputs.
         ignored: Fields of the body that were ignored.

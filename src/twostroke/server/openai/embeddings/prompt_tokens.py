@@ -26,7 +26,7 @@ class PromptEncoder:
     """Makes the prompts of one call.
 
     Args:
-        max_tokens: Cut texts at their end to so many tokens; -1: to the model's context; ``None``
+        max_tokens: Cut texts at their end to this many tokens; -1: to the model's context; ``None``
             refuses what is too long.
     """
 
@@ -59,7 +59,7 @@ class PromptEncoder:
         whether the second answers the first.
 
         Args:
-            instruction: Of that question.
+            instruction: The instruction of that question.
         """
         check_length(self.model, len(first) + len(second), param)
         tokenizer = self.model.tokenizer

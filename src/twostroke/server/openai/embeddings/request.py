@@ -36,7 +36,7 @@ class VectorFields(PoolingFields):
         None, description="base64: the bytes of little-endian float32 numbers."
     )
     dimensions: int | None = Field(
-        None, description="Keep so many elements of each embedding and normalise it again."
+        None, description="Keep this many elements of each embedding and normalise it again."
     )
 
     @property

@@ -57,7 +57,7 @@ def embeddings_router(state: ServerState) -> APIRouter:
 
     @router.post("/pooling", response_class=Response, responses=pooled | ERROR_RESPONSES)
     async def create_pooling(body: PoolingRequest, request: Request) -> Response:
-        """The same, or a ranking model's score of each text, as vLLM's ``/pooling`` gives them."""
+        """Make embeddings, or a ranking model's scores, in the form of vLLM's ``/pooling``."""
         model = state.model_for_new_work()
         generation = await _begin(model, body, request, "pool")
 

@@ -58,7 +58,7 @@ class ScoreReader:
     """Scores from vectors.
 
     Attributes:
-        num_first: With embeddings: so many of the vectors are those of the first side, the others
+        num_first: With embeddings: this many of the vectors are those of the first side, the others
             of the second. ``None``: each vector is a ranking model's score of a pair.
     """
 

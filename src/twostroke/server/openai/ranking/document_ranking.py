@@ -50,7 +50,7 @@ def choose_ranking(model: ServedModel, wanted: str | None) -> Rank | None:
 async def rank_or_give_up(
     ranker: ContextRanker, task: RankingTask, caller: Caller, request_id: str
 ) -> tuple[list[float], str] | None:
-    """As below; ``None`` if they cannot be had, with a line in the log that says why."""
+    """``rank_documents``, or ``None`` with a line in the log where that fails."""
     try:
         return await rank_documents(ranker, task, caller, request_id)
     except TwostrokeError as error:
@@ -67,7 +67,7 @@ async def rank_documents(
 
     Args:
         caller: On whose behalf: its limits, share and prefixes.
-        request_id: Of the chat.
+        request_id: The chat's id.
 
     Raises:
         RequestFailedError: It took longer than ``ranker.seconds``.
@@ -96,7 +96,7 @@ async def _scores(
 
 
 def _end_of(model: ServedModel, question: str, most: int) -> str:
-    """The question's last ``most`` tokens: what is asked stands behind what it is about."""
+    """The question's last ``most`` tokens: what is asked comes after what it is about."""
     tokenizer = model.tokenizer
     if len(question) <= most:  # no token is less than a character
         return question

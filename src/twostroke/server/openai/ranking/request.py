@@ -58,7 +58,7 @@ class RerankRequest(RankingFields):
 
     query: str
     documents: Annotated[list[str | DocumentText], MaxLen(MAX_INPUTS), FirstMistake()]
-    top_n: int | None = Field(None, description="Return only the best so many; 0: all.")
+    top_n: int | None = Field(None, description="Return only this many of the best; 0: all.")
     return_documents: bool | None = Field(
         None, description="Return the documents' texts; true by default."
     )

@@ -89,7 +89,7 @@ class CalledCustomFields(OpenAIFields):
     input: str
 
     def as_function(self) -> dict[str, str]:
-        """The same call as the template takes it."""
+        """The call in the form that chat templates take."""
         return {"name": self.name, "arguments": json.dumps({INPUT: self.input})}
 
 
@@ -114,7 +114,7 @@ class CustomCalls:
     """Turns the calls of custom tools in the parts of one answer into what they are.
 
     Args:
-        names: Of the custom tools.
+        names: Names of the custom tools.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -122,7 +122,7 @@ class CustomCalls:
         self._inputs: dict[int, _JsonInput] = {}
 
     def convert(self, parts: Sequence[AnswerPart]) -> list[ChatPart]:
-        """The same parts, with inputs as plain text as far as that is certain."""
+        """Give calls of custom tools their own parts, with input as plain text once certain."""
         converted: list[ChatPart] = []
         for part in parts:
             if isinstance(part, CallStarted) and part.name in self._names:

@@ -111,7 +111,7 @@ class ToolChoiceFields(OpenAIFields):
 
     @property
     def name(self) -> str | None:
-        """Of the one tool that must be called."""
+        """The name of the one tool that must be called."""
         tool = self.function if self.type == "function" else self.custom
         return None if self.type == "allowed_tools" or tool is None else tool.name
 
@@ -121,7 +121,7 @@ class ToolChoiceFields(OpenAIFields):
 
     @property
     def names(self) -> set[str]:
-        """Of the tools that may be called."""
+        """The names of the tools that may be called."""
         if self.allowed_tools is None:
             return {self.name or ""}
         return {tool.name for tool in self.allowed_tools.tools}

@@ -45,7 +45,7 @@ class NewItems(RequestFields):
 
     nested: ClassVar[tuple[str, ...]] = ("items",)
 
-    items: BroughtItems = Field(description="They come behind those that are there.")
+    items: BroughtItems = Field(description="They come after those that are there.")
     include: Annotated[list[INCLUDABLE], MaxLen(64), FirstMistake()] | None = Field(
         None, description="There is nothing to include."
     )
