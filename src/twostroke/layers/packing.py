@@ -60,7 +60,7 @@ class GroupedWeight:
     scales: Tensor
 
     def reordered(self, order: Tensor) -> GroupedWeight:
-        """With other rows."""
+        """Take rows in another order."""
         return GroupedWeight(self.values[order], self.scales[order])
 
 

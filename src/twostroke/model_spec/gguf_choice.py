@@ -21,7 +21,7 @@ def split_format(model: str) -> tuple[str, str | None]:
 
 
 def download_patterns(format: str) -> list[str]:
-    """Of the files of a format, whole or in parts."""
+    """What the files of a format are called, whole or in parts."""
     cases = dict.fromkeys((format, format.upper(), format.lower()))
     return [f"*{case}{ending}" for case in cases for ending in (GGUF, "-*-of-*.gguf")]
 
