@@ -24,6 +24,7 @@ MAX_LINES_OF_A_FUNCTION = 60
 MAX_LINES = 400
 MAX_FILES_OF_A_RECIPE = 5
 FRAGMENT = re.compile(r"(Of|The same|As|Those|By|With|Without|In|Beside|Until)\b")
+FRAGMENT_OF_AN_ENTRY = re.compile(r"^ +[a-z_]+: (Of|The same|As)\b", re.MULTILINE)
 # Files that may be longer, each with its reason.
 LONGER: dict[str, str] = {}
 # Public names that two files may define, each with its reason.
@@ -138,7 +139,8 @@ def test_docstrings_begin_with_a_subject_or_a_verb() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
-        and FRAGMENT.match(str(node.value.value))
+        and (text := str(node.value.value))
+        and (FRAGMENT.match(text) or FRAGMENT_OF_AN_ENTRY.search(text))
     }
     assert not fragments
 

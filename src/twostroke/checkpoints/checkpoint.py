@@ -15,10 +15,10 @@ class StoredTensor:
     """Where a tensor lies.
 
     Attributes:
-        format: Of its elements, as its file's format calls it: ``F32``, ``BF16``, ``U8``, ``Q8_0``.
+        format: Number format of its elements, by its file's name for it: ``F32``, ``U8``, ``Q8_0``.
         shape: With the contiguous dimension last.
         path, offset, nbytes: Its bytes, all of which the file has.
-        heads: Of each of so many heads, the rows of its first half and its second take turns; 0:
+        heads: In this many heads, rows of the first half and of the second take turns; 0: all
             rows are in order.
         shift: What was added to each element.
     """
@@ -38,7 +38,7 @@ class Checkpoint(Protocol):
     Attributes:
         path: The folder or the file; what belongs to no format (``modules.json``) lies in it.
         config: What ``config.json`` says, or would say; empty where nothing is stated.
-        generation: The same of ``generation_config.json``.
+        generation: The contents of ``generation_config.json``.
         files: All that the model's outputs follow from, for a fingerprint.
 
     Every attribute and method raises ``ModelLoadError`` where a file is missing, broken or

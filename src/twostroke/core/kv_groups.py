@@ -108,7 +108,7 @@ ONE_GROUP = KVGroups()
 
 
 def keys_of_groups(key: BlockKey, num_groups: int) -> list[BlockKey]:
-    """The keys of one position's blocks, one for each group of layers."""
+    """The keys of the blocks of one block index, one for each group of layers."""
     if num_groups == 1:
         return [key]
     if isinstance(key, int):

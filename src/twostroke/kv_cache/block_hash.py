@@ -25,7 +25,7 @@ def extend_block_hashes(
 ) -> list[BlockKey]:
     """Keys of at least the request's first ``num_blocks`` blocks, computed once and kept on it.
 
-    The blocks must be full. With several groups of layers, the keys of each position come one after
+    The blocks must be full. With several groups of layers, the keys of each index come one after
     the other. The list is the request's own and may hold more: do not change it.
 
     blake2b rather than Python's ``hash``: a collision would serve one request another's keys and

@@ -1,9 +1,10 @@
 """One request's blocks, and what changes of them.
 
 The layers of a model are in groups (``core.kv_groups``), and each group has a block for every
-``block_size`` tokens. A request's tables lie interleaved in one list: with G groups, the blocks of
-position p are entries ``p * G`` to ``p * G + G - 1``, and so are their keys in
-``request.block_hashes``. An entry whose block was given back is ``NO_BLOCK``, so positions stay.
+``block_size`` tokens: that of tokens ``i * block_size`` on has block index i. A request's tables
+lie interleaved in one list: with G groups, the blocks of index i are entries ``i * G`` to
+``i * G + G - 1``, and so are their keys in ``request.block_hashes``. An entry whose block was given
+back is ``NO_BLOCK``, so that others keep their index.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ UNCHANGED = TableChange(0, [], [])
 
 
 class BlockTable(msgspec.Struct):
-    """The blocks of all groups in order of position.
+    """The blocks of all groups in order of block index.
 
     Attributes:
         num_indexed: Entries that are in the prefix cache's index.
         num_sent: Entries that the executor knows.
         num_writable: Slots below lie in blocks that the executor knows; those of them that are not
             computed yet lie in blocks that no other table holds.
-        num_full: Positions that are computed and were looked at.
-        num_dropped: For each group, the number of first positions whose blocks were given back.
+        num_full: Block indices whose tokens are computed; ``commit`` has looked at them.
+        num_dropped: For each group, how many blocks from index 0 on were given back.
         enters_index: Off once the prefix cache was cleared: no lookup would get past the blocks
             that are gone.
     """

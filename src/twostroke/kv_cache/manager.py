@@ -71,7 +71,7 @@ class KVCacheManager:
     # ---- sizes -----------------------------------------------------------------------------------
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Positions of a table that holds ``num_tokens`` tokens."""
+        """Blocks of one group that hold ``num_tokens`` tokens."""
         return -(-num_tokens // self.block_size)
 
     def block_ids(self, request: Request) -> list[int]:
@@ -134,7 +134,7 @@ class KVCacheManager:
         return Prefix(blocks, length * self.block_size, looked_up=True)
 
     def _leading_blocks(self, keys: Sequence[BlockKey]) -> list[int]:
-        """The blocks that have these contents up to the first that is missing; whole positions."""
+        """The blocks that have these contents up to the first gap; as many for each group."""
         blocks: list[int] = []
         for key in keys:
             block = self.pool.find(key)
@@ -262,9 +262,10 @@ class KVCacheManager:
         return self.keys_of(request, count)[: count * self._num_groups]
 
     def keys_of(self, request: Request, num_full: int) -> list[BlockKey]:
-        """All that are known, of the first ``num_full`` positions at least."""
-        sizes = self.block_size, self._model_id, self._num_groups
-        return extend_block_hashes(request, num_full, *sizes)
+        """All that are known, at least those of the first ``num_full`` block indices."""
+        return extend_block_hashes(
+            request, num_full, self.block_size, self._model_id, self._num_groups
+        )
 
     def pin(
         self, token_ids: Sequence[int], cache_salt: str, until: float, tenant: str = ""
@@ -315,8 +316,8 @@ class KVCacheManager:
         table.num_full = num_full
         for group, window in self._windows:
             first = self.groups.first_seen(window, num_full, self.block_size)
-            for position in range(table.num_dropped[group], first):
-                entry = position * count + group
+            for block_index in range(table.num_dropped[group], first):
+                entry = block_index * count + group
                 self.pool.release(blocks[entry])
                 blocks[entry] = NO_BLOCK
             table.num_dropped[group] = max(first, table.num_dropped[group])
@@ -342,7 +343,7 @@ class KVCacheManager:
             watcher.on_removed(block, key)
 
     def _length(self, table: BlockTable) -> int:
-        """Positions of a table."""
+        """Blocks of one group in a table."""
         return len(table.blocks) // self._num_groups
 
     def _num_gaps(self, blocks: list[int]) -> list[int]:

@@ -28,7 +28,7 @@ class PendingLoads:
     """The loads under way, by request id.
 
     Args:
-        states: Of recurrent layers, which come with blocks.
+        states: States of recurrent layers, which come with blocks.
         watchers: Are told what lookups find from now on; the list is the manager's.
     """
 

@@ -23,18 +23,18 @@ class PrefixNeeds:
         self.windows = [(group, window) for group, window in windows if window is not None]
 
     def entries(self, length: int) -> list[int]:
-        """The entries that a prefix of ``length`` positions needs, in order."""
+        """The entries that a prefix of ``length`` block indices needs, in order."""
         count = self._groups.count
         if not self.windows:
             return list(range(length * count))
         return sorted(
-            position * count + group
+            block_index * count + group
             for group, window in enumerate(self._groups.windows)
-            for position in range(self._groups.first_seen(window, length, self._size), length)
+            for block_index in range(self._groups.first_seen(window, length, self._size), length)
         )
 
     def longest(self, keys: Sequence[BlockKey], has: Callable[[BlockKey], bool]) -> int:
-        """Positions of the longest prefix whose needed blocks are all there.
+        """Length, in block indices, of the longest prefix whose needed blocks are all there.
 
         First the groups that see everything bound it. Then the ends are tried from there
         downwards: a missing block of a window rules out all ends that would see it.
@@ -45,20 +45,20 @@ class PrefixNeeds:
         count = self._groups.count
         end = len(keys) // count
         for group in self.whole:
-            for position in range(end):
-                if not has(keys[position * count + group]):
-                    end = position
+            for block_index in range(end):
+                if not has(keys[block_index * count + group]):
+                    end = block_index
                     break
         if not self.windows:
             return end
-        position, firsts = end, self._firsts(end)
-        while position > min(firsts):
-            position -= 1
+        block_index, firsts = end, self._firsts(end)
+        while block_index > min(firsts):
+            block_index -= 1
             if any(
-                position >= firsts[group] and not has(keys[position * count + group])
+                block_index >= firsts[group] and not has(keys[block_index * count + group])
                 for group, _ in self.windows
             ):
-                end, firsts = position, self._firsts(position)
+                end, firsts = block_index, self._firsts(block_index)
         return end
 
     def longest_to_a_state(
@@ -83,7 +83,7 @@ class PrefixNeeds:
         return length
 
     def _firsts(self, num_full: int) -> list[int]:
-        """For each group, the first position that is needed after ``num_full`` full ones.
+        """For each group, the first block index that is needed after ``num_full`` full ones.
 
         That of a group without a window counts as reached: it has been looked at as a whole.
         """

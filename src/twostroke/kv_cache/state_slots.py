@@ -36,11 +36,12 @@ class _States:
     Attributes:
         live: Its state after its last computed token.
         start: The checkpoint that its first step copies; ``NO_SLOT``: it starts from zeros.
-        is_new: Whether the executor has not been told of ``live``; ``moved``: it knows another.
-        pending: Checkpoints that the step under way makes: position in blocks, and slot.
+        is_new: Whether the executor has not been told of ``live``.
+        moved: Whether the executor knows another slot than ``live``.
+        pending: Checkpoints that the step under way makes: blocks before each, and its slot.
         latest: The latest checkpoint within its answer, which the next one replaces.
-        spare: Of a request whose draws may be repeated (its answer has a form): a second slot.
-        trial: Of the share under way, if it may be taken back.
+        spare: A second slot, if draws may be repeated since the answer has a form.
+        trial: The share under way, if it may be taken back.
     """
 
     live: int
@@ -72,7 +73,7 @@ class _StateLoad(NamedTuple):
     """A slot that is held while blocks before its state are loaded.
 
     Attributes:
-        key: Of the block that the state comes after, while it is loaded, too.
+        key: Key of the block that the state comes after; it is loaded meanwhile, too.
     """
 
     key: BlockKey | None
@@ -83,7 +84,8 @@ class _Trial(NamedTuple):
     """A share that may be taken back, as a whole or from some draft on.
 
     Attributes:
-        begin: Tokens that were computed before it; ``end``: with its known ones.
+        begin: Tokens that were computed before the share.
+        end: Tokens computed once its known ones are.
         before: The state before it; ``NO_SLOT``: the request starts anew.
         drafts: States after the known tokens and 0, 1, ... drafts; ``live`` is that after all.
     """
@@ -101,7 +103,7 @@ class StateSlots:
         num_slots: That the executor holds.
         block_size: Tokens per block.
         spacing: Blocks between two checkpoints that outlive the next one.
-        num_groups: Blocks, and so keys, for each position; the first one's finds the state.
+        num_groups: Blocks, and so keys, of each block index; the first one's finds the state.
         enable_prefix_caching: Whether checkpoints are made at all.
         num_parts: Blocks' sizes that a state takes in tiers; 0: they keep none.
     """
@@ -182,12 +184,12 @@ class StateSlots:
                 first, end, before, [self.pool.allocate() for _ in range(num_drafts)]
             )
             copies = [(num_known + i, slot) for i, slot in enumerate(states.trial.drafts)]
-        for position in self._positions(request, first, end + num_drafts):
+        for num_blocks in self._checkpoints(request, first, end + num_drafts):
             if not self.pool.num_free:
                 break
             slot = self.pool.allocate()
-            states.pending.append((position, slot))
-            copies.append((position * self._size - first, slot))
+            states.pending.append((num_blocks, slot))
+            copies.append((num_blocks * self._size - first, slot))
         if start is None and not (moved or copies):
             return None
         return StateChange(states.live, start, sorted(copies))
@@ -196,12 +198,12 @@ class StateSlots:
         states, keys = self._requests[request.request_id], request.block_hashes
         if states.trial is not None:
             self._end_trial(states, states.trial, request)
-        for position, slot in states.pending:
-            entry = (position - 1) * self._num_groups
-            is_computed = position * self._size <= request.num_computed_tokens
+        for num_blocks, slot in states.pending:
+            entry = (num_blocks - 1) * self._num_groups
+            is_computed = num_blocks * self._size <= request.num_computed_tokens
             if is_computed and entry < len(keys) and self.pool.index(slot, keys[entry]):
                 self._drop_latest(states)
-                lasts = self._is_kept(request, position)
+                lasts = self._is_kept(request, num_blocks)
                 self._tell(keys[entry], slot, lasts=lasts)
                 if not lasts:
                     states.latest = slot
@@ -223,9 +225,9 @@ class StateSlots:
             self.pool.release(states.start)
 
     def latest(self, request: Request, keys: Sequence[BlockKey]) -> tuple[int, int] | None:
-        positions = keys[:: self._num_groups]
-        for length in range(len(positions), 0, -1):
-            if (slot := self.pool.find(positions[length - 1])) is not None:
+        ends = keys[:: self._num_groups]
+        for length in range(len(ends), 0, -1):
+            if (slot := self.pool.find(ends[length - 1])) is not None:
                 return length, slot
             if length * self._size == request.num_computed_tokens:
                 own = self._requests[request.request_id].before_step()
@@ -266,18 +268,18 @@ class StateSlots:
         slot = self.pool.find(key)
         return NO_SLOT if slot is None else slot
 
-    def _positions(self, request: Request, first: int, end: int) -> list[int]:
-        """Where a step makes checkpoints that computes the tokens ``first`` to ``end - 1``."""
+    def _checkpoints(self, request: Request, first: int, end: int) -> list[int]:
+        """After how many blocks a step over tokens ``first`` to ``end - 1`` makes checkpoints."""
         if not self._caches_prefixes:
             return []
         return [
-            position
-            for position in range(first // self._size + 1, end // self._size + 1)
-            if position * self._size >= request.num_prompt_tokens
-            or self._is_kept(request, position)
+            num_blocks
+            for num_blocks in range(first // self._size + 1, end // self._size + 1)
+            if num_blocks * self._size >= request.num_prompt_tokens
+            or self._is_kept(request, num_blocks)
         ]
 
-    def _is_kept(self, request: Request, position: int) -> bool:
+    def _is_kept(self, request: Request, num_blocks: int) -> bool:
         """Whether the checkpoint outlives the next one: only those within an answer do not.
 
         The last token of a prompt is computed in any case, so no prefix of it ends after it. Where
@@ -285,9 +287,9 @@ class StateSlots:
         """
         prompt_end, hit = (request.num_prompt_tokens - 1) // self._size, request.prefix_hit
         return (
-            position % self._spacing == 0
-            or position == prompt_end
-            or (hit is not None and position * self._size == hit.block_tokens)
+            num_blocks % self._spacing == 0
+            or num_blocks == prompt_end
+            or (hit is not None and num_blocks * self._size == hit.block_tokens)
         )
 
     def _end_trial(self, states: _States, trial: _Trial, request: Request) -> None:

@@ -47,8 +47,8 @@ class States(Protocol):
 
     Attributes:
         exist: Whether the model has any.
-        num_slots: Of all requests and checkpoints together.
-        pool: Of these slots; contents are the keys of the blocks that checkpoints come after.
+        num_slots: Slots of all requests and checkpoints together.
+        pool: Manages the slots; contents are the keys of the blocks that checkpoints come after.
         num_parts: Blocks' sizes that a state takes in tiers; 0: they keep none.
     """
 
@@ -71,8 +71,9 @@ class States(Protocol):
         """The keys of the longest prefix at whose end a state exists, besides all blocks.
 
         Args:
-            keys: Of all blocks of a text that might be found, those of each position in a row.
-            needs: Which of them a prefix is made of; ``has``: which exist.
+            keys: The keys of all blocks of a text that might be found, by block index, then group.
+            needs: Which blocks a prefix is made of.
+            has: Whether the block of a key exists.
         """
         ...
 
@@ -102,7 +103,7 @@ class States(Protocol):
         Between two steps, or while one is planned. Its own state counts where a block ends.
 
         Args:
-            keys: Of its blocks whose tokens are all computed.
+            keys: Keys of its blocks whose tokens are all computed.
         """
         ...
 

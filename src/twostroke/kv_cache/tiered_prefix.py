@@ -20,7 +20,7 @@ class Loadable(NamedTuple):
     """What tiers would add to a cached prefix.
 
     Attributes:
-        keys: Of blocks to be loaded; ``kept_blocks`` of the longer prefix are here already.
+        keys: Keys of blocks to load; ``kept_blocks`` of the longer prefix are here already.
         num_tokens: That need not be computed then.
         state: The block after which the state at its end is found; ``None`` without such layers.
     """

@@ -23,7 +23,7 @@ def read_sampling_defaults(raw: Mapping[str, Any], path: Path) -> dict[str, floa
     """What ``generation_config.json`` recommends, as fields of ``SamplingParams``.
 
     Args:
-        path: Of the checkpoint, for the error.
+        path: The checkpoint's path, for the error.
 
     Raises:
         ModelLoadError: A value is out of range.

@@ -195,7 +195,7 @@ class ModelSpec:
         )
 
     def with_states_in(self, dtype: StateDtype) -> ModelSpec:
-        """This model with its recurrent states stored so; ``auto``: as its file says."""
+        """This model with recurrent states stored in a format; ``auto`` is that of its file."""
         if dtype == "auto":
             return self
         layers = [

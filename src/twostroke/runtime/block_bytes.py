@@ -67,7 +67,7 @@ class BlockAndStateBytes:
     one ends in bytes that mean nothing.
 
     Args:
-        blocks: Of the KV cache.
+        blocks: The bytes of the KV cache's blocks.
         num_blocks: How many there are.
         states: Each [slots, ...], contiguous, of all layers.
     """

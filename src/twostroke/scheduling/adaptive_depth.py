@@ -3,6 +3,24 @@
 Drafting pays while the expected tokens of a pass, over its time, rise. What is expected,
 ``draft_estimates.py`` says; what may be lost when it was wrong, ``trial_budget.py``; here is what
 each request does about it (docs/decisions/0012-step-times-are-measured.md).
+
+A decision holds for some steps. Then the first line that applies makes the next one:
+
+| the request                                   | does next                                     |
+|-----------------------------------------------|-----------------------------------------------|
+| is TRYING, and drafts were made               | is WAITING one step, which verifies them      |
+| is any, and no draft was ever verified        | tries one draft                               |
+| gains by drafting, as is estimated            | is DRAFTING for ``HOLDS_FOR`` steps           |
+| has tried, and all its drafts were accepted   | tries twice as many                           |
+| is NEW, has paused, or got no drafts yet      | tries one draft                               |
+| is any other                                  | is PAUSING, each time twice as long           |
+
+| a trial                                       | makes the request                             |
+|-----------------------------------------------|-----------------------------------------------|
+| could not pay, were all its drafts accepted   | PAUSING, for ``DOUBTED_AFTER`` steps          |
+| is covered by the budget                      | TRYING until drafts are made, for             |
+|                                               | ``LOOKS_FOR`` steps at most                   |
+| is not covered                                | PAUSING, for ``FIRST_PAUSE`` steps            |
 """
 
 from __future__ import annotations
@@ -17,27 +35,31 @@ from twostroke.scheduling.speculation import ToldDepths
 from twostroke.timing.draft_times import DOUBTED_AFTER
 from twostroke.timing.trial_budget import SHARE, TrialBudget
 
-# Steps for which a request pauses where drafting does not pay: the longer the more often it did
-# not, up to where trying again costs its share of the time.
-FIRST_PAUSE, LONGEST_PAUSE = 8, 512
+# The first pause of a request for which drafting does not pay, in steps; each is twice the last.
+FIRST_PAUSE = 8
+# The longest pause, in steps, unless trying again costs its share of the time before.
+LONGEST_PAUSE = 512
 # Steps for which a request looks for something to quote before that is decided anew.
 LOOKS_FOR = 8
-# A depth must promise so much more than none before it is taken up: less may be noise.
+# Tokens a second, as a multiple of those without drafts, from which on a request begins to draft:
+# less may be noise.
 LEAST_GAIN = 1.03
-# Looking for something to quote, and finding nothing, may go on for this share of a step.
+# The share of a step for which a request may look for something to quote, and find nothing.
 COST_OF_LOOKING = 0.004
-# Where it promises less than this, a step without drafts is taken now and then, to measure one.
-CLEAR_GAIN, REMEASURED_AFTER = 1.5, 128
+# Drafts that gain less than this may only seem to gain: a step without drafts is measured anew.
+CLEAR_GAIN = 1.5
+# Steps with such drafts from one measured step without drafts to the next.
+REMEASURED_AFTER = 128
 
 
 class _Mode(Enum):
-    """What a request does: it drafts; it drafts once, to see; what that gave is awaited; it does
-    without for a while."""
+    """What a request does; the module says what it does next."""
 
-    DRAFTING = 0
+    NEW = 0
     TRYING = 1
     WAITING = 2
-    PAUSING = 3
+    DRAFTING = 3
+    PAUSING = 4
 
 
 @dataclass(slots=True)
@@ -46,19 +68,25 @@ class _RequestDepth:
 
     Attributes:
         record: What is known of its drafts.
-        tried: The depth of the latest try.
-        reason: Why the latest decision was made.
-        gain: The best depth's, as it was estimated.
+        steps_left: Further steps for which the decision holds.
+        next_pause: Steps of its next pause, if drafting does not pay.
+        tried_depth: The depth of its latest trial; 0 once that did not pay.
+        reason: Why the decision was made.
+        gain: Tokens a second at the best depth, as a multiple of those without drafts.
     """
 
     record: DraftRecord
-    mode: _Mode = _Mode.WAITING
-    pause: int = 2 * FIRST_PAUSE
+    mode: _Mode = _Mode.NEW
     depth: int = 0
-    holds_for: int = 0
-    tried: int = 0
+    steps_left: int = 0
+    next_pause: int = 2 * FIRST_PAUSE
+    tried_depth: int = 0
     reason: DepthReason = DepthReason.TRIAL
     gain: float = 0.0
+
+    def decide(self, mode: _Mode, depth: int, steps: int, reason: DepthReason) -> None:
+        """From the step that is planned on, for ``steps`` steps."""
+        self.mode, self.depth, self.steps_left, self.reason = mode, depth, steps - 1, reason
 
     @property
     def trusts_estimates(self) -> bool:
@@ -66,6 +94,22 @@ class _RequestDepth:
         if self.mode is _Mode.PAUSING:
             return self.reason is not DepthReason.CANNOT_PAY
         return self.mode is _Mode.DRAFTING
+
+    @property
+    def has_trial_drafts(self) -> bool:
+        """Whether its trial gave drafts, which the step that is planned verifies."""
+        return self.mode is _Mode.TRYING and self.record.got_drafts
+
+    @property
+    def trial_succeeded(self) -> bool:
+        """Whether all its latest drafts were accepted, and it has tried."""
+        return self.record.all_accepted and self.tried_depth > 0
+
+    @property
+    def knows_little(self) -> bool:
+        """Whether its pause is over, it is new, or it found nothing to draft yet."""
+        record = self.record
+        return self.mode is _Mode.PAUSING or not (record.asked_before and record.got_drafts)
 
 
 class AdaptiveDepth:
@@ -91,8 +135,9 @@ class AdaptiveDepth:
         self._budget = TrialBudget(reads_prompts=reads_prompts)
         self._requests: dict[str, _RequestDepth] = {}
         self._has_asked = False  # for drafts, in the step that is planned
-        # Since one without drafts; whether what they gain is in doubt.
-        self._steps_with_drafts, self._in_doubt = 0, False
+        # Whether drafts gain less than ``CLEAR_GAIN``; steps with drafts while that is so.
+        self._in_doubt = False
+        self._doubtful_steps = 0
         self._told = ToldDepths()
 
     def choose(self, request: Request, changes: list[DepthChange] | None = None) -> int:
@@ -102,7 +147,7 @@ class AdaptiveDepth:
             change = DepthChange(request_id, depth, reason)
             state = self._requests.get(request_id)
             if state is not None and reason is state.reason:
-                pause = state.holds_for + 1 if state.mode is _Mode.PAUSING else 0
+                pause = state.steps_left + 1 if state.mode is _Mode.PAUSING else 0
                 change = DepthChange(request_id, depth, reason, round(state.gain, 3), pause)
             changes.append(change)
         return depth
@@ -111,7 +156,7 @@ class AdaptiveDepth:
         asked = request.params.speculation
         if asked == 0:
             return 0, DepthReason.ASKED
-        if self._steps_with_drafts >= REMEASURED_AFTER:
+        if self._doubtful_steps >= REMEASURED_AFTER:
             return 0, DepthReason.REMEASURE
         state = self._requests.get(request.request_id)
         if state is None:
@@ -119,8 +164,8 @@ class AdaptiveDepth:
             self._requests[request.request_id] = state
         if self._budget.is_spent and state.trusts_estimates:
             return 0, DepthReason.NO_BUDGET
-        if state.holds_for > 0 and not (state.mode is _Mode.TRYING and state.record.made):
-            state.holds_for -= 1
+        if state.steps_left > 0 and not state.has_trial_drafts:
+            state.steps_left -= 1
         else:
             self._decide(state)
         self._has_asked = self._has_asked or state.depth > 0
@@ -134,92 +179,91 @@ class AdaptiveDepth:
         self._told.forget(plan.released)
         cost = self._estimator.observe(plan, result, asked=self._has_asked)
         if self._estimator.num_drafts:
-            self._steps_with_drafts += self._in_doubt
-        elif self._steps_with_drafts >= REMEASURED_AFTER:
-            self._steps_with_drafts, self._in_doubt = 0, False
+            self._doubtful_steps += self._in_doubt
+        elif self._doubtful_steps >= REMEASURED_AFTER:
+            self._doubtful_steps, self._in_doubt = 0, False
         if cost is not None:
-            self._budget.add_step(*cost)
+            self._budget.add_step(cost.loss, cost.reading, cost.plain)
         self._has_asked = False
 
     def _decide(self, state: _RequestDepth) -> None:
-        """Choose a request's depth for the next steps."""
-        record, estimator = state.record, self._estimator
-        if state.mode is _Mode.TRYING and record.made:  # the step that is planned now verifies them
-            state.mode, state.depth, state.holds_for = _Mode.WAITING, 0, 0
-            state.reason = DepthReason.AWAITED
+        """Make a request's next decision, by the table of the module."""
+        if state.has_trial_drafts:
+            state.decide(_Mode.WAITING, depth=0, steps=1, reason=DepthReason.AWAITED)
             return
-        depth, gain = estimator.best(record)
-        state.gain = gain
-        enough = 1.0 if state.mode is _Mode.DRAFTING else LEAST_GAIN
-        if not estimator.knows_acceptance:
+        depth, state.gain = self._estimator.best(state.record)
+        if not self._estimator.knows_acceptance:
             self._try(state, 1)
-        elif (
-            gain > enough
-            and estimator.of_looking(record, gain, depth) >= -COST_OF_LOOKING
-            and self._may_begin(record)
-        ):
-            state.mode, state.depth, state.holds_for = _Mode.DRAFTING, depth, HOLDS_FOR - 1
-            state.reason = DepthReason.PAYS
-            state.pause = FIRST_PAUSE
-            estimator.times.believe()
-            self._in_doubt = self._in_doubt or gain < CLEAR_GAIN
-        elif record.came_true and state.tried:  # once more, twice as deep: others say little of it
-            self._try(state, min(2 * state.tried, self._most))
-        elif state.mode is _Mode.PAUSING or not (record.has_drafted and record.made):
-            self._try(state, 1)  # its pause is over, it found nothing yet, or it is new
+        elif self._pays(state, depth):
+            self._draft(state, depth)
+        elif state.trial_succeeded:  # others' acceptance says little of it: once more, deeper
+            self._try(state, min(2 * state.tried_depth, self._most))
+        elif state.knows_little:
+            self._try(state, 1)
         else:
-            self._pause(state, state.pause, DepthReason.DOES_NOT_PAY)
-            state.pause = min(2 * state.pause, self._longest_pause())
-            state.tried = 0
+            self._pause(state, state.next_pause, DepthReason.DOES_NOT_PAY)
+            state.next_pause = min(2 * state.next_pause, self._longest_pause())
+            state.tried_depth = 0
 
-    def _may_begin(self, record: DraftRecord) -> bool:
-        """Whether it has drafted before, or the budget covers that its drafts may be wrong."""
+    def _pays(self, state: _RequestDepth, depth: int) -> bool:
+        """Whether drafting gains as is estimated, and the budget covers that it does not.
+
+        A request that has drafted before needs no cover: its own drafts are part of the estimate.
+        """
+        record, estimator = state.record, self._estimator
+        if state.gain <= (1.0 if state.mode is _Mode.DRAFTING else LEAST_GAIN):
+            return False
+        if estimator.net_gain(record, state.gain, depth) < -COST_OF_LOOKING:
+            return False
         if self._budget.is_spent:
             return False
-        if record.acceptance.tried:
-            return True
-        return self._budget.reserve(self._estimator.of_trying(1), on_loan=True)
+        has_drafted = bool(record.acceptance.tried)
+        return has_drafted or self._budget.reserve(estimator.seconds_of_trial(1), on_loan=True)
+
+    def _draft(self, state: _RequestDepth, depth: int) -> None:
+        state.decide(_Mode.DRAFTING, depth, HOLDS_FOR, DepthReason.PAYS)
+        state.next_pause = FIRST_PAUSE
+        self._estimator.times.believe()
+        self._in_doubt = self._in_doubt or state.gain < CLEAR_GAIN
 
     def _try(self, state: _RequestDepth, wanted: int) -> None:
-        """One step with drafts, if they could pay and the budget covers that they do not.
+        """Ask for drafts once, to see how they fare, by the second table of the module.
 
-        Where none were made, as of n-grams, it is not over yet.
+        Where even right drafts could not pay, one trial now and then measures whether that is so.
         """
         rows, step, times = self._estimator.num_drawing, self._estimator.step, self._estimator.times
-        measures = self._estimator.best_possible() < LEAST_GAIN
-        if measures:
+        cannot_pay = self._estimator.best_possible() < LEAST_GAIN
+        if cannot_pay:
             wanted = 1
-        if measures and not times.is_doubtful(rows, step):
+        if cannot_pay and not times.is_doubtful(rows, step):
             self._pause(state, DOUBTED_AFTER, DepthReason.CANNOT_PAY)
-        elif self._is_covered(state, wanted, measures):
-            state.mode, state.depth, state.tried = _Mode.TRYING, wanted, wanted
-            state.record.came_true = state.record.made = False
-            state.reason = DepthReason.TRIAL
-            state.holds_for = LOOKS_FOR - 1
-            if measures:
+        elif self._is_covered(state, wanted, measures=cannot_pay):
+            state.decide(_Mode.TRYING, wanted, LOOKS_FOR, DepthReason.TRIAL)
+            state.tried_depth = wanted
+            state.record.all_accepted = state.record.got_drafts = False
+            if cannot_pay:
                 times.doubt(rows, step)
         else:
             self._pause(state, FIRST_PAUSE, DepthReason.NO_BUDGET)
 
-    def _is_covered(self, state: _RequestDepth, wanted: int, measures: bool) -> bool:
-        """Whether a trial is: one that goes on from drafts that came true is, whatever is owed."""
+    def _is_covered(self, state: _RequestDepth, wanted: int, *, measures: bool) -> bool:
+        """Whether the budget covers a trial: always one that goes on from accepted drafts."""
         record = state.record
-        if record.came_true and wanted > 1:
+        if record.all_accepted and wanted > 1:
             return True
         on_loan = measures or not record.acceptance.tried
-        return self._budget.reserve(self._estimator.of_trying(wanted), on_loan=on_loan)
+        return self._budget.reserve(self._estimator.seconds_of_trial(wanted), on_loan=on_loan)
 
     def _pause(self, state: _RequestDepth, every: int, reason: DepthReason) -> None:
-        """Keep a decision until the next multiple of ``every``.
+        """Ask for no drafts until the next step that is a multiple of ``every``.
 
         So requests try in the same steps, which drafting delays once.
         """
         steps = every - self._estimator.step % every
-        state.mode, state.depth, state.holds_for = _Mode.PAUSING, 0, steps - 1
-        state.reason = reason
+        state.decide(_Mode.PAUSING, depth=0, steps=steps, reason=reason)
 
     def _longest_pause(self) -> int:
-        """Steps between two tries, so that these cost little enough: a power of two."""
+        """Steps between two trials, so that these cost little enough: a power of two."""
         rows, times = self._estimator.num_drawing, self._estimator.times
         extra = times.of_pass(2 * rows) + times.of_drafting(1) - times.of_pass(rows)
         steps = extra / (SHARE * times.of_pass(rows))

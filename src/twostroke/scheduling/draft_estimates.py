@@ -17,10 +17,14 @@ from twostroke.timing.draft_times import DraftTimes
 FIRST_GUESS = 0.8
 # What is expected of a request, from all of them, counts as this many of its own drafts.
 PRIOR_DRAFTS = 6.0
-# What remains of a request's, and of all requests', earlier drafts after each new one.
-KEPT_OF_REQUEST, KEPT_OF_ALL = 0.9, 0.98
-# Steps for which an outlook holds: after the first ones, and until then.
-HOLDS_FOR, LEARNS_FOR = 4, 64
+# What one request's earlier drafts weigh after each new one.
+KEPT_OF_REQUEST = 0.9
+# What all requests' earlier drafts weigh after each new one.
+KEPT_OF_ALL = 0.98
+# Steps for which an outlook, and a decision to draft, hold.
+HOLDS_FOR = 4
+# Steps at first in each of which the outlook is made anew.
+LEARNS_FOR = 64
 # Of steps without drafts every fourth is measured: a small model's are short beside that.
 PLAIN_EVERY = 4
 
@@ -125,17 +129,17 @@ class DraftRecord:
     """What is known of one request's drafts.
 
     Attributes:
-        making: How often there were drafts when some were asked for.
-        made: Whether there were drafts at the latest time.
-        has_drafted: Whether drafts were asked for before, and so its prompt read for them.
-        came_true: Whether all drafts of the latest step that verified some were accepted.
+        found_rate: How often drafts were made when some were asked for.
+        got_drafts: Whether drafts were made when they were asked for last.
+        asked_before: Whether drafts were asked for before, and so its prompt read for them.
+        all_accepted: Whether all drafts of the latest step that verified some were accepted.
     """
 
     acceptance: Acceptance
-    making: float
-    made: bool = True
-    has_drafted: bool = False
-    came_true: bool = False
+    found_rate: float
+    got_drafts: bool = True
+    asked_before: bool = False
+    all_accepted: bool = False
 
 
 class DraftEstimator:
@@ -158,7 +162,7 @@ class DraftEstimator:
         self._most, self._reads_prompts = most, reads_prompts
         self._records: dict[str, DraftRecord] = {}
         self._all = Acceptance(KEPT_OF_ALL)
-        self._making = 1.0
+        self._found_rate = 1.0
         self._outlook: Outlook | None = None
         # Whether a prompt was read for drafts in the latest step: it says nothing of later ones.
         self._reads_now = False
@@ -172,7 +176,7 @@ class DraftEstimator:
         """Kept until the request is released."""
         record = self._records.get(request_id)
         if record is None:
-            record = DraftRecord(Acceptance(KEPT_OF_REQUEST), self._making)
+            record = DraftRecord(Acceptance(KEPT_OF_REQUEST), self._found_rate)
             self._records[request_id] = record
         return record
 
@@ -185,12 +189,12 @@ class DraftEstimator:
         """The multiple of ``best`` if all drafts came true."""
         return self._look_out().best([1.0] * self._most)[1]
 
-    def of_looking(self, record: DraftRecord, gain: float, depth: int) -> float:
-        """What making drafts gains, less what looking for some in vain costs; shares of a step."""
+    def net_gain(self, record: DraftRecord, gain: float, depth: int) -> float:
+        """What drafts gain, less what looking for some in vain costs; as a share of a step."""
         looking = self.times.of_drafting(depth) / self.times.of_pass(self.num_drawing)
-        return record.making * (gain - 1.0) - (1.0 - record.making) * looking
+        return record.found_rate * (gain - 1.0) - (1.0 - record.found_rate) * looking
 
-    def of_trying(self, depth: int) -> float:
+    def seconds_of_trial(self, depth: int) -> float:
         """Seconds by which drafts of one request make a step longer."""
         return self.times.of_trying(self.num_drawing, depth)
 
@@ -211,7 +215,7 @@ class DraftEstimator:
             self._all.add(count, num_accepted)
             if (record := self._records.get(request_id)) is not None:
                 record.acceptance.add(count, num_accepted)
-                record.came_true = num_accepted == count
+                record.all_accepted = num_accepted == count
         self.num_drafts = num_drafts
         if not result.token_ids:
             return None
@@ -247,11 +251,11 @@ class DraftEstimator:
                 continue
             deepest = max(deepest, share.max_new_drafts)
             made = request_id in result.draft_token_ids
-            self._making += (made - self._making) * (1 - KEPT_OF_ALL)
+            self._found_rate += (made - self._found_rate) * (1 - KEPT_OF_ALL)
             if (record := self._records.get(request_id)) is not None:
-                self._reads_now = self._reads_now or not record.has_drafted
-                record.made, record.has_drafted = made, True
-                record.making += (made - record.making) * (1 - KEPT_OF_REQUEST)
+                self._reads_now = self._reads_now or not record.asked_before
+                record.got_drafts, record.asked_before = made, True
+                record.found_rate += (made - record.found_rate) * (1 - KEPT_OF_REQUEST)
         self._reads_now = self._reads_now and self._reads_prompts
         return deepest
 

@@ -74,7 +74,7 @@ class Architecture:
             neighbours.
         norm_shift: What was added to the weights of norms.
         biases: It has ``attention_bias`` and ``mlp_bias``, which the tensors tell.
-        large_layers: The model of so many layers divides scores by the root of hidden size over
+        large_layers: A model of this many layers divides scores by the root of hidden size over
             heads, others of a head's size (Gemma).
         norm_eps: Field and key of the norms' epsilon.
         truncated: Where yarn begins and ends is rounded to whole frequencies.

@@ -11,10 +11,11 @@ from itertools import islice
 from starlette.requests import Request
 from starlette.responses import Response
 
-from twostroke.core.errors import EngineError, InvalidRequestError
+from twostroke.core.errors import EngineError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import output_error
 from twostroke.engine.clients.base import OutputStream
 from twostroke.gateway.caller import Caller
@@ -32,12 +33,13 @@ from twostroke.server.generation.memory_limits import (
     num_promised_entries,
     num_prompt_entries,
 )
+from twostroke.server.generation.policy_fields import check_policy_fields
 from twostroke.server.generation.request_log import RequestLog
 from twostroke.server.generation.response_format import CallTokens, ResponseFormat
 from twostroke.server.http.ignored_header import ignored_header
 from twostroke.server.http.json_response import WholeResponse, encode_json
 from twostroke.server.http.sse import EVENTS, EventStream, run_while_connected
-from twostroke.server.state.logprobs_budget import LOGPROB_BYTES
+from twostroke.server.state.logprobs_budget import LOGPROB_BYTES, HeldLogprobs
 from twostroke.server.state.served_model import ServedModel
 
 # Each takes some 0.1 ms.
@@ -73,54 +75,42 @@ class Generation:
         prompt_only: bool = False,
         gradual: bool = False,
     ) -> None:
-        client = model.client
-        params, priority = requests[0].params, requests[0].priority
-        if priority and client.scheduler_config.policy != "priority":
-            raise InvalidRequestError(
-                "priority has no effect under this server's policy,"
-                f" {client.scheduler_config.policy}",
-                param="priority",
-                hint="leave it out, or start the server with --policy priority",
-            )
-        config = client.scheduler_config
-        counts = config.policy == "deadline" or config.admission == "predicted"
-        if requests[0].ttft_target is not None and not counts:
-            raise InvalidRequestError(
-                "deadline_ms has no effect on this server, which goes by no deadlines",
-                param="deadline_ms",
-                hint="leave it out, or start the server with --policy deadline or --admission"
-                " predicted",
-            )
+        client, first = model.client, requests[0]
         prompts = [request.prompt_token_ids for request in requests]
-        check_copies(client.info, prompts, params)
-        check_entries(client.info, prompts, params)
-        # A stream keeps what it echoes until every sample of the prompt has begun.
-        self._echoed = num_prompt_entries(prompts, params) if streamed else ()
-        num_entries = (
-            sum(self._echoed) if streamed else num_promised_entries(client.info, prompts, params)
-        )
-        field = "prompt_logprobs" if params.logprobs is None else "logprobs"
-        self._held = model.logprobs.reserve(caller.tenant, num_entries * LOGPROB_BYTES, field)
-        self._streamed = streamed
+        check_policy_fields(client.scheduler_config, first)
+        check_copies(client.info, prompts, first.params)
+        check_entries(client.info, prompts, first.params)
         self.request_id = request_id
-        self.num_choices = len(prompts) * params.n
-        self._n = params.n
+        self.num_choices = len(prompts) * first.params.n
+        self._n = first.params.n
+        self._streamed = streamed
         self._prompt_only = prompt_only
         self._num_running = self.num_choices
-        self._tokens = CallTokens(sum(map(len, prompts)), 0, [0] * len(prompts))
-        self._tokens.submitted = time.monotonic()
-        self._tokens.arrived = caller.arrived or self._tokens.submitted
+        self._tokens = _begin_counts(prompts, caller)
         self._headers = ignored_header(ignored)
-        labels = requests[0].labels
-        self._log = RequestLog(
-            request_id,
-            {**labels, "ignored": ", ".join(ignored)} if ignored else labels,
-            caller.trace,
-        )
+        self._log = _begin_log(request_id, first.labels, ignored, caller)
+        # A stream keeps what it echoes until every sample of the prompt has begun.
+        self._echoed = num_prompt_entries(prompts, first.params) if streamed else ()
+        self._held = self._reserve_logprobs(model, caller.tenant, prompts, first.params)
         self._streams: list[OutputStream] = []
         self._submissions = caller.submit(client, requests)
         if not gradual:
-            self._submit(len(requests) + 1)  # to its end: suspended, it would hold the streams
+            self._submit()
+
+    def _reserve_logprobs(
+        self,
+        model: ServedModel,
+        tenant: str,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+    ) -> HeldLogprobs:
+        """Take room for the log-probabilities that the answers are certain to keep."""
+        if self._streamed:
+            num_entries = sum(self._echoed)
+        else:
+            num_entries = num_promised_entries(model.client.info, prompts, params)
+        field = "prompt_logprobs" if params.logprobs is None else "logprobs"
+        return model.logprobs.reserve(tenant, num_entries * LOGPROB_BYTES, field)
 
     async def submit_rest(self) -> None:
         """Submit all prompts; other calls get their turn in between.
@@ -135,8 +125,13 @@ class Generation:
                 self.end()
                 raise
 
-    def _submit(self, count: int) -> int:
-        """Submit the next prompts, at most so many; returns how many there were."""
+    def _submit(self, count: int | None = None) -> int:
+        """Submit the next prompts; returns how many there were.
+
+        Args:
+            count: How many at most; ``None``: all. Then the generator of submissions ends, too: one
+                that is suspended would keep the streams, and so prompts and answers, in memory.
+        """
         num_before = len(self._streams)
         try:
             for stream in islice(self._submissions, count):
@@ -255,6 +250,25 @@ class Generation:
                 delivery.fail(EngineError(f"the request failed: {type(error).__name__}"))
                 raise
             delivery.fail(error)
+
+
+def _begin_counts(prompts: Sequence[Sequence[int]], caller: Caller) -> CallTokens:
+    now = time.monotonic()
+    return CallTokens(
+        prompt=sum(map(len, prompts)),
+        completion=0,
+        cached=[0] * len(prompts),
+        arrived=caller.arrived or now,
+        submitted=now,
+    )
+
+
+def _begin_log(
+    request_id: str, labels: Mapping[str, str], ignored: Sequence[str], caller: Caller
+) -> RequestLog:
+    if ignored:
+        labels = {**labels, "ignored": ", ".join(ignored)}
+    return RequestLog(request_id, labels, caller.trace)
 
 
 def _empty(output: RequestOutput) -> None:
