@@ -12,14 +12,20 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.gguf.make_gguf import convert, read_metadata, read_tensors
-from benchmarks.gguf.writer import Value, encode, write_gguf
+from benchmarks.gguf.writer import Value, WrittenTensor, encode, write_gguf
 from tests.checkpoints import LLAMA3_ROPE, random_tensors, tiny_config, write_checkpoint
 from tests.models.tiny_families import EXPERTS, FAMILIES
 from tests.text.tiny_tokenizers import byte_level
 from twostroke import LLM, SamplingParams
+from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, ENDS
 from twostroke.checkpoints.gguf.dequantise import dequantise
+from twostroke.checkpoints.gguf.metadata import Metadata
 from twostroke.checkpoints.open_checkpoint import open_checkpoint
-from twostroke.core.errors import ModelLoadError
+from twostroke.core.errors import ConfigError, ModelLoadError
+from twostroke.kernels.library import load_library
+from twostroke.layers.linear import PackedLinear
+from twostroke.layers.packing import unpack
+from twostroke.models.catalogue import GGUF_TYPES, list_families
 from twostroke.models.decoder import Decoder
 from twostroke.models.support import read_runnable
 from twostroke.runtime.reference import naive_logits
@@ -129,6 +135,58 @@ def test_a_file_of_blocks_is_decoded_and_says_so(
     assert torch.equal(naive_logits(ours, IDS), naive_logits(expected, IDS))
 
 
+def test_half_of_a_head_rotates(tmp_path: Path) -> None:
+    raw = {**FAMILIES["glm4"], "partial_rotary_factor": 0.5}
+    folder = write_folder(tmp_path / "folder", raw)
+    changes: dict[str, Value] = {"glm4.rope.dimension_count": 8}
+    file = convert(folder, tmp_path / "model.gguf", "F32", **changes)
+    assert torch.equal(naive_logits(load(file), IDS), naive_logits(load(folder), IDS))
+
+
+def gpt_oss_tensors(folder: Path) -> dict[str, WrittenTensor]:
+    """Gates, ups and downs of all experts in a tensor each, outputs first."""
+    names = {target: name for name, target in ARCHITECTURES["gpt-oss"].layer.items()}
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        if not name.startswith("model.layers."):
+            base, _, part = name.rpartition(".")
+            ends = {target: own for own, target in ENDS.items()}
+            tensors[f"{ends[base]}.{part}"] = tensor
+            continue
+        _, _, layer, own = name.split(".", 3)
+        if own == "self_attn.sinks":
+            tensors[f"blk.{layer}.attn_sinks.weight"] = tensor
+        elif not own.startswith("mlp.experts."):
+            base, _, part = own.rpartition(".")
+            tensors[f"blk.{layer}.{names[base]}.{part}"] = tensor
+        else:
+            part = "bias" if own.endswith("_bias") else "weight"
+            rows = tensor if part == "bias" else tensor.transpose(1, 2)
+            kinds = {"down": rows}
+            if "gate_up" in own:
+                kinds = {"gate": rows[:, ::2], "up": rows[:, 1::2]}
+            for kind, values in kinds.items():
+                tensors[f"blk.{layer}.ffn_{kind}_exps.{part}"] = values
+    return {name: encode(tensor.contiguous().numpy(), "F32") for name, tensor in tensors.items()}
+
+
+def test_experts_with_biases(tmp_path: Path) -> None:
+    own = {**FAMILIES["gpt-oss"], "rope_scaling": {**YARN, "truncate": False}}
+    raw = {name: value for name, value in own.items() if name != "rope_parameters"}
+    folder = write_folder(tmp_path / "folder", raw)
+    file = tmp_path / "model.gguf"
+    write_gguf(file, read_metadata(folder), gpt_oss_tensors(folder))
+    distance = (naive_logits(load(file), IDS) - naive_logits(load(folder), IDS)).abs().max()
+    assert float(distance) < 1e-5
+
+
+def test_what_is_tried_is_what_is_listed() -> None:
+    tried = {raw["model_type"] for raw in OWN.values()} | {"glm4", "gpt_oss"}
+    assert tried == GGUF_TYPES
+    rows = {row.model_type: row for row in list_families()}
+    assert all(("gguf" in row.formats) == (name in tried) for name, row in rows.items())
+
+
 def written(folder: Path, **changes: Value) -> Path:
     write_folder(folder, tiny_config("llama"))
     return convert(folder, folder / "model.gguf", "F32", **changes)
@@ -173,3 +231,58 @@ def test_a_format_that_is_not_decoded_is_named(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "model.gguf", read_metadata(folder), tensors)
     with pytest.raises(ModelLoadError, match="is stored as IQ2_XXS, which is not supported"):
         load(file)
+
+
+def random_q4_0(folder: Path) -> dict[str, WrittenTensor]:
+    """The tensors of a folder, its matrices within layers random blocks of Q4_0."""
+    generator = np.random.Generator(np.random.PCG64(3))
+    tensors = dict(read_tensors(folder, "BF16"))
+    for name, tensor in tensors.items():
+        if name.startswith("blk.") and len(tensor.shape) > 1:
+            rows, inputs = tensor.shape
+            blocks = generator.integers(0, 256, (rows * inputs // 32, 18), dtype=np.uint8)
+            scales = generator.uniform(0.001, 0.01, len(blocks)).astype("<f2")
+            blocks[:, :2] = scales[:, None].view(np.uint8)
+            tensors[name] = WrittenTensor("Q4_0", tensor.shape, blocks.tobytes())
+    return tensors
+
+
+@pytest.mark.skipif(load_library() is None, reason="needs the compiled kernels")
+def test_four_bits_stay_four_bits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The kernels' weights are the file's, to the bit; and a third of the memory."""
+    raw = tiny_config("llama", hidden_size=64, intermediate_size=96, vocab_size=VOCAB)
+    folder = write_folder(tmp_path / "folder", raw, torch.bfloat16)
+    metadata, tensors = read_metadata(folder), random_q4_0(folder)
+    model = load(write_gguf(tmp_path / "model.gguf", metadata, tensors))
+    assert not caplog.text  # nothing is decoded
+    qkv, output = model._layers[1][0].linears
+    stored = {
+        own: dequantise("Q4_0", np.frombuffer(tensors[f"blk.1.{own}.weight"].data, np.uint8))
+        for own in ("attn_q", "attn_k", "attn_v", "attn_output")
+    }
+    rows = [torch.from_numpy(values).view(-1, 64) for values in stored.values()]
+    for index, heads in ((0, 4), (1, 2)):
+        rows[index] = rows[index].view(heads, -1, 2, 64).transpose(1, 2).reshape(-1, 64)
+    assert isinstance(qkv, PackedLinear) and isinstance(output, PackedLinear)
+    assert torch.equal(unpack(qkv.packed), torch.cat(rows[:3]))
+    assert torch.equal(unpack(output.packed), rows[3])
+    exact = load(tmp_path / "model.gguf", "float32")
+    distance = (naive_logits(model, IDS) - naive_logits(exact, IDS)).abs().max()
+    assert 0 < float(distance) < 0.1 * float(naive_logits(exact, IDS).std())
+
+
+def test_a_draft_model_has_the_tokens_of_its_target(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder", tiny_config("llama"))
+    target = convert(folder, tmp_path / "target.gguf", "BF16")
+    tokens = Metadata(dict(read_metadata(folder)), target).texts("tokenizer.ggml.tokens")
+    swapped: list[str] = [*tokens[:300], tokens[301], tokens[300], *tokens[302:]]
+    changes: dict[str, Value] = {"tokenizer.ggml.tokens": swapped}
+    other = convert(folder, tmp_path / "other.gguf", "BF16", **changes)
+    options: dict[str, Any] = {"device": "cpu", "max_model_len": 64, "kv_cache_memory": "1MiB"}
+    for draft in (target, folder):
+        own = {"method": "draft", "model": str(draft), "num_speculative_tokens": 2}
+        with LLM(str(target), speculative_config=own, max_num_seqs=2, **options) as llm:
+            assert llm.generate("the dog", SamplingParams(temperature=0, max_tokens=4))
+    own = {"method": "draft", "model": str(other), "num_speculative_tokens": 2}
+    with pytest.raises(ConfigError, match=f"2 tokens another meaning: 300 is {tokens[301]!r}"):
+        LLM(str(target), speculative_config=own, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
 import huggingface_hub
@@ -68,6 +69,50 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
     path.touch()
     with pytest.raises(ModelLoadError, match="is a file"):
         resolve_model(str(path))
+
+
+def gguf_folder(folder: Path, *names: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).touch()
+    return folder
+
+
+MANY = ("a-Q4_K_M.gguf", "a-Q4_K_S.gguf", "a.q8_0.gguf", "mmproj-a-Q8_0.gguf")
+PARTS = tuple(f"a-Q6_K-0000{index}-of-00002.gguf" for index in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("format", "name"),
+    [("Q4_K_M", MANY[0]), ("q4_k_s", MANY[1]), ("Q8_0", MANY[2]), ("Q6_K", PARTS[0])],
+)
+def test_the_format_behind_a_colon_chooses_the_file(
+    format: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = gguf_folder(tmp_path / "models", *MANY, *PARTS)
+    assert resolve_model(f"{folder}:{format}") == folder / name
+
+    def download(repo: str, *, allow_patterns: list[str], **options: object) -> str:
+        assert repo == "someone/a-GGUF" and not any("safetensors" in own for own in allow_patterns)
+        matching = {own for own in (*MANY, *PARTS) for p in allow_patterns if fnmatch(own, p)}
+        assert matching == set(PARTS) if format == "Q6_K" else name in matching
+        return str(gguf_folder(tmp_path / "hub", *matching))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert resolve_model(f"someone/a-GGUF:{format}") == tmp_path / "hub" / name
+
+
+def test_a_folder_of_one_gguf_file_is_that_file(tmp_path: Path) -> None:
+    folder = gguf_folder(tmp_path, *PARTS, MANY[3])
+    assert resolve_model(str(folder)) == folder / PARTS[0]
+    gguf_folder(tmp_path, *MANY)
+    with pytest.raises(ModelLoadError, match="holds several GGUF files") as failure:
+        resolve_model(str(folder))
+    assert "a-Q4_K_M.gguf" in str(failure.value.hint)
+    with pytest.raises(ModelLoadError, match="holds no GGUF file in Q2_K"):
+        resolve_model(f"{folder}:Q2_K")
+    (folder / "config.json").touch()
+    assert resolve_model(str(folder)) == folder
 
 
 def test_weight_files(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def cells_of(row: FamilyRow) -> tuple[str, ...]:
 
 
 def _print_families(*, as_json: bool) -> None:
-    from twostroke.models.catalogue import EXTRA, FORMATS, list_families
+    from twostroke.models.catalogue import EXTRA, FORMATS, GGUF_TYPES, list_families
 
     rows = list_families()
     if as_json:
@@ -70,6 +70,7 @@ def _print_families(*, as_json: bool) -> None:
         return
     _print_table(COLUMNS, [cells_of(row) for row in rows])
     print(f"\nformats: {', '.join(FORMATS)}")
+    print(f"GGUF files of {', '.join(sorted(GGUF_TYPES))}")
     print(f"most other decoders run by transformers' code, slower: {EXTRA}")
 
 

@@ -47,6 +47,23 @@ class PackedWeight:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class GroupedWeight:
+    """A weight ``[outputs, inputs]`` that is stored in four bits: what int4 packs, not rounded.
+
+    Attributes:
+        values: int8 in -8 .. 7, ``[outputs, inputs]``.
+        scales: float32 ``[outputs, inputs / 32]``.
+    """
+
+    values: Tensor
+    scales: Tensor
+
+    def reordered(self, order: Tensor) -> GroupedWeight:
+        """Take rows in another order."""
+        return GroupedWeight(self.values[order], self.scales[order])
+
+
 def can_pack(weight: Tensor, format: str) -> bool:
     """Whether the kernels take this weight ``[outputs, inputs]`` in this format."""
     multiple = {"bfloat16": 2, "int8": GROUP, "int4": GROUP}[format]
@@ -71,11 +88,24 @@ def pack(weight: Tensor, format: str) -> PackedWeight:
         q, scales = quantize_int8(weight)
         offsets = q.sum(1, dtype=torch.int32) * -128
         return PackedWeight(format, _blocks(q, 4), scales, outputs, inputs, offsets)
-    q, scales = quantize_int4(weight)
+    return pack_groups(GroupedWeight(*quantize_int4(weight)), outputs)
+
+
+def pack_groups(weight: GroupedWeight, outputs: int | None = None) -> PackedWeight:
+    """Pack what is in four bits already.
+
+    Args:
+        outputs: How many rows are no padding; by default all.
+    """
+    q, scales = weight.values, weight.scales
+    outputs = len(q) if outputs is None else outputs
+    if len(q) % LANES:
+        q, scales = (F.pad(part, (0, 0, 0, -len(part) % LANES)) for part in (q, scales))
+    inputs = q.shape[1]
     pairs = (q + 8).to(torch.uint8).view(-1, LANES, inputs // GROUP, 4, 2, 4)
     nibbles = pairs[:, :, :, :, 0] | pairs[:, :, :, :, 1] << 4  # [blocks, 16, groups, 4, 4]
     data = _settled(nibbles.permute(0, 2, 3, 1, 4))
-    return PackedWeight(format, data, _scale_blocks(scales), outputs, inputs)
+    return PackedWeight("int4", data, _scale_blocks(scales), outputs, inputs)
 
 
 def unpack(packed: PackedWeight) -> Tensor:

@@ -8,6 +8,13 @@ from pathlib import Path
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.files import is_file, is_folder
 from twostroke.model_spec.config_fields import short
+from twostroke.model_spec.gguf_choice import (
+    GGUF,
+    choose_gguf,
+    download_patterns,
+    holds_gguf_alone,
+    split_format,
+)
 from twostroke.model_spec.json_files import read_object
 
 EMBEDDED_MODELS = ("pilot", "pilot-draft")
@@ -17,7 +24,6 @@ DOWNLOAD_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.tikt
 _IGNORED = ["original/*", "consolidated*", "onnx/*"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
 _FILE = re.compile(r"[\w .+=@~-]{1,200}\.safetensors")
-GGUF = ".gguf"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -26,7 +32,8 @@ def resolve_model(model: str, revision: str | None = None) -> Path:
 
     Args:
         model: ``pilot`` or another embedded one, a local folder or GGUF file, or a Hub id. An
-            embedded name wins over a folder of that name; write ``./pilot`` for the folder.
+            embedded name wins over a folder of that name; write ``./pilot`` for the folder. Of
+            several GGUF files, the format behind a colon chooses: ``folder:Q4_K_M``.
         revision: Branch, tag or commit on the Hub. ``HF_HUB_OFFLINE=1`` uses only what was
             downloaded before.
 
@@ -48,7 +55,7 @@ def resolve_model(model: str, revision: str | None = None) -> Path:
             )
         return folder
     if is_folder(path):
-        return path
+        return choose_gguf(path, None) if holds_gguf_alone(path) else path
     if is_file(path):
         if path.suffix == GGUF:
             return path
@@ -56,12 +63,17 @@ def resolve_model(model: str, revision: str | None = None) -> Path:
             f"{model} is a file",
             hint="give a .gguf file, or the folder that holds config.json and the safetensors",
         )
-    if not _HUB_ID.fullmatch(model):
+    repository, format = split_format(model)
+    if format is not None and is_folder(folder := _expand_home(repository)):
+        return choose_gguf(folder, format)
+    if not _HUB_ID.fullmatch(repository):
         raise ModelLoadError(
             f"no folder {model!r}, and it is no Hugging Face Hub id either",
             hint="give --model pilot, an existing folder, or an id such as Qwen/Qwen3-0.6B",
         )
-    return _download(model, revision)
+    if format is None:
+        return _download(repository, revision, DOWNLOAD_PATTERNS)
+    return choose_gguf(_download(repository, revision, download_patterns(format)), format)
 
 
 def _expand_home(path: str) -> Path:
@@ -71,7 +83,7 @@ def _expand_home(path: str) -> Path:
         raise ModelLoadError(f"{path}: {error}", hint="write the folder without ~") from error
 
 
-def _download(model: str, revision: str | None) -> Path:
+def _download(model: str, revision: str | None, patterns: list[str]) -> Path:
     # Imported here: 0.4 s that a local model does not need.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
@@ -79,7 +91,7 @@ def _download(model: str, revision: str | None) -> Path:
     try:
         return Path(
             snapshot_download(
-                model, revision=revision, allow_patterns=DOWNLOAD_PATTERNS, ignore_patterns=_IGNORED
+                model, revision=revision, allow_patterns=patterns, ignore_patterns=_IGNORED
             )
         )
     except GatedRepoError as error:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL
 from twostroke.kernels.library import MAX_HEAD_DIM
 from twostroke.model_spec.config.families import FAMILIES, SAME, Family
 from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
@@ -44,6 +45,10 @@ _OWN = {
 }
 
 
+# Whose GGUF files are read, too; Mistral's are Llama's.
+GGUF_TYPES = frozenset(
+    {own.model_type for own in (*ARCHITECTURES.values(), MIXTRAL)} | {"mistral", "olmo3"}
+)
 _FORMATS = {"gpt_oss": ("safetensors mxfp4",)}  # of experts
 
 
@@ -99,7 +104,8 @@ def list_families() -> list[FamilyRow]:
         family = FAMILIES[SAME.get(model_type, model_type)]
         path: HowItRuns = "compiled" if model_type in COMPILED else "layer by layer"
         layers, features = tuple(_layers(family)), tuple(_features(model_type, family))
-        formats = (*FORMATS, *_FORMATS.get(model_type, ()))
+        gguf = ("gguf",) if model_type in GGUF_TYPES else ()
+        formats = (*FORMATS, *_FORMATS.get(model_type, ()), *gguf)
         rows.append(FamilyRow(model_type, layers, features, formats, path))
     encoding = ("attention both ways", "MLP")
     for model_type in sorted(ENCODER_TYPES):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
+
+from twostroke.layers.packing import GroupedWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,15 @@ class ParameterSource(Protocol):
     def __contains__(self, name: str) -> bool: ...
 
     def pop(self, name: str) -> Tensor: ...
+
+
+@runtime_checkable
+class GroupedSource(Protocol):
+    """One that may hold weights in four bits."""
+
+    def pop_groups(self, name: str) -> GroupedWeight | None:
+        """The weight of a linear layer, if it can stay as it is stored; else it is still there."""
+        ...
 
 
 def linear_parameters(

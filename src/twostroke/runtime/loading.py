@@ -248,7 +248,7 @@ def _complete(
 ) -> _Models:
     """The target with its draft model and its heads, where there are some."""
     draft = load_draft(config, checkpoint, target, max_model_len)
-    return _Models(target, draft, load_heads(config, checkpoint.path, target))
+    return _Models(target, draft, load_heads(config, checkpoint, target))
 
 
 def _allocate_caches(

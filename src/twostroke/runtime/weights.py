@@ -5,9 +5,10 @@ Nothing is initialized that is then overwritten.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP, load_library
+from twostroke.layers.packing import GroupedWeight
 from twostroke.model_spec.number_formats import NumberFormat, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
@@ -75,14 +77,33 @@ def load_model(
     torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
     if quantization is not None:
         _check_quantization(torch_dtype, device)
+    kept = _kept_in_groups(expected, files, torch_dtype, device, quantization)
     weights = loaded_bytes(spec, torch_dtype.itemsize, quantization)
+    if quantization is None:
+        saved = torch_dtype.itemsize - _ROUNDED["int4"].bits / 8
+        weights -= int(saved * sum(math.prod(parameter.shape) for parameter in kept))
     check_memory(weights, device)
     cache_dtype = str(torch_dtype).removeprefix("torch.") if kv_format == "auto" else kv_format
     check_context_fits(max_length, spec, cache_dtype, weights, device)
-    files.say_what_is_decoded(torch_dtype)
+    files.say_what_is_decoded(torch_dtype, kept)
     with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
-        parameters = StoredParameters(expected, files, torch_dtype, device, progress)
+        parameters = StoredParameters(expected, files, torch_dtype, device, progress, kept)
         return Decoder(spec, family, parameters, max_length, quantization, profiler)
+
+
+def _kept_in_groups(
+    expected: list[Parameter],
+    files: TensorFiles,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: str | None,
+) -> list[Parameter]:
+    """What stays in four bits as it is stored: where the kernels run, and nothing rounds it."""
+    if device.type != "cpu" or dtype != torch.bfloat16 or quantization not in (None, "int4"):
+        return []
+    if load_library() is None:
+        return []
+    return [parameter for parameter in expected if files.is_grouped(parameter)]
 
 
 def match_checkpoint(
@@ -151,12 +172,24 @@ class StoredParameters:
         dtype: torch.dtype,
         device: torch.device,
         progress: Advance | None = None,
+        kept: Sequence[Parameter] = (),
     ) -> None:
+        self._kept = {parameter.name for parameter in kept}
         self._expected = {parameter.name: parameter for parameter in expected}
         self._files, self._dtype, self._device, self._progress = files, dtype, device, progress
 
     def __contains__(self, name: str) -> bool:
         return name in self._expected
+
+    def pop_groups(self, name: str) -> GroupedWeight | None:
+        if name not in self._kept:
+            return None
+        parameter = self._expected.pop(name)
+        parts = [self._files.groups(part) for part, _ in parameter.parts]
+        values = torch.cat([part.values for part in parts])
+        if self._progress is not None:
+            self._progress(values.numel() * self._dtype.itemsize)
+        return GroupedWeight(values, torch.cat([part.scales for part in parts]))
 
     def pop(self, name: str) -> Tensor:
         parameter = self._expected.pop(name)

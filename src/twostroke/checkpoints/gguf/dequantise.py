@@ -30,6 +30,13 @@ def dequantise(name: str, data: Bytes) -> Floats:
         return _DEQUANTISERS[name](data.reshape(-1, nbytes)).reshape(-1)
 
 
+def split_q4_0(rows: Bytes) -> tuple[NDArray[np.int8], Floats]:
+    """Rows of Q4_0 blocks as values in -8 .. 7, ``[rows, elements]``, and a scale of each 32."""
+    blocks = rows.reshape(-1, SIZES["Q4_0"][1])
+    values = _nibbles(blocks[:, 2:]).view(np.int8) - np.int8(8)
+    return values.reshape(len(rows), -1), _float16(blocks, 0).reshape(len(rows), -1)
+
+
 def _float16(blocks: Bytes, at: int) -> Floats:
     """The float16 at byte ``at`` of each block, ``[blocks, 1]``."""
     return np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2").astype(np.float32)

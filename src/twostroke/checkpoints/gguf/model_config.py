@@ -110,9 +110,8 @@ def read_generation_defaults(metadata: Metadata, end_tokens: list[int]) -> dict[
     defaults: dict[str, Any] = {"eos_token_id": end_tokens} if end_tokens else {}
     for name, key in _SAMPLING.items():
         if f"general.sampling.{key}" in metadata:
-            defaults[name] = metadata.number(f"general.sampling.{key}")
-    if "top_k" in defaults:
-        defaults["top_k"] = int(defaults["top_k"])
+            read = metadata.integer if name == "top_k" else metadata.number
+            defaults[name] = read(f"general.sampling.{key}")
     return defaults
 
 

@@ -11,14 +11,15 @@ from torch import Tensor
 from twostroke.kernels.library import Library
 from twostroke.layers.attention.base import Attention
 from twostroke.layers.compiled_pass import CompiledBranch
-from twostroke.layers.linear import Linear, MultipliedLinear, make_linear
+from twostroke.layers.linear import Linear, MultipliedLinear, PackedLinear, make_linear
 from twostroke.layers.norm import MakeNorm, Norm
+from twostroke.layers.packing import GroupedWeight, pack_groups
 from twostroke.layers.recurrent_state import LayerStates, StateShape
 from twostroke.layers.rotary import Rotation
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.models.branches.addition import Addition
-from twostroke.models.parameters import Parameter, ParameterSource
+from twostroke.models.parameters import GroupedSource, Parameter, ParameterSource
 from twostroke.observability.profile import Profiler
 
 Rotations = Mapping[tuple[RopeSpec, int], Rotation]
@@ -133,16 +134,31 @@ class BranchParts:
             order: The order of its outputs, ``[outputs]``; by default the checkpoint's.
             is_exact: ``--quantization`` does not round it.
         """
-        weight = self.tensor(f"{name}.weight")
         bias = self.tensor(f"{name}.bias") if self.has(f"{name}.bias") else None
-        if order is not None:
-            order = order.to(weight.device)
-            weight, bias = weight[order], None if bias is None else bias[order]
-        quantization = None if is_exact else self.quantization
-        linear = make_linear(weight, bias, quantization, self.kernels)
+        if bias is not None and order is not None:
+            bias = bias[order.to(bias.device)]
+        grouped = None if is_exact else self._groups(f"{name}.weight")
+        if grouped is not None and self.kernels is not None:
+            grouped = grouped if order is None else grouped.reordered(order)
+            linear: Linear = PackedLinear(pack_groups(grouped), bias, self.kernels)
+            device = grouped.values.device
+        else:
+            weight = self.tensor(f"{name}.weight")
+            device = weight.device
+            weight = weight if order is None else weight[order.to(device)]
+            quantization = None if is_exact else self.quantization
+            linear = make_linear(weight, bias, quantization, self.kernels)
         if (factor := self.factors.get(name)) is None:
             return linear
-        return MultipliedLinear(linear, factor.to(weight.device))
+        return MultipliedLinear(linear, factor.to(device))
+
+    def _groups(self, name: str) -> GroupedWeight | None:
+        """A weight that is stored as the kernels keep four bits, where they run."""
+        if self.kernels is None or self.quantization not in (None, "int4"):
+            return None
+        if not isinstance(self.source, GroupedSource):
+            return None
+        return self.source.pop_groups(f"{self.index}.{name}")
 
     def linear_of(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """A linear layer of tensors that are already loaded."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostroke.checkpoints.checkpoint import StoredTensor
-from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, dequantise
+from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, dequantise, split_q4_0
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.flags.byte_sizes import format_bytes
+from twostroke.layers.packing import GroupedWeight
 from twostroke.models.parameters import Parameter
 
 logger = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ _AS_STORED = {
     "U8": torch.uint8,
 }
 _READABLE = (*_STORED_DTYPES, *BLOCKWISE)
+GROUPED = "Q4_0"  # in four bits, as the kernels keep them
 _CHUNK = 2**22  # elements that are decoded at a time
 
 
@@ -98,9 +100,11 @@ class TensorFiles:
         formats = {stored.format for stored in self._tensors.values()}
         return sorted(_STORED_DTYPES.get(name, name) for name in formats)
 
-    def say_what_is_decoded(self, dtype: torch.dtype) -> None:
-        """Log that tensors take more memory than in their files, if some do."""
-        packed = [each for each in self._tensors.values() if each.format in BLOCKWISE]
+    def say_what_is_decoded(self, dtype: torch.dtype, kept: Sequence[Parameter] = ()) -> None:
+        """Log that tensors take more memory than in their files, if some but ``kept`` do."""
+        names = {name for parameter in kept for name, _ in parameter.parts}
+        others = [each for name, each in self._tensors.items() if name not in names]
+        packed = [each for each in others if each.format in BLOCKWISE]
         if packed:
             logger.warning(
                 "%s: decoded to %s while it loads, %s in the file, %s in memory",
@@ -116,9 +120,7 @@ class TensorFiles:
         Copied, not mapped: a file that is changed while the model runs must not change the model.
         """
         stored = self._tensors[name]
-        if stored.path not in self._maps:
-            self._maps[stored.path] = np.memmap(stored.path, np.uint8, "c")
-        data = self._maps[stored.path][stored.offset : stored.offset + stored.nbytes]
+        data = self._bytes(stored)
         if stored.format in BLOCKWISE or stored.heads or stored.shift:
             _decode(stored, data, target)
             return
@@ -129,6 +131,25 @@ class TensorFiles:
             np.copyto(target.view(torch.uint8).numpy(), source.view(torch.uint8).numpy())
         else:
             target.copy_(source)
+
+    def is_grouped(self, parameter: Parameter) -> bool:
+        """Whether it is the weight of a linear layer that can stay in four bits, see ``groups``."""
+        formats = {self._tensors[name].format for name, _ in parameter.parts}
+        return parameter.name.endswith(".weight") and formats == {GROUPED}
+
+    def groups(self, name: str) -> GroupedWeight:
+        """A matrix of ``GROUPED``, as it is stored."""
+        stored = self._tensors[name]
+        codes, scales = split_q4_0(self._bytes(stored).reshape(stored.shape[0], -1))
+        weight = GroupedWeight(torch.from_numpy(codes), torch.from_numpy(scales))
+        if not stored.heads:
+            return weight
+        return weight.reordered(_places(stored.shape[0], stored.heads).argsort())
+
+    def _bytes(self, stored: StoredTensor) -> NDArray[np.uint8]:
+        if stored.path not in self._maps:
+            self._maps[stored.path] = np.memmap(stored.path, np.uint8, "c")
+        return self._maps[stored.path][stored.offset : stored.offset + stored.nbytes]
 
 
 def _decode(stored: StoredTensor, data: NDArray[np.uint8], target: Tensor) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from twostroke.checkpoints.checkpoint import Checkpoint
-from twostroke.checkpoints.open_checkpoint import find_checkpoint
+from twostroke.checkpoints.open_checkpoint import find_checkpoint, open_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
 from twostroke.core.speculation_config import Speculation
@@ -35,6 +36,7 @@ from twostroke.spec_decode.mtp import MultiTokenProposer
 DraftModel = Decoder | MultiTokenPredictor
 # Tokens that a refusal names as examples of how two vocabularies differ.
 MAX_EXAMPLES = 3
+_FILLER = re.compile(r"\[PAD\d+\]")
 
 
 def load_draft(
@@ -64,9 +66,9 @@ def load_draft(
         )
     check_vocabularies(
         f"the draft model {name}",
-        draft.path,
+        draft,
         spec.vocab_size,
-        checkpoint.path,
+        checkpoint,
         target.spec.vocab_size,
     )
     if spec.context_length < max_model_len:
@@ -87,7 +89,9 @@ def load_draft(
     )
 
 
-def load_heads(config: EngineConfig, folder: Path, target: LanguageModel) -> MedusaHeads | None:
+def load_heads(
+    config: EngineConfig, checkpoint: Checkpoint, target: LanguageModel
+) -> MedusaHeads | None:
     """The target's Medusa heads, warmed up, if the configuration has some.
 
     Raises:
@@ -100,12 +104,13 @@ def load_heads(config: EngineConfig, folder: Path, target: LanguageModel) -> Med
     name = speculation.model or _default_heads(config.model.model)
     heads_folder = resolve_model(name)
     size = target.spec.vocab_size
-    check_vocabularies(f"the Medusa heads {name}", heads_folder, size, folder, size)
-    heads = load_medusa_heads(name, heads_folder, target)
+    heads = open_checkpoint(heads_folder)
+    check_vocabularies(f"the Medusa heads {name}", heads, size, checkpoint, size)
+    loaded = load_medusa_heads(name, heads_folder, target)
     state = torch.zeros(1, target.spec.hidden_size, dtype=target.dtype, device=target.device)
     with torch.inference_mode():
-        heads.warm_up(state)
-    return heads
+        loaded.warm_up(state)
+    return loaded
 
 
 def make_proposer(
@@ -140,11 +145,11 @@ def make_proposer(
 
 
 def check_vocabularies(
-    what: str, draft: Path, draft_size: int, target: Path, target_size: int
+    what: str, draft: Checkpoint, draft_size: int, target: Checkpoint, target_size: int
 ) -> None:
     """Raise ``ConfigError``, with the difference, unless every token means the same to both.
 
-    ``what`` drafts. Where one of them has no tokenizer.json, only the sizes are compared.
+    ``what`` drafts. Where one of them has no tokenizer, only the sizes are compared.
     """
     hint = "give one that was made with the target's tokenizer"
     if draft_size != target_size:
@@ -152,12 +157,12 @@ def check_vocabularies(
             f"{what} has a vocabulary of {draft_size} tokens, the target {target_size}",
             hint=hint,
         )
-    texts = [folder / "tokenizer.json" for folder in (draft, target)]
-    if not all(path.is_file() for path in texts) or texts[0].samefile(texts[1]):
+    texts = [checkpoint.path / "tokenizer.json" for checkpoint in (draft, target)]
+    if all(path.is_file() for path in texts) and texts[0].read_bytes() == texts[1].read_bytes():
         return
-    if texts[0].read_bytes() == texts[1].read_bytes():
+    drafts, targets = map(_vocabulary, (draft, target))
+    if drafts is None or targets is None:
         return
-    drafts, targets = map(_tokens, texts)
     differing = sorted(
         token for token in drafts.keys() | targets.keys() if drafts.get(token) != targets.get(token)
     )
@@ -204,6 +209,18 @@ def _default_heads(model: str) -> str:
         f"no Medusa heads are known for {model}",
         hint='name their folder: --speculative-config {"method": "medusa", "model": "..."}',
     )
+
+
+def _vocabulary(checkpoint: Checkpoint) -> dict[int, str] | None:
+    """The tokens by id; ``None`` for a folder without a tokenizer.json, as of heads."""
+    path = checkpoint.path / "tokenizer.json"
+    if path.is_file():
+        return _tokens(path)
+    if checkpoint.path.is_dir():
+        return None
+    tokens = checkpoint.tokenizer().backend.get_vocab(with_added_tokens=True)
+    # Files are filled up to the size of the matrices, folders are not.
+    return {index: token for token, index in tokens.items() if not _FILLER.fullmatch(token)}
 
 
 def _tokens(path: Path) -> dict[int, str]:

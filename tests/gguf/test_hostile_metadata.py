@@ -1,0 +1,94 @@
+"""Protects: any value of any key of a GGUF file gives a model, or one line that says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.gguf.make_gguf import read_metadata, read_tensors
+from benchmarks.gguf.writer import Value, WrittenTensor, write_gguf
+from tests.checkpoints import tiny_config
+from tests.gguf.test_served import write_folder
+from tests.models.tiny_families import EXPERTS, FAMILIES
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
+from twostroke.core.errors import TwostrokeError
+from twostroke.model_spec.generation_config import read_sampling_defaults
+from twostroke.models.support import read_runnable
+from twostroke.runtime.weights import load_model
+
+VALUES: tuple[Value, ...] = (
+    *(0, -1, 2**32 - 1, 1e38, float("nan"), True),
+    *("x" * 100_000, [1, 2], ["a\nb"]),
+)
+SAMPLING: dict[str, Value] = {
+    f"general.sampling.{name}": value
+    for name, value in {"temp": 0.5, "top_k": 3, "top_p": 0.9, "penalty_repeat": 1.1}.items()
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": tiny_config("llama", rope_scaling=YARN),
+    "qwen3-moe": tiny_config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=16),
+    "gemma3": {**FAMILIES["gemma3"], "rope_theta": 1e6},
+}
+
+
+def read_all(path: Path) -> None:
+    """Everything that starting a server reads."""
+    checkpoint = open_checkpoint(path)
+    checkpoint.tokenizer()
+    spec = read_runnable(checkpoint)
+    read_sampling_defaults(checkpoint.generation, checkpoint.path)
+    load_model(checkpoint, spec, "auto", torch.device("cpu"), 64)
+
+
+def check(path: Path, label: str) -> None:
+    try:
+        read_all(path)
+    except TwostrokeError as error:
+        assert error.hint, label
+        assert len(str(error)) < 700 and "\n" not in str(error), label
+    except BaseException as error:
+        pytest.fail(f"{label}: {type(error).__name__}: {error}")
+
+
+def _of_the_architecture(metadata: dict[str, Value]) -> list[str]:
+    return [key for key in metadata if key.partition(".")[0] not in ("general", "tokenizer")]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_value_of_each_key(name: str, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder", MODELS[name])
+    metadata, tensors = {**read_metadata(folder), **SAMPLING}, dict(read_tensors(folder, "F32"))
+    path = write_gguf(tmp_path / "model.gguf", metadata, tensors)
+    read_all(path)
+    for key in metadata if name == "llama" else _of_the_architecture(metadata):
+        for value in VALUES:
+            write_gguf(path, {**metadata, key: value}, tensors)
+            check(path, f"{key} = {str(value)[:40]}")
+        kept = {other: value for other, value in metadata.items() if other != key}
+        write_gguf(path, kept, tensors)
+        check(path, f"without {key}")
+
+
+def test_each_tensor_of_another_shape_or_format(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder", MODELS["qwen3-moe"])
+    metadata, tensors = read_metadata(folder), dict(read_tensors(folder, "F32"))
+    path = tmp_path / "model.gguf"
+    for name, tensor in tensors.items():
+        count = len(tensor.data) // 4
+        others = {
+            "flat": tensor._replace(shape=(count,)),
+            "turned": tensor._replace(shape=tensor.shape[::-1]),
+            "deep": tensor._replace(shape=(1, *tensor.shape)[:4]),
+            "one": WrittenTensor("F32", (1,), bytes(4)),
+            "integers": tensor._replace(format="I32"),
+            "halves": tensor._replace(format="F16", data=tensor.data[: 2 * count]),
+        }
+        for label, other in others.items():
+            write_gguf(path, metadata, {**tensors, name: other})
+            check(path, f"{name} {label}")
+        write_gguf(path, metadata, {own: kept for own, kept in tensors.items() if own != name})
+        check(path, f"without {name}")
