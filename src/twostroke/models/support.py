@@ -37,7 +37,10 @@ def read_runnable(checkpoint: Checkpoint) -> ModelSpec:
         ModelLoadError: As ``parse_model`` and ``check_runnable`` say.
     """
     if not checkpoint.config:
-        hint = "give a Hugging Face checkpoint folder: config.json and safetensors"
+        hint = (
+            "give a Hugging Face checkpoint folder, config.json and safetensors; of GGUF files name"
+            " the format, as in folder:Q4_K_M"
+        )
         raise ModelLoadError(f"{checkpoint.path} has no config.json, or nothing in it", hint=hint)
     return parse_runnable(checkpoint.config, checkpoint.generation)
 

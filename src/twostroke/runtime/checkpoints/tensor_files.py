@@ -121,16 +121,15 @@ class TensorFiles:
         """
         stored = self._tensors[name]
         data = self._bytes(stored)
-        if stored.format in BLOCKWISE or stored.heads or stored.shift:
-            _decode(stored, data, target)
-            return
-        source = torch.from_numpy(data).view(_AS_STORED[stored.format]).view(stored.shape)
-        if target.device.type == "cpu" and target.dtype == source.dtype:
+        is_plain = not (stored.format in BLOCKWISE or stored.heads or stored.shift)
+        as_stored = _AS_STORED.get(stored.format)
+        if is_plain and target.device.type == "cpu" and target.dtype == as_stored:
             # On one thread: PyTorch's copy waits for all its threads, tensor by tensor, 5 times as
             # long on a busy machine.
-            np.copyto(target.view(torch.uint8).numpy(), source.view(torch.uint8).numpy())
-        else:
-            target.copy_(source)
+            to = target.view(torch.uint8).numpy()
+            np.copyto(to, data.reshape(to.shape))
+        elif len(data):
+            _decode(stored, data, target, is_plain=is_plain)
 
     def is_grouped(self, parameter: Parameter) -> bool:
         """Whether it is the weight of a linear layer that can stay in four bits, see ``groups``."""
@@ -148,20 +147,24 @@ class TensorFiles:
 
     def _bytes(self, stored: StoredTensor) -> NDArray[np.uint8]:
         if stored.path not in self._maps:
-            self._maps[stored.path] = np.memmap(stored.path, np.uint8, "c")
+            self._maps[stored.path] = np.memmap(stored.path, np.uint8, "r")
         return self._maps[stored.path][stored.offset : stored.offset + stored.nbytes]
 
 
-def _decode(stored: StoredTensor, data: NDArray[np.uint8], target: Tensor) -> None:
-    """Convert by way of float32, a few rows at a time."""
+def _decode(
+    stored: StoredTensor, data: NDArray[np.uint8], target: Tensor, *, is_plain: bool
+) -> None:
+    """Convert a few rows at a time; by way of float32 where they are more than other numbers."""
     rows = stored.shape[0] if len(stored.shape) > 1 or stored.heads else 1
     source, target = data.reshape(rows, -1), target.view(rows, -1)
     places = _places(rows, stored.heads) if stored.heads else None
     step = max(_CHUNK // target.shape[1], 1)
     for begin in range(0, rows, step):
         part = source[begin : begin + step]
-        values = torch.from_numpy(dequantise(stored.format, part)).view(len(part), -1)
-        if stored.shift:
+        if is_plain:
+            values = torch.from_numpy(part.copy()).view(_AS_STORED[stored.format])
+        else:
+            values = torch.from_numpy(dequantise(stored.format, part)).view(len(part), -1)
             values -= stored.shift
         values = values.to(target)
         if places is None:
