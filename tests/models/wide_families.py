@@ -19,6 +19,8 @@ def widened(raw: dict[str, Any]) -> dict[str, Any]:
     changes: dict[str, Any] = {"hidden_size": 64, "torch_dtype": "bfloat16"}
     if "head_dim" in raw:
         changes["head_dim"] = 16
+    if "global_head_dim" in raw:
+        changes["global_head_dim"] = 32
     if "kv_lora_rank" in raw:
         changes |= _LATENT
     if "num_heads" in raw:  # of Mamba-2 alone: twice the hidden size together

@@ -72,6 +72,8 @@ class AttentionCall(ctypes.Structure):
         ("block_size", c_int64),
         ("value_dim", c_int64),
         ("value_width", c_int64),
+        ("key_stride", c_int64),
+        ("value_stride", c_int64),
         ("window", c_int64),
         ("chunked", c_int64),
         ("scale", c_float),

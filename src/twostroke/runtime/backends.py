@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from twostroke.core.errors import ConfigError
 from twostroke.kernels.library import load_library
 from twostroke.layers.attention.base import AttentionBackend, ScoreForm
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.grouped import GroupedBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
+from twostroke.layers.kv_layout import ScaledLayout
 from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.runtime.kv_tensors import KVTensors
@@ -38,7 +40,11 @@ def attention_backend(
 def _backend(
     spec: ModelSpec, kv: KVTensors, attention: AttentionSpec, layers: Sequence[int]
 ) -> AttentionBackend:
-    """The backend for layers of one kind."""
+    """The backend for layers of one kind.
+
+    Raises:
+        ConfigError: It cannot read their format.
+    """
     keys, values = [kv.keys[layer] for layer in layers], [kv.values[layer] for layer in layers]
     windows = [spec.sliding_windows[layer] for layer in layers]
     layouts = kv.layouts[kv.layouts[layers[0]].owner].tensors
@@ -55,6 +61,13 @@ def _backend(
             layout=layouts[0],
             value_layout=layouts[-1],
             form=form,
+        )
+    if isinstance(layouts[0], ScaledLayout) and not keys[0].is_contiguous():
+        # It reads whole blocks, and what were numbers of one layer might be infinite as scales.
+        raise ConfigError(
+            f"--kv-cache-dtype {layouts[0].name} does not work with this model here: its layers"
+            " have keys and values of different shapes, which only the compiled attention reads",
+            hint="use --kv-cache-dtype auto, or fp8",
         )
     return SdpaBackend(
         keys,

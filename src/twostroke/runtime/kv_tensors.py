@@ -8,8 +8,7 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from twostroke.core.errors import ConfigError
-from twostroke.layers.kv_layout import KVLayout, ScaledLayout
+from twostroke.layers.kv_layout import KVLayout
 from twostroke.layers.pages import fresh_tensor
 from twostroke.runtime.cache_layouts import CacheLayout, layout_bytes
 from twostroke.runtime.state_tensors import NO_STATE_TENSORS, StateTensors
@@ -33,10 +32,6 @@ class KVTensors:
             attention, empty.
         layouts, groups: As given.
         tables: By layer that attends, the group whose blocks it sees.
-
-    Raises:
-        ConfigError: Layers of different shapes would lie in the same memory in a format with
-            scales: what were the numbers of one might be infinite as scales of another.
     """
 
     def __init__(
@@ -124,12 +119,6 @@ class KVTensors:
             self._blocks.append(tensors)
             self._tensors |= dict.fromkeys(layers, tensors)
             return
-        if any(isinstance(layout, ScaledLayout) for layouts in shapes for layout in layouts):
-            raise ConfigError(
-                f"--kv-cache-dtype {self.layouts[layers[0]].tensors[0].name} does not work with"
-                " this model: its layers have keys and values of different shapes",
-                hint="use --kv-cache-dtype auto, or fp8",
-            )
         size = max(self.layouts[layer].block_bytes for layer in layers)
         memory = _zeros((self.num_blocks, size), torch.uint8, device)
         self._blocks.append([memory])

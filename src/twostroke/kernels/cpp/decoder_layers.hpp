@@ -64,16 +64,18 @@ inline void norm_heads(const PassCall& pass, const AttentionBranchCall& branch, 
         norm_row(branch.heads_norm, first, heads + first, heads + first, dim, pass.eps);
 }
 
-// Writes a token's keys, or its values, [kv_heads, dim], to its slot in the cache.
+// Writes a token's keys, or its values, [kv_heads, dim], to its slot in the cache, whose blocks are
+// `stride` elements apart.
 inline void store_heads(const AttentionCall& sizes, void* cache, int64_t slot, const bf16* heads,
-                        int64_t dim) {
-    const int64_t size = sizes.kv_heads * dim, first = slot * size;
+                        int64_t dim, int64_t stride) {
+    const int64_t size = sizes.kv_heads * dim;
+    const int64_t first = slot / sizes.block_size * stride + slot % sizes.block_size * size;
     if (sizes.cache_format == kFp8)
         store_fp8(static_cast<fp8*>(cache) + first, heads, size);
     else if (sizes.cache_format == kPlain)
         memcpy(static_cast<bf16*>(cache) + first, heads, bf16_bytes(size));
     else
-        store_scaled(sizes, dim, cache, slot, heads);
+        store_scaled(sizes, dim, stride, cache, slot, heads);
 }
 
 // Norms and rotates queries and keys, if the layer does, and writes the new keys and values to
@@ -91,8 +93,9 @@ inline void place_heads(const TokenPart& part, const LayerCall& layer) {
         const int64_t angles = pass.positions[token] * half;
         if (half > 0)
             rotate_heads(queries, heads, dim, half, branch.cos + angles, branch.sin + angles);
-        store_heads(sizes, layer.keys, slot, queries + sizes.heads * dim, dim);
-        store_heads(sizes, layer.values, slot, queries + heads * dim, sizes.value_dim);
+        store_heads(sizes, layer.keys, slot, queries + sizes.heads * dim, dim, sizes.key_stride);
+        store_heads(sizes, layer.values, slot, queries + heads * dim, sizes.value_dim,
+                    sizes.value_stride);
     };
     for_rows(part.count, width, place_token);
 }

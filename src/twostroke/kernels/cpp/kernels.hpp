@@ -47,6 +47,9 @@ struct AttentionCall {
     int64_t num_requests, heads, kv_heads, head_dim, block_size;
     int64_t value_dim;    // elements of a row of values,
     int64_t value_width;  // the first of this many: latents are keys and values in one
+    // Elements (bytes, of a cache with scales) from a block's keys to the next one's, and from its
+    // values: layers of several shapes take turns in the same blocks, and leave gaps.
+    int64_t key_stride, value_stride;
     int64_t window;       // how many of the latest tokens a token sees; 0: all
     int64_t chunked;      // 1: of those, only the ones since the last multiple of `window`
     float scale;

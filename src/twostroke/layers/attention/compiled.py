@@ -58,6 +58,8 @@ class CompiledBackend:
             block_size=layout.block_size,
             value_dim=form.latent_values or width,
             value_width=width,
+            key_stride=keys[0].stride(0),
+            value_stride=values[0].stride(0),
             scale=form.scale,
             soft_cap=form.soft_cap or 0.0,
             chunked=form.chunked,
@@ -82,7 +84,7 @@ class CompiledBackend:
         known = layout.name in CACHE_FORMATS or layout.dtype is layout.read_dtype
         computes = layout.read_dtype in (torch.float32, torch.bfloat16)
         is_alike = layout.name == values.name
-        on_cpu = keys.is_contiguous() and keys.device.type == "cpu"
+        on_cpu = keys[0].is_contiguous() and keys.device.type == "cpu"
         return fits and known and computes and is_alike and on_cpu
 
     def prepare(self, metadata: AttentionMetadata) -> CompiledAttention:

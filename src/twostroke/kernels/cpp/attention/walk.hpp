@@ -80,8 +80,8 @@ struct QueryRows : RowRange {
     void locate(int64_t position, int count, TokenOffsets& offsets) const {
         int64_t block = position / call.block_size, inside = position % call.block_size;
         for (int k = 0; k < count; ++k) {
-            const int64_t slot = table[block] * call.block_size + inside;
-            offsets.keys[k] = slot * token_size, offsets.values[k] = slot * value_token_size;
+            offsets.keys[k] = table[block] * call.key_stride + inside * token_size;
+            offsets.values[k] = table[block] * call.value_stride + inside * value_token_size;
             if (++inside == call.block_size) inside = 0, ++block;
         }
     }

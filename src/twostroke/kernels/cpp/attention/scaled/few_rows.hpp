@@ -201,9 +201,10 @@ void attend_to_scaled_tokens(const AttentionCall& call, int64_t request, int64_t
         const int64_t* value_offsets = walk.token_offsets().values;
         const int scored = (walk.count + kLanes - 1) / kLanes * kLanes;
         const int64_t end = position + walk.count;
-        key_scales.load_all(rows, rows.sizes, call.keys, position, walk.count, walk.next_count,
-                            heads);
-        value_scales.load_all(rows, rows.value_sizes, call.values, position, walk.count,
+        const int64_t oldest = rows.oldest(0);
+        key_scales.load_all(rows, rows.sizes, call.keys, position, oldest, walk.count,
+                            walk.next_count, heads);
+        value_scales.load_all(rows, rows.value_sizes, call.values, position, oldest, walk.count,
                               walk.next_count, heads);
         for (int k = 0; k < walk.count; k += kLanes) {
             auto* first_scores = (float (*)[ROWS][kKeys])&scores[0][0][k];

@@ -24,17 +24,17 @@ struct ScaledSizes {
     const int64_t groups;       // scales of a row
     const int64_t row;          // bytes of a row: one KV head of a token
     const int64_t token, data;  // bytes of a token, and of all of a block's tokens
-    const int64_t block;        // bytes of a block
+    const int64_t block;        // bytes from a block to the next one
 
-    // `width`: elements of a row.
-    ScaledSizes(const AttentionCall& call, int64_t width)
+    // `width`: elements of a row; `stride`: bytes from a block to the next one.
+    ScaledSizes(const AttentionCall& call, int64_t width, int64_t stride)
         : kv_heads(call.kv_heads),
           block_size(call.block_size),
           groups(BITS == 8 ? 1 : width / kScaleGroup),
           row(width * BITS / 8),
           token(kv_heads * row),
           data(block_size * token),
-          block(data + kv_heads * groups * block_size * static_cast<int64_t>(sizeof(bf16))) {}
+          block(stride) {}
 
     // The first of a KV head's scales of a group, that of the block's first token.
     template <typename Byte>
@@ -55,8 +55,8 @@ struct ScaledRows : RowRange {
     ScaledRows(const AttentionCall& attention_call, int64_t request, int64_t first_kv_head,
                int64_t first)
         : RowRange(attention_call, request, first_kv_head, first),
-          sizes(attention_call, dim),
-          value_sizes(attention_call, call.value_width),
+          sizes(attention_call, dim, call.key_stride),
+          value_sizes(attention_call, call.value_width, call.value_stride),
           kv_head(first_kv_head),
           keys(static_cast<const char*>(call.keys) + kv_head * sizes.row),
           values(static_cast<const char*>(call.values) + kv_head * value_sizes.row) {}
@@ -83,15 +83,16 @@ struct ScaledRows : RowRange {
 };
 
 // Scales of some keys or values as floats: those of group g of the h-th KV head of a task are
-// row(h * groups + g), zeros behind the last token.
+// row(h * groups + g), zeros outside the tokens that a row sees. What lies there may be numbers of
+// another layer, which are infinite as scales.
 struct TokenScales {
     alignas(64) float rows[8 * kMaxGroups][kKeys];
 
-    // Of `count` tokens from `position` on, in keys or values of these sizes; `heads` KV heads, at
-    // most 8. Fetches the next ones.
+    // Of `count` tokens from `position` on, in keys or values of these sizes, of which the first row
+    // sees those from `oldest` on; `heads` KV heads, at most 8. Fetches the next ones.
     template <int BITS>
     void load_all(const ScaledRows<BITS>& from, const ScaledSizes<BITS>& sizes, const void* tensor,
-                  int64_t position, int count, int next_count, int heads) {
+                  int64_t position, int64_t oldest, int count, int next_count, int heads) {
         const char* cache = static_cast<const char*>(tensor);
         const int64_t num_rows = heads * sizes.groups, size = sizes.block_size;
         int64_t block = position / size, inside = position % size;
@@ -107,8 +108,10 @@ struct TokenScales {
             }
             k += run;
         }
-        for (int64_t i = 0; i < num_rows; ++i)
+        for (int64_t i = 0; i < num_rows; ++i) {
+            for (int k = 0; k < oldest - position; ++k) rows[i][k] = 0.0f;
             for (int k = count; k < kKeys; ++k) rows[i][k] = 0.0f;
+        }
         const int64_t end = position + count + next_count, bytes = num_rows * size * 2;
         for (int64_t next = position + count; next < end; next += size) {
             const char* scales = sizes.scales(cache, from.table[next / size], from.kv_head, 0);

@@ -46,9 +46,9 @@ inline void store_nibbles(const bf16* from, float inverse, char* to) {
 }
 
 template <int BITS>
-void store_token(const AttentionCall& call, int64_t width, char* cache, int64_t slot,
-                 const bf16* rows) {
-    const ScaledSizes<BITS> sizes(call, width);
+void store_token(const AttentionCall& call, int64_t width, int64_t stride, char* cache,
+                 int64_t slot, const bf16* rows) {
+    const ScaledSizes<BITS> sizes(call, width, stride);
     const int64_t block = slot / sizes.block_size, inside = slot % sizes.block_size;
     const int64_t size = BITS == 4 ? kScaleGroup : width;
     char* to = cache + block * sizes.block + inside * sizes.token;
@@ -75,13 +75,13 @@ void store_token(const AttentionCall& call, int64_t width, char* cache, int64_t 
         }
 }
 
-// `rows`: [kv_heads, width].
-inline void store_scaled(const AttentionCall& call, int64_t width, void* cache, int64_t slot,
-                         const bf16* rows) {
+// `rows`: [kv_heads, width]; `stride`: bytes from a block of the cache to the next one.
+inline void store_scaled(const AttentionCall& call, int64_t width, int64_t stride, void* cache,
+                         int64_t slot, const bf16* rows) {
     if (call.cache_format == kScaled8)
-        store_token<8>(call, width, static_cast<char*>(cache), slot, rows);
+        store_token<8>(call, width, stride, static_cast<char*>(cache), slot, rows);
     else
-        store_token<4>(call, width, static_cast<char*>(cache), slot, rows);
+        store_token<4>(call, width, stride, static_cast<char*>(cache), slot, rows);
 }
 
 }  // namespace

@@ -122,8 +122,10 @@ void attend_in_scaled_tiles(const AttentionCall& call, int64_t request, int64_t 
         const TokenOffsets& offsets = walk.token_offsets();
         const int64_t position = walk.position;
         pack_scaled_keys<BITS>(packed, rows.keys, offsets.keys, rows.sizes.row);
-        key_scales.load_all(rows, rows.sizes, call.keys, position, walk.count, walk.next_count, 1);
-        value_scales.load_all(rows, rows.value_sizes, call.values, position, walk.count,
+        const int64_t oldest = rows.oldest(0);
+        key_scales.load_all(rows, rows.sizes, call.keys, position, oldest, walk.count,
+                            walk.next_count, 1);
+        value_scales.load_all(rows, rows.value_sizes, call.values, position, oldest, walk.count,
                               walk.next_count, 1);
         for (int k = 0; k < walk.count; ++k)
             for (int64_t d = 0; d < value_dim; d += kStride<BITS>) {
