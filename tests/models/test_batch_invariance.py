@@ -86,6 +86,22 @@ def test_layers_of_several_shapes_share_blocks_in_every_format(
         assert torch.equal(driver.chunked_logits(TOKENS, chunks), whole), chunks
 
 
+def test_layers_of_one_kind_may_lie_apart_differently(tmp_path: Path) -> None:
+    """Beside few layers of another shape, only the first ones take turns with those."""
+    kinds = ["sliding_attention"] * 9 + ["full_attention"]
+    raw = WIDE_FAMILIES["gemma4"] | {"num_hidden_layers": 10, "layer_types": kinds}
+    folder = write_checkpoint(tmp_path, raw, random_tensors(raw, dtype=torch.bfloat16, std=0.15))
+    driver = StepDriver.load(folder, **OPTIONS)
+    assert len({tuple(keys.stride()) for keys in driver.executor.kv.keys[:9]}) > 1
+    whole = driver.chunked_logits(TOKENS, [LENGTH])
+    wide = StepDriver.load(folder, **{**OPTIONS, "dtype": "float32"})
+    expected = wide.chunked_logits(TOKENS, [LENGTH])
+    assert (whole.float() - expected).abs().mean() < 0.05 * expected.std()
+    for chunks in CHUNKS:
+        driver.reset()
+        assert torch.equal(driver.chunked_logits(TOKENS, chunks), whole), chunks
+
+
 def logits_in_company(driver: StepDriver, random: Random) -> Tensor:
     """Those of ``TOKENS``, some tokens a step beside those of other requests, in any order."""
     driver.reset()

@@ -243,9 +243,10 @@ def test_without_room_for_its_state_a_request_is_computed_again() -> None:
     assert victim.num_preemptions == 1 and harness.tiered.counts.swapped_out == 0
 
 
-def test_wrong_states_leave_the_tiers() -> None:
+@pytest.mark.parametrize("num_slots", [8, 3])  # with three, the pool evicts checkpoints meanwhile
+def test_wrong_states_leave_the_tiers(num_slots: int) -> None:
     tiers = Tiers(host=200, saves_filled=True)
-    harness = Harness(num_blocks=64, num_state_slots=8, state_spacing=1, open_tiers=tiers)
+    harness = Harness(num_blocks=64, num_state_slots=num_slots, state_spacing=1, open_tiers=tiers)
     request = make_request("wrong", PROMPT, 9)
     harness.scheduler.add(request)
     while request.num_output_tokens < 6:

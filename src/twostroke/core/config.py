@@ -129,8 +129,9 @@ class CacheConfig:
     """
 
     mamba_ssm_cache_dtype: Annotated[StateDtype, Must("auto, float32 or bfloat16")] = "auto"
-    """How the states of recurrent layers are stored: `auto` is float32; `bfloat16` takes half of
-    the memory, and rounds after each token.
+    """How the states of recurrent layers are stored: `auto` is float32, but simulated it is what
+    the model's file or vLLM's default says; `bfloat16` takes half of the memory, and rounds after
+    each token.
     """
 
     @property

@@ -21,14 +21,16 @@ def attention_backend(
 ) -> AttentionBackend:
     """The fastest for the caches of a model's layers: all of them, or the first few.
 
-    Layers that differ in heads, shapes or block table have backends of their own.
+    Layers that differ in heads, shapes, block table or the distance between their blocks have
+    backends of their own.
     """
     attentions = [layer.attention for layer in spec.each_layer()][:num_layers]
     kinds: dict[object, tuple[AttentionSpec, list[int]]] = {}
     for layer, attention in enumerate(attentions):
         if attention is not None:
             layouts = kv.layouts[kv.layouts[layer].owner].tensors
-            kind = (kv.tables[layer], attention.heads, layouts, _form(attention))
+            strides = kv.keys[layer].stride(), kv.values[layer].stride()
+            kind = (kv.tables[layer], attention.heads, layouts, strides, _form(attention))
             kinds.setdefault(kind, (attention, []))[1].append(layer)
     members = [layers for _, layers in kinds.values()]
     backends = [_backend(spec, kv, *kind) for kind in kinds.values()]

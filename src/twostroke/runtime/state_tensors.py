@@ -10,6 +10,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
+from twostroke.core.errors import ConfigError
 from twostroke.core.kv_formats import StateDtype
 from twostroke.core.step import NO_SLOT, ScheduledRequest, StepPlan
 from twostroke.layers.recurrent_state import LayerState, Segment, StateShape, segment_table
@@ -18,9 +19,19 @@ from twostroke.layers.recurrent_state import LayerState, Segment, StateShape, se
 def stored_shapes(
     shapes: Sequence[Sequence[StateShape]], dtype: StateDtype
 ) -> list[tuple[StateShape, ...]]:
-    """States with their matrices in ``dtype``; the latest inputs stay as they are."""
+    """States with their matrices in ``dtype``; the latest inputs stay as they are.
+
+    Raises:
+        ConfigError: There are no matrices that bfloat16 could make smaller.
+    """
     if dtype != "bfloat16":
         return [tuple(layer) for layer in shapes]
+    if not any(shape.is_matrix for layer in shapes for shape in layer):
+        raise ConfigError(
+            "this model's recurrent layers keep their latest inputs alone, which"
+            " --mamba-ssm-cache-dtype does not change",
+            hint="leave --mamba-ssm-cache-dtype out",
+        )
     return [tuple(map(_narrowed, layer)) for layer in shapes]
 
 

@@ -91,12 +91,11 @@ class TorchExecutor:
         """Carry out one step, see ``Executor``. An exception means that the whole pass failed."""
         step = StepRun(plan, self.model, self.kv)
         self._update(step)
-        self.kv.copy_blocks(plan.block_copies)
-        if plan.scheduled:
-            with self._profiler.measure(INPUT):
-                step.batch = self.inputs.build(plan, self.requests)
         try:
+            self.kv.copy_blocks(plan.block_copies)
             if plan.scheduled:
+                with self._profiler.measure(INPUT):
+                    step.batch = self.inputs.build(plan, self.requests)
                 self._run(step)
             for hook in reversed(self.hooks):
                 hook.after(step)

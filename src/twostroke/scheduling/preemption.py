@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from twostroke.core.kv_groups import is_state_key
 from twostroke.core.kv_tier_config import PreemptionName
 from twostroke.core.request import Request
 from twostroke.core.step import StepPlan
@@ -34,7 +35,10 @@ class Swap:
         savable, swap_tier = find_savable(kv, request), self._tiers.swap_tier
         if savable is None or swap_tier is None:
             return False
-        loads, speeds = {swap_tier.name: len(savable.blocks)}, self._tiers.speeds
+        keys = [key for key, _ in savable.blocks]
+        if self._tiers.directory.states_alone:
+            keys = list(filter(is_state_key, keys))
+        loads, speeds = {swap_tier.name: len(keys)}, self._tiers.speeds
         if not speeds.load_pays(loads, savable.num_tokens):
             return False
         computing = speeds.computing(savable.num_tokens)

@@ -143,9 +143,9 @@ class Scheduler:
                 self.waiting.leader_is_ready(request)
             if output is not None:
                 outputs.append(output)
+                self.policy.charge(request, output_tokens=len(output.token_ids))
                 if output.finish_reason is not None:
                     self.finish(request_id, output.finish_reason, now)
-                self.policy.charge(request, output_tokens=len(output.token_ids))
         for request_id, drafts in result.draft_token_ids.items():
             if request_id in self.running:
                 keep_drafts(self.running[request_id], drafts)

@@ -133,6 +133,8 @@ class TieredBlocks:
     def on_removed(self, block: int, key: BlockKey, *, is_wrong: bool = False) -> None:
         if is_wrong:
             self._forget(key)
+            for part, _ in state_parts(self._kv, key, 0):
+                self._forget(part)  # of a checkpoint that the pool may have lost already
             return
         for tier in self._kept:
             self._save(tier.name, key, block)

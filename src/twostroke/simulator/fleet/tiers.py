@@ -117,8 +117,12 @@ class SimulatedTiers:
 
     def _begin_load(self, request_id: str, tier: str, keys: list[bytes | int], now: float) -> None:
         self._tiers[tier].load(request_id, keys)
-        if any(block.data is None for block in self._tiers[tier].arrived(len(keys))):
+        is_lost = any(block.data is None for block in self._tiers[tier].arrived(len(keys)))
+        if request_id in self._failed:
+            return  # with another of its transfers
+        if is_lost:
             self._failed.append(request_id)
+            self._arriving.pop(request_id, None)
             return
         rate = self._bandwidths.host
         if tier == "disk":
@@ -126,6 +130,7 @@ class SimulatedTiers:
         seconds = len(keys) * self.block_bytes / rate
         self._link_free = max(self._link_free, now) + seconds
         former = self._arriving.get(request_id, _Arriving(now, {}, 0.0))
+        num_blocks = {**former.num_blocks, tier: former.num_blocks.get(tier, 0) + len(keys)}
         self._arriving[request_id] = _Arriving(
-            self._link_free, {**former.num_blocks, tier: len(keys)}, former.seconds + seconds
+            self._link_free, num_blocks, former.seconds + seconds
         )
