@@ -10,6 +10,9 @@ from twostroke.model_spec.routing import RoutingSpec
 
 FeedForward = tuple[MlpSpec | None, ExpertsSpec | None]
 
+# Of one layer: what a file makes us list stays within what can exist.
+MAX_EXPERTS = 10_000
+
 
 def read_feed_forward(
     fields: ConfigFields, model_type: str, hidden: int, index: int, kind: str | None
@@ -130,7 +133,11 @@ def _activation(fields: ConfigFields, model_type: str) -> str:
 def _count(fields: ConfigFields, default: int) -> int:
     """How many experts a layer has, under whichever name; 0 is as good as none."""
     names = ("num_local_experts", "n_routed_experts", "num_experts")
-    counts = [fields.integer(name, minimum=0) for name in names if fields.raw.get(name) is not None]
+    counts = [
+        fields.integer(name, minimum=0, maximum=MAX_EXPERTS)
+        for name in names
+        if fields.raw.get(name) is not None
+    ]
     return next(filter(None, counts), 0) if counts else default
 
 
@@ -154,7 +161,7 @@ def _granite(fields: ConfigFields, hidden: int, activation: str) -> FeedForward:
     """Every token goes through the shared MLP; experts, if there are any, come on top."""
     size = fields.integer("shared_intermediate_size", 1024)
     shared, shared_size = _gated("shared_expert", hidden, size, False), size
-    count = fields.integer("num_local_experts", 8, minimum=0)
+    count = fields.integer("num_local_experts", 8, minimum=0, maximum=MAX_EXPERTS)
     if not count:
         return MlpSpec(size, shared, activation), None
     shared += (LinearSpec("router", whole(count), hidden, quantised=False),)
@@ -172,7 +179,8 @@ def _gemma4(fields: ConfigFields, hidden: int, activation: str) -> FeedForward:
     mlp = MlpSpec(size, _gated("mlp", hidden, size, False), activation)
     if not fields.flag("enable_moe_block"):
         return mlp, None
-    count, size = fields.integer("num_experts"), fields.integer("moe_intermediate_size")
+    count = fields.integer("num_experts", maximum=MAX_EXPERTS)
+    size = fields.integer("moe_intermediate_size")
     chosen = fields.integer("top_k_experts", maximum=count)
     router = (LinearSpec("router", whole(count), hidden, quantised=False),)
     expert = _gated("expert", hidden, size, False)
@@ -186,7 +194,7 @@ def _nemotron(fields: ConfigFields, hidden: int, *, sparse: bool) -> FeedForward
         size = fields.integer("intermediate_size", 21504)
         return MlpSpec(size, _plain("mlp", hidden, size, bias), activation, False, bias), None
     count, size = (
-        fields.integer("n_routed_experts", 8),
+        fields.integer("n_routed_experts", 8, maximum=MAX_EXPERTS),
         fields.integer("moe_intermediate_size", 7688),
     )
     shared_size = fields.integer("moe_shared_expert_intermediate_size", 7688)
