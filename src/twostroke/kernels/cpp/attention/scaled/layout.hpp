@@ -88,8 +88,8 @@ struct ScaledRows : RowRange {
 struct TokenScales {
     alignas(64) float rows[8 * kMaxGroups][kKeys];
 
-    // Of `count` tokens from `position` on, in keys or values of these sizes, of which the first row
-    // sees those from `oldest` on; `heads` KV heads, at most 8. Fetches the next ones.
+    // Of `count` tokens from `position` on, in keys or values of these sizes, of which the first
+    // row sees those from `oldest` on; `heads` KV heads, at most 8. Fetches the next ones.
     template <int BITS>
     void load_all(const ScaledRows<BITS>& from, const ScaledSizes<BITS>& sizes, const void* tensor,
                   int64_t position, int64_t oldest, int count, int next_count, int heads) {
