@@ -48,14 +48,21 @@ class KVGroups:
         return -(-(window - 1) // block_size) + -(-(block_size - 1 + chunk) // block_size)
 
     def missing_in_window(
-        self, window: int, *, first: int, held: int, known: int, num_tokens: int, block_size: int
+        self,
+        window: int,
+        *,
+        first: int,
+        num_held: int,
+        num_known: int,
+        num_tokens: int,
+        block_size: int,
     ) -> int:
-        """Most blocks that a windowed group takes beside those from ``first`` to ``held``.
+        """Most blocks that a windowed group takes beside those from ``first`` to ``num_held``.
 
-        While ``num_tokens`` tokens are computed, up to the end of block ``known``.
+        While ``num_tokens`` tokens are computed, of a text of ``num_known`` blocks.
         """
-        most = self.most_in_window(window, num_tokens, block_size)
-        return max(0, min(known - first, most) - (held - first))
+        max_blocks = self.most_in_window(window, num_tokens, block_size)
+        return max(0, min(num_known - first, max_blocks) - (num_held - first))
 
     def most_blocks(self, num_tokens: int, block_size: int) -> int:
         """Most blocks that a request of ``num_tokens`` tokens holds at once."""
@@ -95,8 +102,8 @@ class KVGroups:
             else self.missing_in_window(
                 window,
                 first=0,
-                held=0,
-                known=all_blocks,
+                num_held=0,
+                num_known=all_blocks,
                 num_tokens=chunk,
                 block_size=block_size,
             )

@@ -90,8 +90,8 @@ class KVCacheManager:
             missing += self.groups.missing_in_window(
                 window,
                 first=table.num_dropped[group],
-                held=num_held,
-                known=num_known,
+                num_held=num_held,
+                num_known=num_known,
                 num_tokens=request.num_missing_tokens,
                 block_size=self.block_size,
             )
@@ -169,8 +169,8 @@ class KVCacheManager:
             new_blocks += self.groups.missing_in_window(
                 window,
                 first=self.groups.first_seen(window, num_full, size),
-                held=num_full,
-                known=num_known,
+                num_held=num_full,
+                num_known=num_known,
                 num_tokens=request.num_tokens - prefix.num_tokens,
                 block_size=size,
             )

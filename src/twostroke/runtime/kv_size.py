@@ -45,11 +45,11 @@ def plan_cache_size(
     per_request = groups.most_blocks(max_model_len, config.block_size)
     if not block_bytes:
         if per_request > MAX_EMPTY_BLOCKS:
-            most = MAX_EMPTY_BLOCKS * config.block_size
+            max_tokens = MAX_EMPTY_BLOCKS * config.block_size
             raise InsufficientMemoryError(
                 f"one request of {max_model_len} tokens needs {per_request} blocks of"
                 f" {config.block_size}, more than the {MAX_EMPTY_BLOCKS} that are counted",
-                hint=f"give --max-model-len {most} or less",
+                hint=f"give --max-model-len {max_tokens} or less",
             )
         each = state.num_bytes * (1 + state.num_scratch + CHECKPOINTS_EACH)
         budget = _budget(config, max_num_seqs * each, device)

@@ -35,9 +35,9 @@ def read_llama3_scaling(tensor: StoredTensor, theta: float, rotated: int) -> dic
     between = np.flatnonzero((factors > 1.001) & (factors < 0.999 * factor))
     length = PUBLISHED_LENGTH
     if len(between):
-        at = between[len(between) // 2]
-        share = (1 / factors[at] - 1 / factor) / (1 - 1 / factor)
-        length = round(wavelengths[at] * (LOW + share * (HIGH - LOW)))
+        middle = between[len(between) // 2]
+        share = (1 / factors[middle] - 1 / factor) / (1 - 1 / factor)
+        length = round(wavelengths[middle] * (LOW + share * (HIGH - LOW)))
     if not np.allclose(factors, _factors(wavelengths, factor, length), rtol=1e-3):
         raise _refusal(tensor)
     return {

@@ -187,8 +187,8 @@ def _merges_by_score(
         if not normal[vocabulary[text]] or not 1 < len(text) <= MAX_PIECE:
             continue
         pairs = ((text[:at], text[at:]) for at in range(1, len(text)))
-        known = [(a, b) for a, b in pairs if a in vocabulary and b in vocabulary]
-        merges += sorted(known, key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+        known_pairs = [(a, b) for a, b in pairs if a in vocabulary and b in vocabulary]
+        merges += sorted(known_pairs, key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
     return merges
 
 

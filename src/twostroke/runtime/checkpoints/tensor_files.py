@@ -103,8 +103,8 @@ class TensorFiles:
     def say_what_is_decoded(self, dtype: torch.dtype, kept: Sequence[Parameter] = ()) -> None:
         """Log that tensors take more memory than in their files, if some but ``kept`` do."""
         names = {name for parameter in kept for name, _ in parameter.parts}
-        others = [each for name, each in self._tensors.items() if name not in names]
-        packed = [each for each in others if each.format in BLOCKWISE]
+        decoded = [each for name, each in self._tensors.items() if name not in names]
+        packed = [each for each in decoded if each.format in BLOCKWISE]
         if packed:
             logger.warning(
                 "%s: decoded to %s while it loads, %s in the file, %s in memory",
