@@ -72,13 +72,13 @@ class RunningBatch:
         Returns:
             ``None``: the request itself is the one that yielded.
         """
-        max_drafts = self._kv.states.max_drafts(request)
-        num_tokens = min(num_tokens, request.num_missing_tokens + max_drafts)
+        if (num_missing := request.num_missing_tokens) < num_tokens:  # the rest are drafts
+            num_tokens = min(num_tokens, num_missing + self._kv.states.max_drafts(request))
         while (change := self._kv.allocate_slots(request, num_tokens + ahead)) is None:
             if ahead:  # drafts are worth no preemption, neither those to come nor these
                 depth = ahead = 0
-            elif num_tokens > request.num_missing_tokens:
-                num_tokens = request.num_missing_tokens
+            elif num_tokens > num_missing:
+                num_tokens = num_missing
             else:
                 victim = max(self.requests.values(), key=self._policy.rank)
                 self.preempt(victim, plan, by=request)

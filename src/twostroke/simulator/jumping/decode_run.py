@@ -106,9 +106,10 @@ def _why_the_first_waits(scheduler: Scheduler, num_running: int) -> Decision | N
         return scheduler.waiting.held_by(Reason.BATCH_RUNNING)
     plan = StepPlan(scheduler.num_steps, 0.0)
     plan.num_tokens, plan.token_budget = num_running, scheduler.budget.tokens
-    # Blocks that are promised to others take long to count, and mostly need not be known.
-    obstacle = scheduler.find_entry(request, 0, plan, boosted=False).obstacle
-    if obstacle is None:
+    # Blocks that are promised to others take long to count: at most one in each group, here.
+    promised = num_running * scheduler.kv.groups.count
+    obstacle = scheduler.find_entry(request, promised, plan, boosted=False).obstacle
+    if obstacle is Reason.NO_FREE_BLOCK:
         promised = scheduler.batch.num_promised()
         obstacle = scheduler.find_entry(request, promised, plan, boosted=False).obstacle
     frees_room = scheduler.kv.groups.has_windows or scheduler.kv.states.exist
