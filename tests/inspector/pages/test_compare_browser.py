@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = needs_browser
 VERDICT = "text=Continuous batching saves"
+SIMULATED = 60_000  # milliseconds within which a recording is simulated beside other tests
 
 
 def ink(page: Page, selector: str, share_from: float = 0.0, share_to: float = 1.0) -> int:
@@ -48,7 +49,7 @@ def test_a_recording_is_compared_with_static_batches(
     with opened(browser, f"{recorded}#/timeline?at=1500", color_scheme=theme) as page:
         wait_for_step(page, 1500)
         page.keyboard.press("c")
-        page.wait_for_selector(VERDICT)
+        page.wait_for_selector(VERDICT, timeout=SIMULATED)
         shown = page.locator("main").inner_text()
         assert "Both sides are simulated." in shown
         off = re.search(r"the simulated requests take ([\d.]+)\s% (?:less|more) time", shown)
@@ -72,14 +73,14 @@ def test_other_chunks_and_budgets_are_compared_and_a_link_leads_there(
     browser: Browser, recorded: str
 ) -> None:
     with opened(browser, f"{recorded}#/timeline?at=1500&compare=budget:64&from=0&to=9") as page:
-        page.wait_for_selector("text=With steps of at most 64 tokens")
+        page.wait_for_selector("text=With steps of at most 64 tokens", timeout=SIMULATED)
         page.select_option("#against", "chunk")
         page.fill("#tokens", "32")
         page.keyboard.press("Enter")
-        page.wait_for_selector("text=With chunks of 32 tokens")
+        page.wait_for_selector("text=With chunks of 32 tokens", timeout=SIMULATED)
         assert "compare=chunk%3A32" in page.evaluate("location.hash")
         page.select_option("#against", "whole")
-        page.wait_for_selector("text=With whole prompts")
+        page.wait_for_selector("text=With whole prompts", timeout=SIMULATED)
 
 
 def test_what_cannot_be_compared_is_said(browser: Browser, recorded: str) -> None:
@@ -111,7 +112,7 @@ def test_a_live_engine_is_compared_and_hostile_labels_stay_text(browser: Browser
         with opened(browser, f"{url}/inspect/#/timeline?span=60") as page:
             page.wait_for_selector("text=Who stuttered?")
             page.click("text=Compare")
-            page.wait_for_selector("text=Both sides are simulated")
+            page.wait_for_selector("text=Both sides are simulated", timeout=SIMULATED)
             assert "5 requests take" in page.locator(".lead").inner_text()
             assert page.title() == "twostroke inspector"
 

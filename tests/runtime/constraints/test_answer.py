@@ -38,7 +38,7 @@ def write(compiler: GrammarCompiler, num_tokens: int, seed: int) -> tuple[list[i
     answer = ConstrainedAnswer(new, compiler, walks.tokenizer().vocab_size, on_cpu=True)
     for _ in range(num_tokens):
         answer.find_masks(request, ())
-        outcome = answer.take_masks()
+        outcome = answer.take_masks(())
         assert outcome is not None
         if isinstance(outcome, TwostrokeError):
             return request.token_ids[1:], outcome.message
@@ -80,7 +80,7 @@ def test_without_a_tokenizer_there_are_no_forms() -> None:
     new = NewRequest(resolved("r", [70], params=SamplingParams(structured_outputs=WANTED)))
     answer = ConstrainedAnswer(new, None, 100, on_cpu=True)
     answer.find_masks(RequestState.of(new), ())
-    assert isinstance(answer.take_masks(), InvalidRequestError)
+    assert isinstance(answer.take_masks(()), InvalidRequestError)
 
 
 @pytest.mark.parametrize("as_drafts", [False, True])
@@ -90,7 +90,7 @@ def test_what_is_forced_but_found_too_late_is_left_out(as_drafts: bool) -> None:
     request = RequestState.of(new)
     answer = ConstrainedAnswer(new, walks.compiler(), walks.tokenizer().vocab_size, on_cpu=True)
     answer.find_masks(request, ())
-    answer.take_masks()
+    answer.take_masks(())
     first = walks.tokenizer().encode("y")
     request.token_ids += first
     answer.forcing = Future()
@@ -99,7 +99,7 @@ def test_what_is_forced_but_found_too_late_is_left_out(as_drafts: bool) -> None:
     answer.forcing.set_result(None)
     assert answer.is_free()  # without having taken them
     answer.find_masks(request, ())
-    outcome = answer.take_masks()
+    outcome = answer.take_masks(())
     assert outcome is not None and not isinstance(outcome, TwostrokeError)
     assert outcome[0].biases()[walks.tokenizer().encode("x")[0]] == 0
 
@@ -111,3 +111,19 @@ def test_nothing_forced_is_looked_for_when_the_time_is_over() -> None:
     answer.find_masks(RequestState.of(new), ())
     answer.find_forced(walks.tokenizer().encode("y"), as_drafts=False, until=0.0)
     assert answer.forced == []
+
+
+def test_masks_of_an_earlier_step_are_taken_for_the_drafts_that_they_follow() -> None:
+    """They came too late for a step with drafts. The request runs once more, without those."""
+    form = StructuredOutputsParams(regex="[xy](xxxy){9}")
+    new = NewRequest(resolved("r", [70], params=SamplingParams(structured_outputs=form)))
+    request, x, y = RequestState.of(new), *walks.tokenizer().encode("xy")
+    answer = ConstrainedAnswer(new, walks.compiler(), walks.tokenizer().vocab_size, on_cpu=True)
+    for drafts, num_masks in (((), 1), ((x,), 2), ((x, x), 3)):
+        answer.find_masks(request, (x, x))
+        masks = answer.take_masks(drafts)
+        assert masks is not None and not isinstance(masks, TwostrokeError)
+        assert len(masks) == num_masks
+    for others in ((y,), (x, x, x)):
+        answer.find_masks(request, (x, x))
+        assert answer.take_masks(others) is None and answer.outcome is None

@@ -86,7 +86,7 @@ async def test_a_stream_that_is_cut_off_ends_with_an_error(engine: AsyncEngine) 
         await drain_when(engine, lambda: tokens(engine) > 2)
         response = await asyncio.wait_for(answer, 5)
     *chunks, error, done, end = response.text.split("\n\n")
-    assert len(chunks) > 1
+    assert chunks  # at least: tokens that come while the event loop is late share one
     assert not any('"finish_reason":"abort"' in chunk for chunk in chunks)
     assert json.loads(error.removeprefix("data: "))["error"]["code"] == "shutting_down"
     assert (done, end) == ("data: [DONE]", "")

@@ -47,7 +47,7 @@ class ConstrainedAnswer:
         forcing: What finds ``forced``, until that is taken.
         outcome: The masks that have come, or why there are none.
         is_over: Nothing can be forbidden any more.
-        seconds: What masks took of late: decays from the slowest.
+        seconds: What a mask took of late: decays from the slowest.
         forced: The tokens after the last draw that leave no choice.
     """
 
@@ -66,6 +66,7 @@ class ConstrainedAnswer:
         self.seconds = 0.0
         self.forced: list[int] = []
         self._forced_as_drafts = False
+        self._drafts: Sequence[int] = ()  # that ``outcome`` is for
         self._new = new
         self._grammars = grammars
         self._vocab_size = vocab_size
@@ -95,15 +96,22 @@ class ConstrainedAnswer:
         except BaseException as error:  # a panic of the library's Rust is no Exception
             logger.exception("request %s: its constraint failed", request.request_id)
             outcome = RequestFailedError(f"the answer's form failed: {type(error).__name__}")
-        self._note(time.thread_time() - began)
-        self.outcome = outcome
+        self._note((time.thread_time() - began) / (1 + len(drafts)))
+        self._drafts, self.outcome = drafts, outcome
 
-    def take_masks(self) -> MasksOrError | None:
-        """The outcome, once; ``None`` if it is still to come."""
+    def take_masks(self, drafts: Sequence[int]) -> MasksOrError | None:
+        """The outcome, once; ``None`` if it is still to come, or not for ``drafts``.
+
+        An earlier step that did not wait for it may have had other drafts, or more.
+        """
         outcome = self.outcome
-        if outcome is not None:
-            self.outcome = self.job = None
-        return outcome
+        if outcome is None:
+            return None
+        self.outcome = self.job = None
+        if isinstance(outcome, TwostrokeError):
+            return outcome
+        is_for_these = list(self._drafts[: len(drafts)]) == list(drafts)
+        return outcome[: 1 + len(drafts)] if is_for_these else None
 
     def find_forced(self, tokens: Sequence[int], *, as_drafts: bool, until: float) -> None:
         """Set ``forced`` to the tokens that must follow ``tokens``, which were drawn.

@@ -81,7 +81,7 @@ class PendingMasks:
             self._wait_for_one()
         masks: dict[str, Sequence[TokenMask]] = {}
         for asked in self._asked:
-            request_id, outcome = asked.request.request_id, asked.answer.take_masks()
+            request_id, outcome = asked.request.request_id, asked.answer.take_masks(asked.drafts)
             if request_id in result.repeated or request_id in result.errors:
                 continue
             if outcome is None:
@@ -151,10 +151,8 @@ class ConstraintStates:
             if not answer.is_free():
                 continue
             if answer.is_slow:
-                pieces = _all_masks([each])
-                answer.job = self._thread.submit(
-                    answer.tenant, pieces, cost=answer.seconds, rest=rest
-                )
+                pieces, cost = _all_masks([each]), answer.seconds * (1 + len(each.drafts))
+                answer.job = self._thread.submit(answer.tenant, pieces, cost=cost, rest=rest)
             else:
                 usual.setdefault(answer.tenant, []).append(each)
         jobs = []
