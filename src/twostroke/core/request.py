@@ -38,7 +38,7 @@ class RequestStatus(Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One answer being generated. The scheduler owns it; everything else only reads it.
+    """One answer being generated. The scheduler owns it, and lends it to the KV manager.
 
     A request has ``num_tokens`` tokens known so far (prompt and output) and ``num_computed_tokens``
     whose keys and values are in the cache. There are no phases: the difference is what it lacks.
@@ -55,7 +55,8 @@ class Request:
         num_sent_tokens: How many of ``token_ids`` the executor has been told.
         num_scored_tokens: Prompt tokens whose log-probabilities have been delivered.
         num_cached_tokens: Prompt tokens that did not have to be computed, at first admission.
-        prefix_hit: Explains ``num_cached_tokens``, for models with recurrent layers only.
+        prefix_hit: Explains ``num_cached_tokens``, for models with recurrent layers only. Noted at
+            its first admission; where the blocks that were found end, its state is kept.
         num_charged_tokens: The highest position that was ever computed or found for it;
             preemption does not lower it, so that no prompt token is charged twice.
     """

@@ -234,6 +234,7 @@ class KVCacheManager:
         if num_full > table.num_full:
             self._index_full_blocks(request, table, num_full)
             self._drop_unseen(table, num_full)
+            table.num_full = num_full
         self.states.commit(request)
 
     def free(self, request: Request, *, discard: bool = False) -> None:
@@ -313,7 +314,6 @@ class KVCacheManager:
     def _drop_unseen(self, table: BlockTable, num_full: int) -> None:
         """Blocks that fell out of their windows stay found by content until they are used anew."""
         count, blocks = self._num_groups, table.blocks
-        table.num_full = num_full
         for group, window in self._windows:
             first = self.groups.first_seen(window, num_full, self.block_size)
             for block_index in range(table.num_dropped[group], first):
