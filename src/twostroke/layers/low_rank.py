@@ -47,11 +47,11 @@ class RowGroup(NamedTuple):
     """Rows of a pass that have the same additions.
 
     Attributes:
-        rows: int64; ``None``: all.
+        rows: int64; a slice where they lie one after the other, which needs no copy.
     """
 
     additions: Additions
-    rows: Tensor | None
+    rows: Tensor | slice
 
 
 class PassAdditions:
@@ -106,10 +106,11 @@ class AdaptedLinear:
         for additions, rows in self._pass.of(len(x)):
             if (own := additions.get(self._name)) is None:
                 continue
-            if rows is None:
-                out = own.onto(x, out)
-            else:
+            if isinstance(rows, slice):
                 out[rows] = own.onto(x[rows], out[rows])
+            else:  # several times as fast as with brackets
+                added = own.onto(x.index_select(0, rows), out.index_select(0, rows))
+                out.index_copy_(0, rows, added)
         return out
 
     def wide(self, x: Tensor) -> Tensor:
@@ -137,8 +138,9 @@ def _groups(owners: Tensor, additions: Sequence[Additions]) -> list[RowGroup]:
     groups = []
     for index, own in enumerate(additions):
         rows = torch.nonzero(owners == index)[:, 0]
-        if len(rows) == len(owners):
-            groups.append(RowGroup(own, None))
-        elif len(rows):
-            groups.append(RowGroup(own, rows))
+        if not len(rows):
+            continue
+        first, end = int(rows[0]), int(rows[-1]) + 1
+        is_run = end - first == len(rows)
+        groups.append(RowGroup(own, slice(first, end) if is_run else rows))
     return groups
