@@ -8,7 +8,8 @@ from torch import Tensor
 
 from twostroke.kernels.library import load_library
 from twostroke.layers.linear import PackedLinear
-from twostroke.layers.stored_weights import GROUP_INPUTS, StoredWeight, joined
+from twostroke.layers.mxfp4 import decode_mxfp4
+from twostroke.layers.stored_weights import GROUP_INPUTS, StoredWeight, from_mxfp4, joined
 
 library = load_library()
 pytestmark = pytest.mark.skipif(library is None, reason="needs the compiled kernels")
@@ -97,3 +98,14 @@ def test_rows_are_looked_up_in_a_packed_weight(format: str) -> None:
     indices = torch.tensor([39, 0, 17, 17, 5])
     rows = PackedLinear(weight.packed(), None, library).weight_rows(indices)
     assert torch.equal(rows, weight.values()[indices].bfloat16())
+
+
+def test_mxfp4_of_safetensors_is_what_decoding_gives() -> None:
+    blocks = torch.arange(256, dtype=torch.uint8).repeat(2).view(8, 4, 16)
+    scales = torch.arange(3, 252, 8, dtype=torch.uint8)[: 8 * 4 - 1]
+    scales = torch.cat((scales, scales[:1])).view(8, 4)
+    expected = decode_mxfp4(blocks, scales, torch.float32)
+    assert torch.equal(from_mxfp4(blocks, scales).values(), expected)
+    assert library is not None
+    linear = PackedLinear(from_mxfp4(blocks, scales).packed(), None, library)
+    assert torch.equal(linear.weight_rows(torch.arange(8)), expected.bfloat16())

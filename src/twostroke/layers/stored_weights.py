@@ -91,6 +91,12 @@ class StoredWeight:
         )
 
 
+def from_mxfp4(blocks: Tensor, scales: Tensor) -> StoredWeight:
+    """MXFP4 as safetensors store it: uint8 ``[outputs, groups, 16]``, the low bits come first."""
+    codes = torch.stack((blocks & 15, blocks >> 4), -1).flatten(1)
+    return StoredWeight("mxfp4", codes, scales=scales)
+
+
 def joined(weights: Sequence[StoredWeight]) -> StoredWeight:
     """One after the other; all are of the same format."""
 
