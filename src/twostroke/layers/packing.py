@@ -24,7 +24,8 @@ class PackedWeight:
     """A weight ``[outputs, inputs]`` in blocks of 16 outputs.
 
     Attributes:
-        format: ``bfloat16``, ``int8`` or ``int4``.
+        format: ``bfloat16``, ``int8`` or ``int4``; or one of ``stored_weights.py``, which lays out
+            ``data`` and ``scales`` as bytes.
         data: bfloat16 ``[blocks, inputs / 2, 16, 2]``; int8 ``[blocks, inputs / 4, 16, 4]``; int4,
             as uint8, ``[blocks, inputs / 32, 4, 16, 4]`` with two weights a byte.
         scales: float32; int8 ``[blocks * 16]``, int4 ``[blocks, inputs / 32, 16]``.
@@ -58,10 +59,6 @@ class GroupedWeight:
 
     values: Tensor
     scales: Tensor
-
-    def reordered(self, order: Tensor) -> GroupedWeight:
-        """Take rows in another order."""
-        return GroupedWeight(self.values[order], self.scales[order])
 
 
 def can_pack(weight: Tensor, format: str) -> bool:

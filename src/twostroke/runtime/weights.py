@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP, load_library
 from twostroke.layers.linear import Linear
-from twostroke.layers.packing import GroupedWeight
+from twostroke.layers.stored_weights import StoredWeight, joined
 from twostroke.model_spec.number_formats import NumberFormat, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
@@ -30,7 +31,7 @@ from twostroke.models.registry import decoder_family
 from twostroke.models.stored_names import Beside, names_as_stored
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.adapters.places import AdapterPlaces
-from twostroke.runtime.checkpoints.tensor_files import DTYPES, TensorFiles
+from twostroke.runtime.checkpoints.tensor_files import DTYPES, KEPT_FORMATS, TensorFiles
 from twostroke.runtime.device import free_memory
 
 # How the kernels keep rounded weights; int8 has one scale per output, too little to count.
@@ -81,11 +82,12 @@ def load_model(
     torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
     if quantization is not None:
         _check_quantization(torch_dtype, device)
-    kept = _kept_in_groups(expected, files, torch_dtype, device, quantization)
+    kept = _kept_as_stored(expected, files, torch_dtype, device, quantization)
     weights = loaded_bytes(spec, torch_dtype.itemsize, quantization)
     if quantization is None:
-        saved = torch_dtype.itemsize - _ROUNDED["int4"].bits / 8
-        weights -= int(saved * sum(math.prod(parameter.shape) for parameter in kept))
+        weights -= sum(
+            math.prod(own.shape) * torch_dtype.itemsize - files.kept_bytes(own) for own in kept
+        )
     check_memory(weights, device)
     cache_dtype = str(torch_dtype).removeprefix("torch.") if kv_format == "auto" else kv_format
     check_context_fits(max_length, spec, cache_dtype, weights, device)
@@ -95,19 +97,20 @@ def load_model(
         return Decoder(spec, family, parameters, max_length, quantization, profiler)
 
 
-def _kept_in_groups(
+def _kept_as_stored(
     expected: list[Parameter],
     files: TensorFiles,
     dtype: torch.dtype,
     device: torch.device,
     quantization: str | None,
 ) -> list[Parameter]:
-    """What stays in four bits as it is stored: where the kernels run, and nothing rounds it."""
+    """What stays as it is stored: where the kernels run, and nothing rounds it."""
     if device.type != "cpu" or dtype != torch.bfloat16 or quantization not in (None, "int4"):
         return []
     if load_library() is None:
         return []
-    return [parameter for parameter in expected if files.is_grouped(parameter)]
+    formats = KEPT_FORMATS if quantization is None else ("Q4_0",)  # which is what int4 packs
+    return [parameter for parameter in expected if files.is_kept(parameter, formats)]
 
 
 def match_checkpoint(
@@ -192,15 +195,16 @@ class StoredParameters:
     def adaptable(self, name: str, linear: Linear, order: Tensor | None) -> Linear:
         return linear if self._places is None else self._places.adaptable(name, linear, order)
 
-    def pop_groups(self, name: str) -> GroupedWeight | None:
+    def pop_kept(self, name: str, *, whole: bool) -> list[StoredWeight]:
         if name not in self._kept:
-            return None
+            return []
+        parts = [self._files.kept(part) for part, _ in self._expected[name].parts]
+        if whole and len({part.format for part in parts}) > 1:
+            return []
         parameter = self._expected.pop(name)
-        parts = [self._files.groups(part) for part, _ in parameter.parts]
-        values = torch.cat([part.values for part in parts])
         if self._progress is not None:
-            self._progress(values.numel() * self._dtype.itemsize)
-        return GroupedWeight(values, torch.cat([part.scales for part in parts]))
+            self._progress(math.prod(parameter.shape) * self._dtype.itemsize)
+        return [joined([*own]) for _, own in groupby(parts, lambda part: part.format)]
 
     def pop(self, name: str) -> Tensor:
         parameter = self._expected.pop(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostroke.checkpoints.checkpoint import StoredTensor
-from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, dequantise, split_q4_0
+from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, SPLIT, dequantise, take_apart
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.flags.byte_sizes import format_bytes
-from twostroke.layers.packing import GroupedWeight
+from twostroke.layers.stored_weights import StoredWeight
 from twostroke.models.parameters import Parameter
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,8 @@ _AS_STORED = {
     "U8": torch.uint8,
 }
 _READABLE = (*_STORED_DTYPES, *BLOCKWISE)
-GROUPED = "Q4_0"  # in four bits, as the kernels keep them
+# What kernels multiply with as it is stored, and their name for it.
+KEPT_FORMATS = {name: "int4" if name == "Q4_0" else name.lower() for name in SPLIT}
 _CHUNK = 2**22  # elements that are decoded at a time
 
 
@@ -131,16 +132,21 @@ class TensorFiles:
         elif len(data):
             _decode(stored, data, target, is_plain=is_plain)
 
-    def is_grouped(self, parameter: Parameter) -> bool:
-        """Whether it is the weight of a linear layer that can stay in four bits, see ``groups``."""
-        formats = {self._tensors[name].format for name, _ in parameter.parts}
-        return parameter.name.endswith(".weight") and formats == {GROUPED}
+    def is_kept(self, parameter: Parameter, formats: Collection[str] = tuple(KEPT_FORMATS)) -> bool:
+        """Whether it is a matrix whose parts are all in ``formats``."""
+        stored = {self._tensors[name].format for name, _ in parameter.parts}
+        return len(parameter.shape) == 2 and stored.issubset(formats)
 
-    def groups(self, name: str) -> GroupedWeight:
-        """A matrix of ``GROUPED``, as it is stored."""
+    def kept_bytes(self, parameter: Parameter) -> int:
+        """What it takes in its file; in memory some of its scales are wider."""
+        return sum(self._tensors[name].nbytes for name, _ in parameter.parts)
+
+    def kept(self, name: str) -> StoredWeight:
+        """A matrix of ``KEPT_FORMATS``, as it is stored."""
         stored = self._tensors[name]
-        codes, scales = split_q4_0(self._bytes(stored).reshape(stored.shape[0], -1))
-        weight = GroupedWeight(torch.from_numpy(codes), torch.from_numpy(scales))
+        parts = take_apart(stored.format, self._bytes(stored).reshape(stored.shape[0], -1))
+        tensors = [part if part is None else torch.from_numpy(part) for part in parts]
+        weight = StoredWeight(KEPT_FORMATS[stored.format], *tensors)
         if not stored.heads:
             return weight
         return weight.reordered(_places(stored.shape[0], stored.heads).argsort())
