@@ -14,10 +14,8 @@ DIGEST_BYTES = 16
 
 def root_hash(model_id: str, cache_salt: str, adapter: str = "") -> bytes:
     """The chain's first link: content is shared within one model, adapter and salt only."""
-    # Folders of blocks on disk have keys made with it.
     key = f"{len(model_id)}:{model_id}{len(adapter)}:{adapter}{cache_salt}"
-    data = key.encode("utf-8", "surrogatepass")
-    return blake2b(data, digest_size=DIGEST_BYTES).digest()
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 def extend_block_hashes(
