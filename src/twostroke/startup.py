@@ -14,6 +14,7 @@ from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ModelLoadError, is_panic, panic_text
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
+from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.observability.observer import Observer
 from twostroke.observability.process import age_of_process
@@ -80,7 +81,10 @@ def _load(
             tokenizer.result()
         )  # before the weights: what is wrong with it should be said in seconds
         grammars = GrammarCompiler(loaded_tokenizer)
-        executor = load_executor(config, checkpoint, profiler=profiler, grammars=grammars)
+        adapters = Adapters(config.adapters)
+        executor = load_executor(
+            config, checkpoint, profiler=profiler, grammars=grammars, adapters=adapters
+        )
         seconds["ready"] = age_of_process()
         executor.info.load_seconds.update(seconds)
         return LLMEngine(
@@ -92,6 +96,7 @@ def _load(
             profiler=profiler,
             grammars=grammars,
             take_calls=take_calls,
+            adapters=adapters,
         )
 
 

@@ -21,6 +21,7 @@ from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.speculation_config import SpeculationConfig
+from twostroke.engine.adapters.orders import KnownAdapter, LoadAdapter, UnloadAdapter
 from twostroke.engine.cache_orders import (
     CacheReport,
     ClearCache,
@@ -34,6 +35,7 @@ from twostroke.engine.intake import Intake
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import (
     AbortRequest,
+    AdaptersAnswer,
     AddRequest,
     CacheAnswer,
     Close,
@@ -45,6 +47,7 @@ from twostroke.engine.messages import (
     ForgetRequest,
     Forgotten,
     LoadReport,
+    ManageAdapters,
     ManageCache,
     NoteRefusal,
     RecordsAnswer,
@@ -160,6 +163,8 @@ MESSAGES: list[Any] = [
     ManageCache(1, ShowCache("t")),
     ManageCache(2, PinPrefix([1, 2], "salt", 9.0, "t")),
     ManageCache(3, ClearCache()),
+    ManageAdapters(6, LoadAdapter("sql", "adapters/sql")),
+    ManageAdapters(7, UnloadAdapter("sql")),
     TakeSnapshot(4, with_blocks=True),
     TakeRecords(5),
     Close(),
@@ -178,6 +183,8 @@ REPLIES: list[Any] = [
     Forgotten("c"),
     CacheAnswer(1, REPORT),
     CacheAnswer(2, error=ERROR),
+    AdaptersAnswer(6, KnownAdapter("sql", "adapters/sql", "ab", 8, 64, 1)),
+    AdaptersAnswer(7, error=ERROR),
     SnapshotAnswer(4, SNAPSHOT),
     SnapshotAnswer(5, error=ERROR),
     RecordsAnswer(6, RECORDS),
@@ -205,7 +212,7 @@ def test_what_a_client_shows_of_its_engine_are_values() -> None:
     try:
         shown = {n: p for n, p in vars(EngineClient).items() if isinstance(p, property)}
         values = {"info", "status", "scheduler_config", "speculation", "watched_targets"}
-        assert values == set(shown)
+        assert values | {"adapters"} == set(shown)
         for name, each in shown.items():
             sent = wire.encode(getattr(engine, name))
             assert wire.encode(wire.decode(sent, get_type_hints(each.fget)["return"])) == sent

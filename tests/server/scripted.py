@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI
@@ -23,6 +23,7 @@ from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.speculation_config import Speculation
+from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.base import ChargedTokens
 from twostroke.engine.clients.loaded_model import LoadedModel
@@ -132,6 +133,11 @@ class ScriptedEngine:
 
     async def manage_cache(self, order: CacheOrder) -> CacheReport:
         return CacheReport(block_size=4, tiers=[])
+
+    adapters: Mapping[str, KnownAdapter] = field(default_factory=dict)
+
+    async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
+        raise InvalidRequestError("it has no adapters")
 
     async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
         now = time.monotonic()

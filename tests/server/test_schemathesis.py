@@ -73,6 +73,8 @@ REFUSING = [
     "POST /api/copy",
     "DELETE /api/delete",
     "POST /api/blobs/{digest}",
+    "POST /v1/load_lora_adapter",
+    "POST /v1/unload_lora_adapter",
 ]
 STORED = [
     "GET /v1/responses/{response_id}",

@@ -22,7 +22,9 @@ from twostroke.core.config import (
     SchedulerConfig,
 )
 from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.operator.lora_config import LoraConfig
 from twostroke.core.speculation_config import SpeculationConfig
+from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.observability.observer import Observer
@@ -49,6 +51,7 @@ def make_engine(
     template: str = TEMPLATE,
     tiers: KVTierConfig | None = None,
     take_calls: CallsTaker | None = None,
+    adapters: LoraConfig | None = None,
     **scheduler: Any,
 ) -> LLMEngine:
     """In float32, so that an answer does not depend on what shares its steps."""
@@ -61,13 +64,23 @@ def make_engine(
         speculation=speculation or SpeculationConfig(),
         observability=observability or ObservabilityConfig(),
         tiers=tiers or KVTierConfig(),
+        adapters=adapters or LoraConfig(),
     )
     tokenizer = Tokenizer(byte_level(), chat_templates={"default": template})
     assert tokenizer.vocab_size <= VOCAB
     grammars = GrammarCompiler(tokenizer)
-    executor = load_torch_executor(config, open_checkpoint(checkpoint()), grammars=grammars)
+    known = Adapters(config.adapters)
+    executor = load_torch_executor(
+        config, open_checkpoint(checkpoint()), grammars=grammars, adapters=known
+    )
     return LLMEngine(
-        executor, tokenizer, config, grammars=grammars, observers=observers, take_calls=take_calls
+        executor,
+        tokenizer,
+        config,
+        grammars=grammars,
+        observers=observers,
+        take_calls=take_calls,
+        adapters=known,
     )
 
 

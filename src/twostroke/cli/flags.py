@@ -22,6 +22,7 @@ from twostroke.core.files import reason
 from twostroke.core.flags.declared import read_annotation
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
+from twostroke.core.operator.lora_config import LoraConfig
 from twostroke.core.speculation_config import SpeculationConfig
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
@@ -45,6 +46,7 @@ def shown_default(value: object) -> str | None:
 
 ModelFlags = Annotated[ModelOptions, _section("Model", 1)]
 TemplateFlags = Annotated[ChatTemplateConfig, _section("Model", 1)]
+LoraFlags = Annotated[LoraConfig, _section("LoRA adapters", 1)]
 ServerFlags = Annotated[ServerOptions, _section("Server", 2, lists=True)]
 GatewayFlags = Annotated[GatewayOptions, _section("Keys and limits", 3)]
 SchedulerFlags = Annotated[SchedulerOptions, _section("Scheduling", 4)]
@@ -157,6 +159,7 @@ def engine_config(
     speculation: SpeculationConfig | None = None,
     tiers: KVTierConfig | None = None,
     template: ChatTemplateConfig | None = None,
+    adapters: LoraConfig | None = None,
 ) -> EngineConfig:
     """The engine's configuration from a command's flags; ``name`` is the positional MODEL."""
     model = model or ModelOptions()
@@ -174,6 +177,7 @@ def engine_config(
         speculation=speculation or SpeculationConfig(),
         tiers=tiers or KVTierConfig(),
         chat=template or ChatTemplateConfig(),
+        adapters=adapters or LoraConfig(),
     )
 
 

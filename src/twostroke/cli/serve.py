@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from twostroke.cli.flags import (
     CacheFlags,
     GatewayFlags,
+    LoraFlags,
     ModelFlags,
     ObservabilityFlags,
     SchedulerFlags,
@@ -36,6 +37,7 @@ def serve(
     gateway: GatewayFlags | None = None,
     model_options: ModelFlags | None = None,
     template: TemplateFlags | None = None,
+    lora: LoraFlags | None = None,
     cache: CacheFlags | None = None,
     scheduler: SchedulerFlags | None = None,
     observability: ObservabilityFlags | None = None,
@@ -57,7 +59,7 @@ def serve(
     from twostroke.start_serving import start_model, start_ranker
 
     config = engine_config(
-        model, model_options, cache, scheduler, observability, speculation, tiers, template
+        model, model_options, cache, scheduler, observability, speculation, tiers, template, lora
     )
     options = server or ServerOptions()
     name = next(iter(options.served_model_name), None)

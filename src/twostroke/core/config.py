@@ -25,6 +25,7 @@ from twostroke.core.flags.declared import (
 from twostroke.core.kv_formats import FIRST_NAMES, KVCacheDtype, KVCacheDtypeName, StateDtype
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
+from twostroke.core.operator.lora_config import LoraConfig
 from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.core.speculation_config import SpeculationConfig
 from twostroke.core.targets import Target, parse_targets, read_target_file
@@ -254,6 +255,7 @@ class EngineConfig:
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     tiers: KVTierConfig = field(default_factory=KVTierConfig)
     chat: ChatTemplateConfig = field(default_factory=ChatTemplateConfig)
+    adapters: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
         if self.tiers.needs_tiers and not self.cache.enable_prefix_caching:

@@ -22,6 +22,7 @@ class GenerationRequest:
     Attributes:
         request_id: Unique among the requests in the engine.
         cache_salt: Cached prefixes are shared only between equal salts.
+        adapter: Name of the LoRA adapter that it runs with; resolved, with a digest after it.
         priority: Lower runs first under ``--policy priority``.
         tenant: On whose behalf: ``--policy fair`` divides the engine among tenants. May be empty.
         labels: What the client calls its end user and the like; step events carry them, nothing
@@ -42,6 +43,7 @@ class GenerationRequest:
     params: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
     cache_salt: str = ""
+    adapter: str = ""
     tenant: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     follows: bool = False

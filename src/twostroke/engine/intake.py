@@ -12,6 +12,7 @@ from twostroke.core.errors import InvalidRequestError, RequestTooLargeError, con
 from twostroke.core.generation_request import GenerationRequest, ResolvedRequest
 from twostroke.core.pooling import Pooling, resolve_pooling
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import AddRequest
 from twostroke.kv_cache.check_fits import check_fits
@@ -43,6 +44,7 @@ class Intake:
             the system.
         grammars: Checks what form answers are to have; without it, none can be asked for.
         ttft_targets: Those of requests that bring none of their own; by default there are none.
+        adapters: The LoRA adapters that calls may name; by default none.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class Intake:
         seed: int | None,
         grammars: GrammarCompiler | None = None,
         ttft_targets: TTFTTargets | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
+        self._adapters = adapters or Adapters()
         self._ttft_targets = ttft_targets or TTFTTargets((), "")
         self._grammars = grammars
         self._info = info
@@ -87,6 +91,7 @@ class Intake:
             raise InvalidRequestError(
                 "this engine has no tokenizer; set detokenize=False", param="detokenize"
             )
+        adapter = self._adapters.identity_of(call.adapter)
         checked = self._check(params)
         # Drawn even if the request is then refused: what others draw does not depend on the cache.
         seed = self._next_seed() if params.seed is None else params.seed % 2**64
@@ -98,6 +103,7 @@ class Intake:
             prompt_token_ids=list(call.prompt_token_ids),  # the caller may change its own
             prediction_token_ids=list(call.prediction_token_ids),
             labels=dict(call.labels),
+            adapter=adapter,
             max_total_tokens=max_total_tokens,
             seed=seed,
             eos_token_ids=self._eos_token_ids,
@@ -136,6 +142,10 @@ class Intake:
     def _resolve_vector(self, call: GenerationRequest) -> Pooling | None:
         """What is to be made of the prompt, or ``None`` if tokens are."""
         if call.pooling is not None:
+            if call.adapter:
+                raise InvalidRequestError(
+                    "adapters write text, they give no vectors", param="model"
+                )
             if call.params.n != 1:
                 raise InvalidRequestError("a prompt has one vector: n must be 1", param="n")
             num_tokens = len(call.prompt_token_ids)

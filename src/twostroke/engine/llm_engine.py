@@ -17,6 +17,7 @@ from twostroke.core.errors import (
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
+from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.cache_admin import CacheAdmin
 from twostroke.engine.check_states import check_states
 from twostroke.engine.engine import Engine
@@ -56,6 +57,7 @@ class LLMEngine:
         profiler: Divides the time of a step into components; see ``Engine``.
         grammars: Shared with an executor in this process; made of the tokenizer by default.
         take_calls: Gives a recording the calls over HTTP; see ``Recorder``.
+        adapters: The LoRA adapters that the executor has; by default none.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class LLMEngine:
         profiler: Profiler = NO_PROFILE,
         grammars: GrammarCompiler | None = None,
         take_calls: Callable[[], Sequence[CallStations]] | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self.config = config = config or EngineConfig()
         self.tokenizer = tokenizer
@@ -84,7 +87,9 @@ class LLMEngine:
         if grammars is None and tokenizer is not None:
             grammars = GrammarCompiler(tokenizer)
         self.grammars = grammars
-        self.intake = Intake(info, tokenizer, config.model.seed, grammars, self.ttft_targets)
+        self.adapters = adapters or Adapters()
+        seed = config.model.seed
+        self.intake = Intake(info, tokenizer, seed, grammars, self.ttft_targets, self.adapters)
         watched = config.observability
         self.recorder = Recorder(watched.step_events, watched.record, take_calls)
         self.metrics = EngineMetrics(name, partial(read_stats, self.scheduler))
@@ -145,9 +150,14 @@ class LLMEngine:
             raise InvalidRequestError(
                 f"request id {message.request_id!r} is in use", param="request_id"
             )
+        self.adapters.use(message.request.adapter, self.adapters_in_use())
         requests = make_requests(message)
         self.loop.add(requests)
         self._samples[message.request_id] = requests
+
+    def adapters_in_use(self) -> set[str]:
+        """The adapters of the requests that run or wait."""
+        return {request.spec.adapter for request in self.scheduler.requests.values()} - {""}
 
     def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
         """What runs and waits, between two steps; see ``take_snapshot``."""

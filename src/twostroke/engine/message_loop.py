@@ -17,6 +17,7 @@ from twostroke.engine.cache_surveys import CacheSurveys
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import (
     AbortRequest,
+    AdaptersAnswer,
     AddRequest,
     CacheAnswer,
     Close,
@@ -27,6 +28,7 @@ from twostroke.engine.messages import (
     ForgetRequest,
     Forgotten,
     LoadReport,
+    ManageAdapters,
     ManageCache,
     NoteRefusal,
     RecordsAnswer,
@@ -150,6 +152,8 @@ class MessageLoop:
                     self.engine.loop.note_refusal(message.refused)
                 case ManageCache():
                     self._manage(message.number, message.order)
+                case ManageAdapters():
+                    self._manage_adapters(message)
                 case TakeSnapshot():
                     self._send(self._snapshot(message))
                 case TakeRecords():
@@ -183,6 +187,14 @@ class MessageLoop:
                 self._send(CacheAnswer(number, report))
         except TwostrokeError as error:
             self._send(CacheAnswer(number, error=ErrorMessage.of(error)))
+
+    def _manage_adapters(self, message: ManageAdapters) -> None:
+        engine, value, sent = self.engine, None, None
+        try:
+            value = engine.adapters.carry_out(message.order, engine.adapters_in_use())
+        except TwostrokeError as error:
+            sent = ErrorMessage.of(error)
+        self._send(AdaptersAnswer(message.number, value, sent))
 
     def _survey(self) -> None:
         """Copy a piece more for the first that asked; a step comes before the next one."""

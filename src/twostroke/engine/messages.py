@@ -16,6 +16,7 @@ from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.kv_cache.prefix_mirror import IndexChanges
 from twostroke.observability.events import RefusedRequest, SchedulerStats, StepEvent
@@ -75,6 +76,13 @@ class ManageCache(msgspec.Struct, frozen=True, tag=True):
     order: CacheOrder
 
 
+class ManageAdapters(msgspec.Struct, frozen=True, tag=True):
+    """Load an adapter or unload one; the answer bears the number."""
+
+    number: int
+    order: AdapterOrder
+
+
 class TakeSnapshot(msgspec.Struct, frozen=True, tag=True):
     """Say what runs and waits. The answer carries the same ``number``."""
 
@@ -98,6 +106,7 @@ EngineMessage = (
     | ForgetRequest
     | NoteRefusal
     | ManageCache
+    | ManageAdapters
     | TakeSnapshot
     | TakeRecords
     | Close
@@ -181,6 +190,14 @@ class CacheAnswer(msgspec.Struct, frozen=True, tag=True):
     error: ErrorMessage | None = None
 
 
+class AdaptersAnswer(msgspec.Struct, frozen=True, tag=True):
+    """Answers ``ManageAdapters`` with the adapter, or with why it was not done."""
+
+    number: int
+    value: KnownAdapter | None = None
+    error: ErrorMessage | None = None
+
+
 class SnapshotAnswer(msgspec.Struct, frozen=True, tag=True):
     """Answers ``TakeSnapshot`` with the snapshot, or with why there is none."""
 
@@ -203,7 +220,15 @@ class EngineEnded(msgspec.Struct, frozen=True, tag=True):
     error: ErrorMessage
 
 
-EngineReply = StepReport | Forgotten | CacheAnswer | SnapshotAnswer | RecordsAnswer | EngineEnded
+EngineReply = (
+    StepReport
+    | Forgotten
+    | CacheAnswer
+    | AdaptersAnswer
+    | SnapshotAnswer
+    | RecordsAnswer
+    | EngineEnded
+)
 
 
 def make_requests(message: AddRequest) -> list[Request]:

@@ -12,12 +12,10 @@ from twostroke.core.request import BlockKey, Request
 DIGEST_BYTES = 16
 
 
-def root_hash(model_id: str, cache_salt: str) -> bytes:
-    """The chain's first link: content is shared within one model and one salt only."""
-    # The 0 is the length of an adapter's name: folders of blocks on disk have keys made with it.
-    key = f"{len(model_id)}:{model_id}0:{cache_salt}"
-    data = key.encode("utf-8", "surrogatepass")
-    return blake2b(data, digest_size=DIGEST_BYTES).digest()
+def root_hash(model_id: str, cache_salt: str, adapter: str = "") -> bytes:
+    """The chain's first link: content is shared within one model, adapter and salt only."""
+    key = f"{len(model_id)}:{model_id}{len(adapter)}:{adapter}{cache_salt}"
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 def extend_block_hashes(
@@ -34,7 +32,7 @@ def extend_block_hashes(
     hashes = request.block_hashes
     if len(hashes) < num_blocks * num_groups:
         assert num_blocks * block_size <= len(request.token_ids), "only full blocks are hashed"
-        root = root_hash(model_id, request.spec.cache_salt)
+        root = root_hash(model_id, request.spec.cache_salt, request.spec.adapter)
         last = hashes[-1] if hashes else root
         assert isinstance(last, bytes)  # simulated requests have keys for all their blocks
         previous = last[:DIGEST_BYTES]

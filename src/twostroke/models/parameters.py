@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from twostroke.layers.linear import Linear
 from twostroke.layers.stored_weights import StoredWeight
 
 
@@ -54,6 +55,19 @@ class KeptSource(Protocol):
 
         Args:
             whole: It must be of one format.
+        """
+        ...
+
+
+@runtime_checkable
+class AdaptableSource(Protocol):
+    """One whose linear layers may get additions after the model is built."""
+
+    def adaptable(self, name: str, linear: Linear, order: Tensor | None) -> Linear:
+        """The layer of that name, such as ``0.qkv``, or what adds to its outputs.
+
+        Args:
+            order: The order of its outputs, where it is not the checkpoint's.
         """
         ...
 

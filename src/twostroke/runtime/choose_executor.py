@@ -6,6 +6,7 @@ from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
+from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.executor import Executor
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
 from twostroke.observability.profile import NO_PROFILE, Profiler
@@ -18,6 +19,7 @@ def load_executor(
     *,
     profiler: Profiler = NO_PROFILE,
     grammars: GrammarCompiler | None = None,
+    adapters: Adapters | None = None,
 ) -> Executor:
     """Load a checkpoint; raises as ``load_torch_executor``."""
     if is_encoder(checkpoint.config):
@@ -29,5 +31,11 @@ def load_executor(
                 " mean nothing",
                 hint="leave them out",
             )
+        if config.adapters.wanted:
+            raise ConfigError(
+                "encoders take no LoRA adapters", hint="leave out --lora and --enable-lora"
+            )
         return EncoderExecutor.load(config, checkpoint, profiler=profiler)
-    return load_torch_executor(config, checkpoint, profiler=profiler, grammars=grammars)
+    return load_torch_executor(
+        config, checkpoint, profiler=profiler, grammars=grammars, adapters=adapters
+    )

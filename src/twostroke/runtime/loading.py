@@ -16,6 +16,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.kv_groups import STATE_KEY_BYTES, KVGroups
 from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.core.pooling import PoolingAbility
+from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.check_states import check_states, check_without_states
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
@@ -35,11 +36,15 @@ from twostroke.models.foreign.decoder import ForeignDecoder
 from twostroke.models.language_model import LanguageModel
 from twostroke.models.support import read_runnable
 from twostroke.observability.profile import NO_PROFILE, Profiler
+from twostroke.runtime.adapters.open_store import adapter_places, open_store
+from twostroke.runtime.adapters.places import AdapterPlaces
+from twostroke.runtime.adapters.store import AdapterStore
 from twostroke.runtime.block_bytes import BlockAndStateBytes, BlockBytes
 from twostroke.runtime.cache_layouts import cache_layouts
 from twostroke.runtime.checkpoints.foreign import load_foreign_target
 from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.device import release_cached_memory, resolve_device
+from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.hooks.make_hooks import make_hooks
 from twostroke.runtime.hooks.vectors import Vectors
 from twostroke.runtime.kv_size import plan_cache_size
@@ -87,6 +92,7 @@ def load_torch_executor(
     *,
     profiler: Profiler = NO_PROFILE,
     grammars: GrammarCompiler | None = None,
+    adapters: Adapters | None = None,
 ) -> TorchExecutor:
     """Find, check and load the model that ``config`` names, and allocate the KV cache.
 
@@ -94,6 +100,7 @@ def load_torch_executor(
         checkpoint: If it was found already (a Hub id costs a request).
         profiler: Measures the parts of each step.
         grammars: For requests whose answers have a form; without it, they fail.
+        adapters: Those that requests may name, which are loaded here; by default as configured.
 
     Raises:
         ConfigError: The device does not exist, ``max_model_len`` exceeds the model's context
@@ -110,10 +117,11 @@ def load_torch_executor(
     score_head = ScoreHead.load(checkpoint, spec.hidden_size, device)
     _share_threads(device)
     clock.mark("config")
-    ranks = score_head is not None
+    places = adapter_places(config.adapters, is_foreign=foreign is not None)
     target = foreign or _load_target(
-        config, checkpoint, spec, device, max_model_len, profiler, ranks
+        config, checkpoint, spec, device, max_model_len, profiler, score_head is not None, places
     )
+    store = open_store(config.adapters, target, places, adapters)
     models = _complete(config, checkpoint, target, max_model_len)
     release_cached_memory()  # what loading used for a moment counts as taken otherwise
     clock.mark("weights")
@@ -129,18 +137,32 @@ def load_torch_executor(
         model_id=model_id,
         sampling_defaults=defaults,
         max_new_tokens=max_new_tokens,
-        generates=not ranks and _generates(config.model, target, spec),
+        generates=score_head is None and _generates(config.model, target, spec),
         pooling=pooling,
         device=str(device),
         num_state_parts=num_parts,
         tiers=_tier_infos(transfers, caches.target),
         load_seconds=clock.seconds,
     )
+    hooks = _hooks(config, models, caches, transfers, grammars, vectors, store)
+    return TorchExecutor(target, caches.target, info, hooks, profiler)
+
+
+def _hooks(
+    config: EngineConfig,
+    models: _Models,
+    caches: _Caches,
+    transfers: Transfers | None,
+    grammars: GrammarCompiler | None,
+    vectors: Vectors,
+    store: AdapterStore | None,
+) -> list[PassHook]:
+    """All that joins the steps, with what guesses tokens ahead."""
     proposer = _make_proposer(config, models, caches)
     acceptance = synthetic_acceptance(config.speculation.resolve())
-    constraints = ConstraintStates(grammars, spec.vocab_size, device)
-    hooks = make_hooks(transfers, proposer, acceptance, constraints, vectors)
-    return TorchExecutor(target, caches.target, info, hooks, profiler)
+    target = models.target
+    constraints = ConstraintStates(grammars, target.spec.vocab_size, target.device)
+    return make_hooks(transfers, proposer, acceptance, constraints, vectors, store)
 
 
 def _generates(options: ModelOptions, model: LanguageModel, spec: ModelSpec) -> bool:
@@ -228,8 +250,9 @@ def _load_target(
     max_model_len: int,
     profiler: Profiler,
     ranks: bool,
+    places: AdapterPlaces | None,
 ) -> Decoder:
-    """``ranks``: see ``load_model``."""
+    """``ranks`` and ``places``: see ``load_model``."""
     return load_model(
         checkpoint,
         spec,
@@ -240,6 +263,7 @@ def _load_target(
         profiler,
         kv_format=config.cache.kv_format,
         ranks=ranks,
+        places=places,
     )
 
 

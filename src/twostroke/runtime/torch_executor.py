@@ -134,7 +134,7 @@ class TorchExecutor:
         drawn = _on_device(rows_to_draw_from(batch), self.model.device)
         rows = None if step.needs_all_rows else drawn
         recurrent = self.kv.recurrent.of_step(batch.shares, batch.query_start)
-        step.hidden = hidden = self.model.forward(
+        step.hidden = hidden = step.model.forward(
             batch.token_ids, batch.positions, attention, rows, recurrent
         )  # [rows, hidden]
         if drawn is not None:

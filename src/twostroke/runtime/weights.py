@@ -20,6 +20,7 @@ from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP, load_library
+from twostroke.layers.linear import Linear
 from twostroke.layers.stored_weights import StoredWeight, joined
 from twostroke.model_spec.number_formats import NumberFormat, weight_format
 from twostroke.model_spec.spec import ModelSpec
@@ -29,6 +30,7 @@ from twostroke.models.parameters import Parameter
 from twostroke.models.registry import decoder_family
 from twostroke.models.stored_names import Beside, names_as_stored
 from twostroke.observability.profile import NO_PROFILE, Profiler
+from twostroke.runtime.adapters.places import AdapterPlaces
 from twostroke.runtime.checkpoints.tensor_files import DTYPES, KEPT_FORMATS, TensorFiles
 from twostroke.runtime.device import free_memory
 
@@ -54,6 +56,7 @@ def load_model(
     *,
     kv_format: str = "auto",
     ranks: bool = False,
+    places: AdapterPlaces | None = None,
 ) -> Decoder:
     """Load a decoder.
 
@@ -66,6 +69,7 @@ def load_model(
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers while they are read.
         kv_format: Format of the KV cache; ``auto`` is the model's precision.
         ranks: It has a head for scores, which is read elsewhere, and perhaps no language head.
+        places: Where adapters may add to it; noted while it is built.
 
     Raises:
         ModelLoadError: Tensors are missing, unexpected or of the wrong shape; a file is broken;
@@ -89,7 +93,7 @@ def load_model(
     check_context_fits(max_length, spec, cache_dtype, weights, device)
     files.say_what_is_decoded(torch_dtype, kept)
     with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
-        parameters = StoredParameters(expected, files, torch_dtype, device, progress, kept)
+        parameters = StoredParameters(expected, files, torch_dtype, device, progress, kept, places)
         return Decoder(spec, family, parameters, max_length, quantization, profiler)
 
 
@@ -176,13 +180,20 @@ class StoredParameters:
         device: torch.device,
         progress: Advance | None = None,
         kept: Sequence[Parameter] = (),
+        places: AdapterPlaces | None = None,
     ) -> None:
+        self._places = places
+        if places is not None:
+            places.expect(expected)
         self._kept = {parameter.name for parameter in kept}
         self._expected = {parameter.name: parameter for parameter in expected}
         self._files, self._dtype, self._device, self._progress = files, dtype, device, progress
 
     def __contains__(self, name: str) -> bool:
         return name in self._expected
+
+    def adaptable(self, name: str, linear: Linear, order: Tensor | None) -> Linear:
+        return linear if self._places is None else self._places.adaptable(name, linear, order)
 
     def pop_kept(self, name: str, *, whole: bool) -> list[StoredWeight]:
         if name not in self._kept:

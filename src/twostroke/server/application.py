@@ -30,6 +30,7 @@ from twostroke.inspector.routes import InspectRoutes
 from twostroke.inspector.simulations.routes import simulate_router
 from twostroke.inspector.static_files import page_paths, page_routes
 from twostroke.observability.tracing.tracer import Tracer
+from twostroke.server.adapters.routes import AdapterAnswer, adapters_router
 from twostroke.server.anthropic.documented import ANTHROPIC_ANSWERS, document_models
 from twostroke.server.anthropic.messages import messages_router
 from twostroke.server.anthropic.models import anthropic_models_router
@@ -120,6 +121,7 @@ ANSWERS: tuple[type[Struct], ...] = (
     CacheObject,
     PinnedPrefix,
     ClearedCache,
+    AdapterAnswer,
     Health,
     Version,
     *ANTHROPIC_ANSWERS,
@@ -226,6 +228,7 @@ def create_app_for(
     feeds = Feeds()
     _add_routes(app, state, store, find_facts)
     app.include_router(cache_router(state, feeds))
+    app.include_router(adapters_router(state))
     app.include_router(FileRoutes(files, batches.reader_of).router())
     app.include_router(BatchRoutes(batches).router())
     app.include_router(MessageBatchRoutes(batches).router())

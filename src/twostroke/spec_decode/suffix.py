@@ -41,14 +41,14 @@ class SuffixOptions:
 
 @dataclass(slots=True)
 class _Live:
-    group: tuple[str, str]
+    group: tuple[str, ...]
     answer: list[int]
 
 
 class SuffixProposer:
     """Goes on as requests of the same group did, or as the request itself did before.
 
-    A ``Proposer``. Requests are grouped by tenant and cache salt: no draft, and so no
+    A ``Proposer``. Requests are grouped by tenant, cache salt and adapter: no draft, and so no
     time that can be measured, depends on the answers of another group.
     """
 
@@ -58,13 +58,13 @@ class SuffixProposer:
         self._options = options or SuffixOptions()
         self._texts = OwnTexts()
         self._live: dict[str, _Live] = {}
-        self._answers: OrderedDict[tuple[str, str], GrowingTokens] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, ...], GrowingTokens] = OrderedDict()
 
     def update(self, plan: StepPlan) -> None:
         for request_id in plan.released:
             self._keep(self._live.pop(request_id, None))
         for request_id, new in plan.new_requests.items():
-            group = new.spec.tenant, new.spec.cache_salt
+            group = new.spec.tenant, new.spec.cache_salt, new.spec.adapter
             self._live[request_id] = _Live(group, [])
         self._texts.update(plan)
 

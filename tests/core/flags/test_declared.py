@@ -31,6 +31,7 @@ from twostroke.core.flags.declared import (
 )
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
+from twostroke.core.operator.lora_config import LoraConfig
 from twostroke.core.speculation_config import Speculation, SpeculationConfig
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
@@ -42,7 +43,7 @@ SECTIONS: dict[str, Any] = {
     section.__name__: section
     for section in (
         ModelOptions, CacheConfig, SchedulerOptions, SchedulerConfig, ObservabilityConfig,
-        KVTierConfig, Speculation, SpeculationConfig, ChatTemplateConfig, ServerOptions,
+        KVTierConfig, Speculation, SpeculationConfig, ChatTemplateConfig, LoraConfig, ServerOptions,
         GatewayOptions, WorkloadOptions, ServeBenchOptions, OfflineBenchOptions,
         CalibrationOptions, DeploymentOptions, SimulatedWorkloadOptions,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.speculation_config import Speculation
+from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
@@ -120,6 +121,20 @@ class EngineClient(Protocol):
 
     async def manage_cache(self, order: CacheOrder) -> CacheReport:
         """Look at the prefix cache, pin in it or empty it; call on the event loop's thread.
+
+        Raises:
+            InvalidRequestError: It cannot be done.
+            EngineDeadError: The engine has failed for good, or does not answer.
+        """
+        ...
+
+    @property
+    def adapters(self) -> Mapping[str, KnownAdapter]:
+        """The LoRA adapters that requests may name."""
+        ...
+
+    async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
+        """Load an adapter or unload one; call on the event loop's thread.
 
         Raises:
             InvalidRequestError: It cannot be done.

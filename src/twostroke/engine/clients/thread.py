@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+from collections.abc import Mapping
 from functools import partial
 
 from twostroke.constraints.compiler import GrammarCompiler
@@ -15,6 +16,7 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.speculation_config import Speculation
+from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.answers import Answers
 from twostroke.engine.clients.kept_records import KeptRecords
@@ -27,6 +29,7 @@ from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.message_loop import MessageLoop
 from twostroke.engine.messages import (
     AbortRequest,
+    AdaptersAnswer,
     CacheAnswer,
     Close,
     EngineEnded,
@@ -36,6 +39,7 @@ from twostroke.engine.messages import (
     EngineStatus,
     ForgetRequest,
     Forgotten,
+    ManageAdapters,
     ManageCache,
     NoteRefusal,
     RecordsAnswer,
@@ -99,6 +103,8 @@ class AsyncEngine:
         self._inbox: queue.SimpleQueue[EngineMessage] = queue.SimpleQueue()
         self._streams: dict[str, AsyncStream] = {}
         self._cache_answers: Answers[CacheReport] = Answers()
+        self._adapters = engine.adapters
+        self._adapter_answers: Answers[KnownAdapter] = Answers()
         self._snapshots: Answers[EngineSnapshot] = Answers(SNAPSHOT_SECONDS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._closed = False
@@ -172,6 +178,15 @@ class AsyncEngine:
         self._use_loop(asyncio.get_running_loop())
         self._check_alive()
         return await self._cache_answers.ask(lambda n: self._inbox.put(ManageCache(n, order)))
+
+    @property
+    def adapters(self) -> Mapping[str, KnownAdapter]:
+        return self._adapters.known
+
+    async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
+        self._use_loop(asyncio.get_running_loop())
+        self._check_alive()
+        return await self._adapter_answers.ask(lambda n: self._inbox.put(ManageAdapters(n, order)))
 
     async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
         self._use_loop(asyncio.get_running_loop())
@@ -250,6 +265,8 @@ class AsyncEngine:
                 self._streams.pop(reply.request_id, None)
             case CacheAnswer():
                 self._cache_answers.put(reply.number, reply.value, reply.error)
+            case AdaptersAnswer():
+                self._adapter_answers.put(reply.number, reply.value, reply.error)
             case SnapshotAnswer():
                 self._snapshots.put(reply.number, reply.value, reply.error)
             case RecordsAnswer():
@@ -268,5 +285,6 @@ class AsyncEngine:
         for stream in failed.values():
             stream.fail(error)
         self._cache_answers.fail_all(error)
+        self._adapter_answers.fail_all(error)
         self._snapshots.fail_all(error)
         self._records.answers.fail_all(error)

@@ -20,7 +20,7 @@ from twostroke.layers.stored_weights import StoredWeight
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.models.branches.addition import Addition
-from twostroke.models.parameters import Parameter, ParameterSource, take_kept
+from twostroke.models.parameters import AdaptableSource, Parameter, ParameterSource, take_kept
 from twostroke.observability.profile import Profiler
 
 Rotations = Mapping[tuple[RopeSpec, int], Rotation]
@@ -150,6 +150,8 @@ class BranchParts:
             quantization = None if is_exact else self.quantization
             linear = make_linear(weight, bias, quantization, self.kernels)
         if (factor := self.factors.get(name)) is None:
+            if isinstance(self.source, AdaptableSource):
+                return self.source.adaptable(f"{self.index}.{name}", linear, order)
             return linear
         return MultipliedLinear(linear, factor.to(device))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from twostroke.kv_tiers.transfers import Transfers
+from twostroke.runtime.adapters.store import AdapterStore
 from twostroke.runtime.constraints.states import ConstraintStates
+from twostroke.runtime.hooks.adapters import AdapterRows
 from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.hooks.constraints import Constraints
 from twostroke.runtime.hooks.distributions import Distributions
@@ -21,6 +23,7 @@ def make_hooks(
     synthetic: SyntheticAcceptance | None,
     constraints: ConstraintStates,
     vectors: Vectors,
+    store: AdapterStore | None = None,
 ) -> list[PassHook]:
     """All hooks, so that ``after`` runs from the last to the first, and does in turn:
 
@@ -35,4 +38,6 @@ def make_hooks(
         hooks.append(ProposedDrafts(proposer))
     if synthetic is not None:
         hooks.append(DraftsAcceptedAtARate(synthetic))
+    if store is not None:
+        hooks.append(AdapterRows(store))
     return [*hooks, Constraints(constraints), Distributions(), vectors, PromptScores()]

@@ -58,7 +58,7 @@ def anthropic_models_router(state: ServerState) -> APIRouter:
     ) -> Response:
         """One page of the names under which requests reach the model."""
         model = state.model()
-        names = list(model.names)
+        names = list(model.all_names)
         if after_id is not None:
             names = names[_place(names, "after_id", after_id) + 1 :]
         if before_id is not None:
@@ -77,7 +77,7 @@ def anthropic_models_router(state: ServerState) -> APIRouter:
     async def show_model(name: str) -> Response:
         """One of them."""
         model = state.model()
-        model.check_name(name)
+        model.named(name)
         return json_response(_info(model, name))
 
     return router

@@ -93,7 +93,7 @@ class Generation:
         self._echoed = num_prompt_entries(prompts, first.params) if streamed else ()
         self._held = self._reserve_logprobs(model, caller.tenant, prompts, first.params)
         self._streams: list[OutputStream] = []
-        self._submissions = caller.submit(client, requests)
+        self._submissions = caller.submit(client, model.asked(requests))
         if not gradual:
             self._submit()
 

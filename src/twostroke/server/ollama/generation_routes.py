@@ -32,7 +32,7 @@ from twostroke.server.ollama.generation_fields import (
     OllamaGenerationFields,
 )
 from twostroke.server.ollama.message_fields import OllamaMessageFields
-from twostroke.server.ollama.names import known_name
+from twostroke.server.ollama.names import known_model, known_name
 from twostroke.server.ollama.ollama_call import NAMES, ollama_call, sampling_fields, validated
 from twostroke.server.ollama.pieces import PieceReader
 from twostroke.server.ollama.route import OllamaRoute
@@ -53,7 +53,7 @@ def ollama_generation_router(state: ServerState) -> APIRouter:
     )
     async def ollama_chat(body: OllamaChatRequest, request: Request) -> Response:
         """The model's answer to a conversation, in Ollama's dialect."""
-        model = state.model_for_new_work()
+        model = known_model(state.model_for_new_work(), body.model)
         name = known_name(model, body.model)
         if not body.messages:
             return _loaded(chat_line, model, name, body)
@@ -66,7 +66,7 @@ def ollama_generation_router(state: ServerState) -> APIRouter:
     )
     async def ollama_generate(body: OllamaGenerateRequest, request: Request) -> Response:
         """The model's answer to a single prompt."""
-        model = state.model_for_new_work()
+        model = known_model(state.model_for_new_work(), body.model)
         name = known_name(model, body.model)
         if not body.prompt:
             return _loaded(generate_line, model, name, body)

@@ -17,7 +17,7 @@ from twostroke.server.http.json_response import encode_json, json_response
 from twostroke.server.ollama.documented import OLLAMA_ERRORS, line_responses
 from twostroke.server.ollama.generation_answer import LINES
 from twostroke.server.ollama.generation_fields import MODEL
-from twostroke.server.ollama.names import known_name
+from twostroke.server.ollama.names import known_model, known_name
 from twostroke.server.ollama.option_fields import OllamaFields
 from twostroke.server.ollama.route import OllamaRoute
 from twostroke.server.state.server_state import ServerState
@@ -54,7 +54,8 @@ def ollama_library_router(state: ServerState) -> APIRouter:
 
         Another is not there, and is not fetched.
         """
-        known_name(state.model(), body.model or body.name)
+        asked = body.model or body.name
+        known_name(known_model(state.model(), asked), asked)
         headers, done = ignored_header(body.dropped_fields()), PullStatus("success")
         if body.stream is False:
             return json_response(done, headers)

@@ -26,7 +26,7 @@ from twostroke.server.ollama.model_answers import (
     running_model,
     shown_model,
 )
-from twostroke.server.ollama.names import known_name
+from twostroke.server.ollama.names import known_model, known_name
 from twostroke.server.ollama.option_fields import OllamaFields
 from twostroke.server.ollama.route import OllamaRoute
 from twostroke.server.state.server_state import ServerState
@@ -135,18 +135,20 @@ class OllamaModelRoutes:
         """The names under which requests reach the model, each with its tag."""
         model = self._state.model()
         known = await self._facts()
-        return json_response(ListedModels([listed_model(model, n, known) for n in model.names]))
+        return json_response(ListedModels([listed_model(model, n, known) for n in model.all_names]))
 
     async def ollama_ps(self) -> Response:
         """The model as it runs: it is loaded as long as the server runs."""
         model = self._state.model()
         known = await self._facts()
-        return json_response(RunningModels([running_model(model, n, known) for n in model.names]))
+        running = [running_model(model, n, known) for n in model.all_names]
+        return json_response(RunningModels(running))
 
     async def ollama_show(self, body: ShowRequest) -> Response:
         """What the model is and what it can do."""
-        model = self._state.model()
-        name = known_name(model, body.model or body.name)
+        asked = body.model or body.name
+        model = known_model(self._state.model(), asked)
+        name = known_name(model, asked)
         shown = shown_model(model, name, await self._facts())
         return json_response(shown, ignored_header(body.dropped_fields()))
 

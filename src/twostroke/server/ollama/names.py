@@ -13,6 +13,14 @@ def tagged(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else name + LATEST
 
 
+def known_model(model: ServedModel, name: str | None) -> ServedModel:
+    """The model with the adapter of that name, with a tag or without; itself for any other."""
+    for adapter in model.client.adapters if name else ():
+        if tagged(adapter) == tagged(name or ""):
+            return model.named(adapter)
+    return model
+
+
 def known_name(model: ServedModel, name: str | None) -> str:
     """The name that the answer carries: the client's own, if the model has it.
 

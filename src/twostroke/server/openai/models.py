@@ -14,8 +14,8 @@ from twostroke.server.state.server_state import ServerState
 
 class ModelCard(Struct, kw_only=True):
     __doc__ = (
-        "One name of the model; ``root`` is the name that answers carry, ``max_model_len`` as in"
-        " vLLM."
+        "One name of the model, or an adapter, whose ``parent`` is the model. ``root`` is the name"
+        " that answers carry, ``max_model_len`` as in vLLM."
     )
 
     id: str
@@ -23,7 +23,7 @@ class ModelCard(Struct, kw_only=True):
     created: int
     owned_by: str = "twostroke"
     root: str
-    parent: None = None
+    parent: str | None = None
     max_model_len: int
 
 
@@ -46,7 +46,7 @@ def models_router(state: ServerState) -> APIRouter:
     async def list_models() -> Response:
         """The names under which requests reach the model."""
         model = state.model()
-        return json_response(ModelList(data=[_card(model, name) for name in model.names]))
+        return json_response(ModelList(data=[_card(model, name) for name in model.all_names]))
 
     @router.get(
         "/v1/models/{name:path}",
@@ -56,16 +56,18 @@ def models_router(state: ServerState) -> APIRouter:
     async def show_model(name: str) -> Response:
         """One of them."""
         model = state.model()
-        model.check_name(name)
+        model.named(name)
         return json_response(_card(model, name))
 
     return router
 
 
 def _card(model: ServedModel, name: str) -> ModelCard:
+    adapter = None if name in model.names else model.client.adapters.get(name)
     return ModelCard(
         id=name,
-        created=model.created,
-        root=model.name,
+        created=model.created if adapter is None else adapter.created,
+        root=model.name if adapter is None else name,
+        parent=None if adapter is None else model.name,
         max_model_len=model.client.info.max_model_len,
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TypeVar
 
 from twostroke.constraints.compiling.compile_threads import CompileThreads
-from twostroke.core.errors import ConfigError, ModelNotFoundError
+from twostroke.core.errors import ConfigError, InvalidRequestError, ModelNotFoundError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import MAX_LOGPROBS
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.server.options import ServerOptions
@@ -33,6 +35,7 @@ class ServedModel:
     Attributes:
         client, tokenizer, grammars: See ``LoadedModel``.
         names: The first is the one that answers carry; requests may use any.
+        adapter: The LoRA adapter that its requests run with; empty: none.
         chat_encoder: Refuses every chat if the model has none.
         slow_template: Even short chats are rendered on a thread; measured once, here.
         created: Unix time at which it was there.
@@ -48,7 +51,8 @@ class ServedModel:
         ranker: Another model, for ``--context-ranker``.
 
     Raises:
-        ConfigError: The model of ``--context-ranker`` gives neither scores nor embeddings.
+        ConfigError: The model of ``--context-ranker`` gives neither scores nor embeddings, or an
+            adapter has one of the names.
     """
 
     def __init__(
@@ -62,6 +66,11 @@ class ServedModel:
         self.client, self.tokenizer, self.grammars = loaded
         info = self.client.info
         self.names = tuple(names) or (info.model_id,)
+        self.adapter = ""
+        if same := set(self.names) & set(self.client.adapters):
+            raise ConfigError(
+                f"--lora {same.pop()}: the model itself has this name", hint="give it another name"
+            )
         self.chat_encoder = ChatEncoder(
             ChatTemplate.from_tokenizer(self.tokenizer),
             self.tokenizer,
@@ -96,10 +105,39 @@ class ServedModel:
     def chats(self) -> bool:
         return bool(self.tokenizer.chat_templates)
 
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """Its names, and those of its adapters."""
+        return (*self.names, *self.client.adapters)
+
+    def named(self, name: str | None) -> ServedModel:
+        """The model that a request means: this one, or this one with an adapter.
+
+        Raises:
+            ModelNotFoundError: There is none of that name.
+        """
+        if name is None or name in self.names or name not in self.client.adapters:
+            self.check_name(name)
+            return self
+        adapted = copy.copy(self)
+        adapted.names, adapted.adapter = (name,), name
+        return adapted
+
+    def asked(self, requests: Sequence[GenerationRequest]) -> Sequence[GenerationRequest]:
+        """What the engine is asked: the requests, with the adapter that they name."""
+        return [replace(each, adapter=self.adapter) for each in requests]
+
     def check_name(self, name: str | None) -> None:
         """Raise ``ModelNotFoundError`` unless ``name`` is one of ``names``, or not given."""
         if name is not None and name not in self.names:
             served = ", ".join(self.names)
+            if name in self.client.adapters:
+                raise InvalidRequestError(
+                    f"{name!r} is an adapter, which writes text and does nothing else",
+                    param="model",
+                    hint=f"name the model itself: {served}",
+                )
+            served = ", ".join(self.all_names[:20])
             message = f"the model {name!r} does not exist here"
             raise ModelNotFoundError(message, param="model", hint=f"this server serves {served}")
 

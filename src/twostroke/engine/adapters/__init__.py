@@ -1,0 +1,1 @@
+"""Which LoRA adapters an engine has, by name."""

@@ -1,0 +1,1 @@
+"""Routes that load adapters and unload them."""

@@ -1,0 +1,81 @@
+"""``/v1/load_lora_adapter`` and ``/v1/unload_lora_adapter``, as in vLLM; for admin keys."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from msgspec import Struct
+from starlette.responses import Response
+
+from twostroke.core.errors import AdminKeyNeededError, InvalidRequestError
+from twostroke.engine.adapters.orders import AdapterOrder, LoadAdapter, UnloadAdapter
+from twostroke.gateway.caller import caller_of
+from twostroke.server.adapters.request import LoadAdapterRequest, UnloadAdapterRequest
+from twostroke.server.http.api_document import ERROR_RESPONSES, answer_responses
+from twostroke.server.http.body_json import StrictRoute
+from twostroke.server.http.ignored_header import ignored_header
+from twostroke.server.http.json_response import json_response
+from twostroke.server.state.served_model import ServedModel
+from twostroke.server.state.server_state import ServerState
+
+
+class AdapterAnswer(Struct, kw_only=True):
+    __doc__ = "What was done with an adapter; ``rank`` is the highest of its modules."
+
+    object: str = "lora_adapter"
+    id: str
+    parent: str
+    rank: int
+    bytes: int
+    status: str
+
+
+def adapters_router(state: ServerState) -> APIRouter:
+    """The routes that change which adapters a server has."""
+    router = APIRouter(route_class=StrictRoute, tags=["adapters"])
+
+    @router.post(
+        "/v1/load_lora_adapter",
+        response_class=Response,
+        responses=answer_responses(AdapterAnswer, "It is loaded.", has_body=True) | ERROR_RESPONSES,
+    )
+    async def load_lora_adapter(body: LoadAdapterRequest, request: Request) -> Response:
+        """Read a LoRA adapter from a folder of the server; then it is a model's name."""
+        model = state.model_for_new_work()
+        _only_for_admins(request)
+        if body.lora_name in model.names:
+            raise InvalidRequestError(
+                f"the model itself is called {body.lora_name!r}", param="lora_name"
+            )
+        order = LoadAdapter(body.lora_name, body.lora_path)
+        return await _manage(model, order, "loaded", body.dropped_fields())
+
+    @router.post(
+        "/v1/unload_lora_adapter",
+        response_class=Response,
+        responses=answer_responses(AdapterAnswer, "It is gone.", has_body=True) | ERROR_RESPONSES,
+    )
+    async def unload_lora_adapter(body: UnloadAdapterRequest, request: Request) -> Response:
+        """Forget a LoRA adapter, once no request uses it."""
+        _only_for_admins(request)
+        order = UnloadAdapter(body.lora_name)
+        return await _manage(state.model(), order, "unloaded", body.dropped_fields())
+
+    return router
+
+
+async def _manage(
+    model: ServedModel, order: AdapterOrder, status: str, dropped: list[str]
+) -> Response:
+    own = await model.client.manage_adapters(order)
+    answer = AdapterAnswer(
+        id=own.name, parent=model.name, rank=own.rank, bytes=own.nbytes, status=status
+    )
+    return json_response(answer, ignored_header(dropped))
+
+
+def _only_for_admins(request: Request) -> None:
+    if not caller_of(request.scope).admin:
+        raise AdminKeyNeededError(
+            "adapters are for all tenants, so this needs an admin key",
+            hint="make one with twostroke key NAME --admin",
+        )
