@@ -49,19 +49,21 @@ class PackedWeight:
 
 @dataclass(frozen=True, slots=True)
 class GroupedWeight:
-    """A weight ``[outputs, inputs]`` that is stored in four bits: what int4 packs, not rounded.
+    """A weight ``[outputs, inputs]`` that is stored in few bits: packed as it is, not rounded.
 
     Attributes:
-        values: int8 in -8 .. 7, ``[outputs, inputs]``.
-        scales: float32 ``[outputs, inputs / 32]``.
+        values: int8 ``[outputs, inputs]``, for int4 in -8 .. 7.
+        scales: float32; int4 ``[outputs, inputs / 32]``, int8 ``[outputs, 1]``.
+        format: ``int4`` or ``int8``.
     """
 
     values: Tensor
     scales: Tensor
+    format: str = "int4"
 
     def reordered(self, order: Tensor) -> GroupedWeight:
         """Take rows in another order."""
-        return GroupedWeight(self.values[order], self.scales[order])
+        return GroupedWeight(self.values[order], self.scales[order], self.format)
 
 
 def can_pack(weight: Tensor, format: str) -> bool:
@@ -86,13 +88,12 @@ def pack(weight: Tensor, format: str) -> PackedWeight:
         return PackedWeight(format, _blocks(weight, 2), None, outputs, inputs)
     if format == "int8":
         q, scales = quantize_int8(weight)
-        offsets = q.sum(1, dtype=torch.int32) * -128
-        return PackedWeight(format, _blocks(q, 4), scales, outputs, inputs, offsets)
+        return pack_groups(GroupedWeight(q, scales[:, None], format), outputs)
     return pack_groups(GroupedWeight(*quantize_int4(weight)), outputs)
 
 
 def pack_groups(weight: GroupedWeight, outputs: int | None = None) -> PackedWeight:
-    """Pack what is in four bits already.
+    """Pack what is in few bits already.
 
     Args:
         outputs: How many rows are no padding; by default all.
@@ -102,6 +103,10 @@ def pack_groups(weight: GroupedWeight, outputs: int | None = None) -> PackedWeig
     if len(q) % LANES:
         q, scales = (F.pad(part, (0, 0, 0, -len(part) % LANES)) for part in (q, scales))
     inputs = q.shape[1]
+    if weight.format == "int8":
+        offsets = q.sum(1, dtype=torch.int32) * -128
+        factors = scales.flatten().contiguous()
+        return PackedWeight("int8", _blocks(q, 4), factors, outputs, inputs, offsets)
     pairs = (q + 8).to(torch.uint8).view(-1, LANES, inputs // GROUP, 4, 2, 4)
     nibbles = pairs[:, :, :, :, 0] | pairs[:, :, :, :, 1] << 4  # [blocks, 16, groups, 4, 4]
     data = _settled(nibbles.permute(0, 2, 3, 1, 4))

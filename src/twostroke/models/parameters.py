@@ -45,7 +45,7 @@ class ParameterSource(Protocol):
 
 @runtime_checkable
 class GroupedSource(Protocol):
-    """One that may hold weights in four bits."""
+    """One that may hold weights in few bits."""
 
     def pop_groups(self, name: str) -> GroupedWeight | None:
         """The weight of a linear layer, if it can stay as it is stored; else it is still there."""

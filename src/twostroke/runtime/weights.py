@@ -80,14 +80,16 @@ def load_model(
     kept = _kept_in_groups(expected, files, torch_dtype, device, quantization)
     weights = loaded_bytes(spec, torch_dtype.itemsize, quantization)
     if quantization is None:
-        saved = torch_dtype.itemsize - _ROUNDED["int4"].bits / 8
-        weights -= int(saved * sum(math.prod(parameter.shape) for parameter in kept))
+        weights -= sum(
+            int((torch_dtype.itemsize - _ROUNDED[format_].bits / 8) * math.prod(parameter.shape))
+            for parameter, format_ in kept.items()
+        )
     check_memory(weights, device)
     cache_dtype = str(torch_dtype).removeprefix("torch.") if kv_format == "auto" else kv_format
     check_context_fits(max_length, spec, cache_dtype, weights, device)
-    files.say_what_is_decoded(torch_dtype, kept)
+    files.say_what_is_decoded(torch_dtype, [*kept])
     with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
-        parameters = StoredParameters(expected, files, torch_dtype, device, progress, kept)
+        parameters = StoredParameters(expected, files, torch_dtype, device, progress, [*kept])
         return Decoder(spec, family, parameters, max_length, quantization, profiler)
 
 
@@ -97,13 +99,16 @@ def _kept_in_groups(
     dtype: torch.dtype,
     device: torch.device,
     quantization: str | None,
-) -> list[Parameter]:
-    """What stays in four bits as it is stored: where the kernels run, and nothing rounds it."""
-    if device.type != "cpu" or dtype != torch.bfloat16 or quantization not in (None, "int4"):
-        return []
-    if load_library() is None:
-        return []
-    return [parameter for parameter in expected if files.is_grouped(parameter)]
+) -> dict[Parameter, str]:
+    """What stays in few bits as it is stored: where the kernels run, and nothing rounds it."""
+    if device.type != "cpu" or dtype != torch.bfloat16 or load_library() is None:
+        return {}
+    formats = {parameter: files.kept_format(parameter) for parameter in expected}
+    return {
+        parameter: format_
+        for parameter, format_ in formats.items()
+        if format_ and quantization in (None, format_)
+    }
 
 
 def match_checkpoint(
@@ -189,7 +194,7 @@ class StoredParameters:
         values = torch.cat([part.values for part in parts])
         if self._progress is not None:
             self._progress(values.numel() * self._dtype.itemsize)
-        return GroupedWeight(values, torch.cat([part.scales for part in parts]))
+        return GroupedWeight(values, torch.cat([part.scales for part in parts]), parts[0].format)
 
     def pop(self, name: str) -> Tensor:
         parameter = self._expected.pop(name)

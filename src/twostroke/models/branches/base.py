@@ -153,10 +153,8 @@ class BranchParts:
         return MultipliedLinear(linear, factor.to(device))
 
     def _groups(self, name: str) -> GroupedWeight | None:
-        """A weight that is stored as the kernels keep four bits, where they run."""
-        if self.kernels is None or self.quantization not in (None, "int4"):
-            return None
-        if not isinstance(self.source, GroupedSource):
+        """A weight that is stored as the kernels keep it, where they run."""
+        if self.kernels is None or not isinstance(self.source, GroupedSource):
             return None
         return self.source.pop_groups(f"{self.index}.{name}")
 

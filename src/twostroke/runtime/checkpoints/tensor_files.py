@@ -14,8 +14,11 @@ from torch import Tensor
 
 from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, dequantise, split_q4_0
+from twostroke.checkpoints.quantised.modules import QuantisedTensor
+from twostroke.checkpoints.quantised.unpack import held_by, scaled_values
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.flags.byte_sizes import format_bytes
+from twostroke.kernels.library import GROUP
 from twostroke.layers.packing import GroupedWeight
 from twostroke.models.parameters import Parameter
 
@@ -53,7 +56,11 @@ class TensorFiles:
         if missing:
             hint = "it is incomplete, or config.json belongs to another model"
             raise ModelLoadError(f"the checkpoint lacks {_some(missing)}", hint=hint)
-        unexpected = [name for name in self._tensors if name not in parts and not is_needless(name)]
+        unexpected = [
+            name
+            for name in self._tensors
+            if name not in parts and not is_needless(name) and not self._is_empty_bias(name)
+        ]
         if unexpected:
             raise ModelLoadError(
                 f"the checkpoint holds tensors that the model does not have: {_some(unexpected)}",
@@ -69,7 +76,8 @@ class TensorFiles:
                     f"{name} in {stored.path.name} has shape {stored.shape}, expected {shape}",
                     hint="config.json and the weights do not belong together",
                 )
-            if stored.format not in (["U8"] if name in in_bytes else _READABLE):
+            is_readable = stored.format in (["U8"] if name in in_bytes else _READABLE)
+            if not is_readable and (name in in_bytes or not isinstance(stored, QuantisedTensor)):
                 raise ModelLoadError(
                     f"{name} in {stored.path.name} is stored as {stored.format}, which is not"
                     " supported",
@@ -82,7 +90,7 @@ class TensorFiles:
 
     def stored_dtype(self, expected: list[Parameter]) -> str:
         """Precision of the first parameter, for checkpoints whose config.json does not say it."""
-        return _STORED_DTYPES[self._tensors[expected[0].parts[0][0]].format]
+        return _STORED_DTYPES.get(self._tensors[expected[0].parts[0][0]].format, "bfloat16")
 
     @property
     def num_elements(self) -> int:
@@ -104,14 +112,16 @@ class TensorFiles:
         """Log that tensors take more memory than in their files, if some but ``kept`` do."""
         names = {name for parameter in kept for name, _ in parameter.parts}
         decoded = [each for name, each in self._tensors.items() if name not in names]
-        packed = [each for each in decoded if each.format in BLOCKWISE]
+        packed = [each for each in decoded if each.format in BLOCKWISE or _is_quantised(each)]
         if packed:
+            name = str(dtype).removeprefix("torch.")
             logger.warning(
-                "%s: decoded to %s while it loads, %s in the file, %s in memory",
+                "%s: decoded to %s while it loads, %s in the file, %s in memory%s",
                 ", ".join(sorted({each.format for each in packed})),
-                str(dtype).removeprefix("torch."),
+                name,
                 format_bytes(sum(each.nbytes for each in packed)),
                 format_bytes(sum(math.prod(each.shape) for each in packed) * dtype.itemsize),
+                f"; activations are {name}, too" if any(map(_rounds_activations, packed)) else "",
             )
 
     def copy(self, name: str, target: Tensor) -> None:
@@ -120,6 +130,9 @@ class TensorFiles:
         Copied, not mapped: a file that is changed while the model runs must not change the model.
         """
         stored = self._tensors[name]
+        if isinstance(stored, QuantisedTensor):
+            self._unpack(stored, target)
+            return
         data = self._bytes(stored)
         is_plain = not (stored.format in BLOCKWISE or stored.heads or stored.shift)
         as_stored = _AS_STORED.get(stored.format)
@@ -131,24 +144,69 @@ class TensorFiles:
         elif len(data):
             _decode(stored, data, target, is_plain=is_plain)
 
-    def is_grouped(self, parameter: Parameter) -> bool:
-        """Whether it is the weight of a linear layer that can stay in four bits, see ``groups``."""
-        formats = {self._tensors[name].format for name, _ in parameter.parts}
-        return parameter.name.endswith(".weight") and formats == {GROUPED}
+    def kept_format(self, parameter: Parameter) -> str:
+        """What ``groups`` gives of all its parts, if it is the weight of a linear layer.
+
+        ``int4``, ``int8``, or nothing where the kernels have no form that holds it.
+        """
+        if not parameter.name.endswith(".weight"):
+            return ""
+        formats = {self._kept_format(self._tensors[name]) for name, _ in parameter.parts}
+        return formats.pop() if len(formats) == 1 else ""
+
+    def _kept_format(self, stored: StoredTensor) -> str:
+        if isinstance(stored, QuantisedTensor):
+            return held_by(stored, self._bytes, GROUP)
+        return "int4" if stored.format == GROUPED else ""
 
     def groups(self, name: str) -> GroupedWeight:
-        """A matrix of ``GROUPED``, as it is stored."""
+        """A matrix that has a ``kept_format``, as it is stored."""
         stored = self._tensors[name]
+        if isinstance(stored, QuantisedTensor):
+            return self._groups_of(stored)
         codes, scales = split_q4_0(self._bytes(stored).reshape(stored.shape[0], -1))
         weight = GroupedWeight(torch.from_numpy(codes), torch.from_numpy(scales))
         if not stored.heads:
             return weight
         return weight.reordered(_places(stored.shape[0], stored.heads).argsort())
 
+    def _groups_of(self, stored: QuantisedTensor) -> GroupedWeight:
+        weight = scaled_values(stored, self._bytes)
+        values = (weight.codes.astype(np.int16) - weight.middle).astype(np.int8)
+        scales = weight.scales
+        if stored.scheme.bits == 4:  # those of groups of 32, of which larger ones consist
+            scales = scales[:, weight.group_of[::GROUP]]
+        format_ = f"int{stored.scheme.bits}"
+        return GroupedWeight(
+            torch.from_numpy(values), torch.from_numpy(np.ascontiguousarray(scales)), format_
+        )
+
+    def _unpack(self, stored: QuantisedTensor, target: Tensor) -> None:
+        weight, (rows, inputs) = scaled_values(stored, self._bytes), stored.shape
+        step = max(_CHUNK // inputs, 1)
+        for begin in range(0, rows, step):
+            target[begin : begin + step] = torch.from_numpy(weight.rows(begin, begin + step))
+
+    def _is_empty_bias(self, name: str) -> bool:
+        """Whether it is zero, as GPTQ's tools write for layers that have no bias."""
+        module, _, last = name.rpartition(".")
+        stored, weight = self._tensors[name], self._tensors.get(f"{module}.weight")
+        if last != "bias" or weight is None or not _is_quantised(weight):
+            return False
+        return not self._bytes(stored).any()
+
     def _bytes(self, stored: StoredTensor) -> NDArray[np.uint8]:
         if stored.path not in self._maps:
             self._maps[stored.path] = np.memmap(stored.path, np.uint8, "r")
         return self._maps[stored.path][stored.offset : stored.offset + stored.nbytes]
+
+
+def _is_quantised(stored: StoredTensor) -> bool:
+    return isinstance(stored, QuantisedTensor)
+
+
+def _rounds_activations(stored: StoredTensor) -> bool:
+    return isinstance(stored, QuantisedTensor) and bool(stored.scheme.activations)
 
 
 def _decode(
