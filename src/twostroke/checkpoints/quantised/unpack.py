@@ -25,7 +25,7 @@ from twostroke.checkpoints.quantised.arrays import E2M1, E4M3, Bytes, Floats, co
 from twostroke.checkpoints.quantised.modules import QuantisedTensor
 
 ReadBytes = Callable[[StoredTensor], Bytes]  # the bytes of a stored tensor, flat
-_AWQ_PLACES = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])  # where in a word each value lies
+_AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight outputs each place in a word holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,35 @@ class ScaledValues:
 
     def rows(self, begin: int, end: int) -> Floats:
         """Outputs ``begin`` to ``end``, float32."""
-        codes = self.codes[begin:end]
-        if self.table is not None:
-            values = self.table[codes]
-        elif self.zeros is None:
-            values = codes.astype(np.float32) - np.float32(self.middle)
-        else:
-            values = codes - self.zeros[begin:end].astype(np.float32)[:, self.group_of]
+        codes, scales = self.codes[begin:end], self.scales[begin:end]
+        values = codes.astype(np.float32) if self.table is None else self.table[codes]
+        if self.table is None and self.zeros is None:
+            values -= np.float32(self.middle)
+        elif self.zeros is not None:
+            _apply(np.subtract, values, self.zeros[begin:end], self.group_of)
         with np.errstate(all="ignore"):  # an infinite scale makes what it makes
-            values *= self.scales[begin:end][:, self.group_of]
+            _apply(np.multiply, values, scales, self.group_of)
         return values
+
+    def signed(self) -> NDArray[np.int8]:
+        """Integers whose zero is in the middle, ``[outputs, inputs]``."""
+        return self.codes.view(np.int8) - np.array(self.middle).astype(np.int8)
+
+
+def _apply(
+    operation: np.ufunc,
+    values: Floats,
+    of_groups: Floats | NDArray[np.int16],
+    group_of: NDArray[np.int64],
+) -> None:
+    """Change values by what belongs to their group; fast where groups are equal and in order."""
+    inputs, groups = len(group_of), of_groups.shape[1]
+    size = inputs // groups
+    if size * groups == inputs and np.array_equal(group_of, np.arange(inputs) // size):
+        in_groups = values.reshape(len(values), groups, size)
+        operation(in_groups, of_groups[:, :, None], out=in_groups, casting="same_kind")
+    else:
+        operation(values, of_groups[:, group_of], out=values, casting="same_kind")
 
 
 def scaled_values(weight: QuantisedTensor, read: ReadBytes) -> ScaledValues:
@@ -109,14 +128,20 @@ def _unpack_words(words: NDArray[np.signedinteger | np.uint8], bits: int) -> Byt
 def _split_bytes(octets: Bytes, bits: int) -> Bytes:
     if bits == 8:
         return octets
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    values: Bytes = (octets[:, :, None] >> shifts) & np.uint8((1 << bits) - 1)
+    values = np.empty((*octets.shape, 8 // bits), np.uint8)
+    for place in range(8 // bits):
+        part = octets >> np.uint8(bits * place)
+        np.bitwise_and(part, np.uint8((1 << bits) - 1), out=values[:, :, place])
     return values.reshape(len(octets), -1)
 
 
-def _untwined(values: Bytes) -> Bytes:
-    """AWQ's words in the order of their outputs."""
-    return values.reshape(len(values), -1, 8)[:, :, _AWQ_PLACES].reshape(len(values), -1)
+def _unpack_awq(words: NDArray[np.signedinteger | np.uint8]) -> Bytes:
+    """AWQ's words ``[n, outputs / 8]`` as ``[outputs, n]`` values."""
+    rows = np.ascontiguousarray(words.T)  # [outputs / 8, n]
+    values = np.empty((len(rows), 8, rows.shape[1]), np.uint8)
+    for place, output in enumerate(_AWQ_ORDER):
+        values[:, output] = rows >> 4 * place & 15
+    return values.reshape(-1, rows.shape[1])
 
 
 def _codes(weight: QuantisedTensor, read: ReadBytes) -> Bytes:
@@ -126,7 +151,7 @@ def _codes(weight: QuantisedTensor, read: ReadBytes) -> Bytes:
     if scheme.layout == "gptq":
         return _unpack_words(stored.T, scheme.bits)
     if scheme.layout == "awq":
-        return np.ascontiguousarray(_untwined(_unpack_words(stored, scheme.bits)).T)
+        return _unpack_awq(stored)
     if scheme.layout == "nvfp4":
         return _split_bytes(stored.view(np.uint8), 4)
     octets = stored.view(np.uint8)
@@ -158,7 +183,7 @@ def _zeros(weight: QuantisedTensor, read: ReadBytes) -> NDArray[np.int16] | None
     if scheme.layout == "gptq":
         zeros = _unpack_words(stored, scheme.bits).astype(np.int16).T + scheme.stored_zero
     elif scheme.layout == "awq":
-        zeros = _untwined(_unpack_words(stored, scheme.bits)).astype(np.int16).T
+        zeros = _unpack_awq(stored).astype(np.int16)
     elif part.format == "I32":
         zeros = _unpack_words(stored.T, scheme.bits).astype(np.int16).T
     else:

@@ -33,6 +33,7 @@ _AS_STORED = {
 _READABLE = (*_STORED_DTYPES, *BLOCKWISE)
 GROUPED = "Q4_0"  # in four bits, as the kernels keep them
 _CHUNK = 2**22  # elements that are decoded at a time
+_IN_CACHE = 2**17  # of formats that take several passes
 
 
 class TensorFiles:
@@ -172,8 +173,7 @@ class TensorFiles:
 
     def _groups_of(self, stored: QuantisedTensor) -> GroupedWeight:
         weight = scaled_values(stored, self._bytes)
-        values = (weight.codes.astype(np.int16) - weight.middle).astype(np.int8)
-        scales = weight.scales
+        values, scales = weight.signed(), weight.scales
         if stored.scheme.bits == 4:  # those of groups of 32, of which larger ones consist
             scales = scales[:, weight.group_of[::GROUP]]
         format_ = f"int{stored.scheme.bits}"
@@ -183,7 +183,7 @@ class TensorFiles:
 
     def _unpack(self, stored: QuantisedTensor, target: Tensor) -> None:
         weight, (rows, inputs) = scaled_values(stored, self._bytes), stored.shape
-        step = max(_CHUNK // inputs, 1)
+        step = max(_IN_CACHE // inputs, 1)
         for begin in range(0, rows, step):
             target[begin : begin + step] = torch.from_numpy(weight.rows(begin, begin + step))
 
