@@ -18,12 +18,13 @@ from tests.models.tiny_families import EXPERTS, FAMILIES
 from tests.text.tiny_tokenizers import byte_level
 from twostroke import LLM, SamplingParams
 from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, ENDS
+from twostroke.checkpoints.gguf.block_formats import SIZES
 from twostroke.checkpoints.gguf.dequantise import dequantise
 from twostroke.checkpoints.gguf.metadata import Metadata
 from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.errors import ConfigError, ModelLoadError
 from twostroke.kernels.library import load_library
-from twostroke.layers.linear import PackedLinear
+from twostroke.layers.linear import JoinedLinear, PackedLinear, TorchLinear
 from twostroke.layers.packing import unpack
 from twostroke.models.catalogue import GGUF_TYPES, list_families
 from twostroke.models.decoder import Decoder
@@ -269,6 +270,49 @@ def test_four_bits_stay_four_bits(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     exact = load(tmp_path / "model.gguf", "float32")
     distance = (naive_logits(model, IDS) - naive_logits(exact, IDS)).abs().max()
     assert 0 < float(distance) < 0.1 * float(naive_logits(exact, IDS).std())
+
+
+# Bytes of a block that hold float16 factors.
+FACTORS = {"Q4_0": [0], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+
+
+def random_blocks(name: str, shape: tuple[int, ...]) -> WrittenTensor:
+    """A matrix of random codes, with small factors."""
+    generator = np.random.Generator(np.random.PCG64(sum(shape)))
+    elements, nbytes = SIZES[name]
+    blocks = generator.integers(0, 256, (shape[0] * shape[1] // elements, nbytes), dtype=np.uint8)
+    for at in FACTORS[name]:
+        factors = generator.uniform(1e-5, 1e-4, len(blocks)).astype("<f2")
+        blocks[:, at : at + 2] = factors[:, None].view(np.uint8)
+    return WrittenTensor(name, shape, blocks.tobytes())
+
+
+@pytest.mark.skipif(load_library() is None, reason="needs the compiled kernels")
+@pytest.mark.parametrize("name", [*FACTORS, "Q4_K_M"])
+def test_every_number_of_a_file_is_kept(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To the bit, in layers, embedding and head; also where one layer has two formats."""
+    raw = tiny_config("llama", hidden_size=256, intermediate_size=256, tie_word_embeddings=False)
+    folder = write_folder(tmp_path / "folder", raw, torch.bfloat16)
+    tensors = dict(read_tensors(folder, "BF16"))
+    for own, tensor in tensors.items():
+        if len(tensor.shape) > 1:
+            better = "Q6_K" if own.endswith(("attn_v.weight", "output.weight")) else "Q4_K"
+            tensors[own] = random_blocks(better if name == "Q4_K_M" else name, tensor.shape)
+    file = write_gguf(tmp_path / "model.gguf", read_metadata(folder), tensors)
+    model = load(file)
+    assert not caplog.text  # nothing is decoded
+    exact = load(file, "float32")
+    tables = [(own._embedding, own._head) for own in (model, exact)]
+    for kept, decoded in zip([*tables[0], *model._linears()], [*tables[1], *exact._linears()]):
+        assert isinstance(kept, PackedLinear | JoinedLinear) and isinstance(decoded, TorchLinear)
+        rows = kept.weight_rows(torch.arange(len(decoded.weight)))
+        assert torch.equal(rows, decoded.weight.bfloat16())
+    assert (name == "Q4_K_M") == isinstance(model._linears()[0], JoinedLinear)
+    assert model.compiled_pass is not None
+    ours, expected = naive_logits(model, IDS), naive_logits(exact, IDS)
+    assert 0 < float((ours - expected).std()) < 0.1 * float(expected.std())
 
 
 def test_a_draft_model_has_the_tokens_of_its_target(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.models.parity import OPTIONS, TOKENS, TOLERANCE, transformers_logits,
 from tests.models.tiny_families import FAMILIES
 from tests.steps import StepDriver
 from twostroke.core.errors import ModelLoadError
+from twostroke.kernels.library import load_library
 from twostroke.layers.mxfp4 import Mxfp4Linear, decode_mxfp4
 
 RAW = {**FAMILIES["gpt-oss"], "intermediate_size": 64}
@@ -89,3 +90,18 @@ def test_what_is_no_mxfp4_is_refused(changes: dict[str, Any], message: str, tmp_
     raw = {**RAW, "quantization_config": QUANTIZED, **changes}
     with pytest.raises(ModelLoadError, match=message):
         StepDriver.load(write_checkpoint(tmp_path, raw, {"a": torch.ones(1)}), **OPTIONS)
+
+
+@pytest.mark.skipif(load_library() is None, reason="needs the compiled kernels")
+def test_kernels_multiply_with_experts_as_they_are_stored(tmp_path: Path) -> None:
+    folder, decoded = checkpoints(tmp_path)
+    driver = StepDriver.load(folder, **{**OPTIONS, "dtype": "bfloat16"})
+    expected = transformers_logits(RAW, decoded, torch.float32)
+    distance = whole_logits(driver.executor).float() - expected
+    assert 0 < float(distance.std()) < 0.05 * float(expected.std())
+    matrices = 2 * 5 * 3 * 32 * 64
+    plain = StepDriver.load(
+        write_checkpoint(tmp_path / "plain", RAW, decoded), **{**OPTIONS, "dtype": "bfloat16"}
+    )
+    saved = plain.executor.model.weight_bytes - driver.executor.model.weight_bytes
+    assert saved == matrices * 2 - matrices * 17 // 32

@@ -22,7 +22,16 @@ LIBRARY_PATH = Path(__file__).parent / "cpp" / "kernels.so"
 # The same constants are in ``cpp/kernels.hpp``.
 LANES = 16  # Outputs in a block of packed weights.
 GROUP = 32  # Inputs that share a scale in 4-bit weights.
-FORMATS = {"bfloat16": 0, "int8": 1, "int4": 2}  # ``WeightFormat``
+FORMATS = {  # ``WeightFormat``
+    "bfloat16": 0,
+    "int8": 1,
+    "int4": 2,
+    "q8_0": 3,
+    "q4_k": 4,
+    "q5_k": 5,
+    "q6_k": 6,
+    "mxfp4": 7,
+}
 # ``Activation``, by their names.
 ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_pytorch_tanh": 2, "clamped_swiglu": 3}
 MAX_HEAD_DIM = 576
@@ -48,6 +57,9 @@ class LinearCall(ctypes.Structure):
         ("outputs", c_int64),
         ("format", c_int32),
         ("float_out", c_int32),
+        ("parts", c_void_p),
+        ("num_parts", c_int64),
+        ("out_stride", c_int64),
     ]
 
 

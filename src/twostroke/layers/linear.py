@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from twostroke.kernels.library import FORMATS, GROUP, Library, LinearCall
 from twostroke.layers.packing import PackedWeight, can_pack, pack, rows_of
+from twostroke.layers.stored_weights import GROUP_INPUTS, StoredWeight, stored_rows
 
 
 class Linear(Protocol):
@@ -66,6 +67,19 @@ def make_linear(
         if library is not None and can_pack(weight, format):
             return PackedLinear(pack(weight, format), bias, library)
     return TorchLinear(weight, bias)
+
+
+def kept_linear(
+    weights: Sequence[StoredWeight], bias: Tensor | None, library: Library
+) -> PackedLinear | JoinedLinear:
+    """One layer of weights that stay as they are stored, one after the other."""
+    parts, first = [], 0
+    for weight in weights:
+        outputs = len(weight.codes)
+        own = None if bias is None else bias[first : first + outputs].contiguous()
+        parts.append(PackedLinear(weight.packed(), own, library))
+        first += outputs
+    return parts[0] if len(parts) == 1 else JoinedLinear(parts, library)
 
 
 def warn_of_exact(linears: Sequence[Linear], quantization: str) -> None:
@@ -127,38 +141,85 @@ class PackedLinear:
             outputs=packed.outputs,
             format=FORMATS[packed.format],
         )
-        self._reference = ctypes.byref(self._call)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         out = torch.empty(len(x), self.packed.outputs, dtype=torch.bfloat16)
-        return self._multiply(x, out, residual)
+        return multiply(self._call, x, out, residual, self._library)
 
     def wide(self, x: Tensor) -> Tensor:
-        return self._multiply(x, torch.empty(len(x), self.packed.outputs), None)
+        out = torch.empty(len(x), self.packed.outputs)
+        return multiply(self._call, x, out, None, self._library)
 
     def weight_rows(self, indices: Tensor) -> Tensor:
+        if self.packed.format in GROUP_INPUTS:
+            return stored_rows(self.packed, indices)
         return rows_of(self.packed, indices)
 
     @property
     def is_exact(self) -> bool:
-        return self.packed.format == "bfloat16"
+        return self.packed.format not in ("int8", "int4")
 
     @property
     def nbytes(self) -> int:
         return self.packed.nbytes
 
     @property
+    def kernel_call(self) -> LinearCall:
+        return self._call
+
+
+class JoinedLinear:
+    """Layers with the same inputs as one: weights of several formats, one after the other."""
+
+    def __init__(self, parts: Sequence[PackedLinear], library: Library) -> None:
+        self._parts, self._library = parts, library
+        self._calls = (LinearCall * len(parts))(*(part.kernel_call for part in parts))
+        self._call = LinearCall(
+            inputs=parts[0].packed.inputs,
+            outputs=sum(part.packed.outputs for part in parts),
+            parts=ctypes.addressof(self._calls),
+            num_parts=len(parts),
+        )
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        out = torch.empty(len(x), self._call.outputs, dtype=torch.bfloat16)
+        return multiply(self._call, x, out, residual, self._library)
+
+    def wide(self, x: Tensor) -> Tensor:
+        out = torch.empty(len(x), self._call.outputs)
+        return multiply(self._call, x, out, None, self._library)
+
+    def weight_rows(self, indices: Tensor) -> Tensor:
+        rows = torch.empty(len(indices), self._call.inputs, dtype=torch.bfloat16)
+        first = 0
+        for part in self._parts:
+            own = (indices >= first) & (indices < first + part.packed.outputs)
+            rows[own] = part.weight_rows(indices[own] - first)
+            first += part.packed.outputs
+        return rows
+
+    @property
+    def is_exact(self) -> bool:
+        return all(part.is_exact for part in self._parts)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self._parts)
+
+    @property
     def kernel_call(self) -> LinearCall | None:
         return self._call
 
-    def _multiply(self, x: Tensor, out: Tensor, residual: Tensor | None) -> Tensor:
-        rows, stride = x.shape[0], x.stride(0)
-        call = self._call
-        call.x, call.x_stride, call.rows = x.data_ptr(), stride, rows
-        call.out, call.float_out = out.data_ptr(), out.dtype is torch.float32
-        call.residual = None if residual is None else residual.data_ptr()
-        self._library.linear(self._reference)
-        return out
+
+def multiply(
+    call: LinearCall, x: Tensor, out: Tensor, residual: Tensor | None, library: Library
+) -> Tensor:
+    """Run a layer's kernel on rows ``x``, into ``out``."""
+    call.x, call.x_stride, call.rows = x.data_ptr(), x.stride(0), x.shape[0]
+    call.out, call.float_out = out.data_ptr(), out.dtype is torch.float32
+    call.residual = None if residual is None else residual.data_ptr()
+    library.linear(ctypes.byref(call))
+    return out
 
 
 class MultipliedLinear:

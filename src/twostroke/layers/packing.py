@@ -24,7 +24,8 @@ class PackedWeight:
     """A weight ``[outputs, inputs]`` in blocks of 16 outputs.
 
     Attributes:
-        format: ``bfloat16``, ``int8`` or ``int4``.
+        format: ``bfloat16``, ``int8`` or ``int4``; or one of ``stored_weights.py``, which lays out
+            ``data`` and ``scales`` as bytes.
         data: bfloat16 ``[blocks, inputs / 2, 16, 2]``; int8 ``[blocks, inputs / 4, 16, 4]``; int4,
             as uint8, ``[blocks, inputs / 32, 4, 16, 4]`` with two weights a byte.
         scales: float32; int8 ``[blocks * 16]``, int4 ``[blocks, inputs / 32, 16]``.
@@ -49,21 +50,15 @@ class PackedWeight:
 
 @dataclass(frozen=True, slots=True)
 class GroupedWeight:
-    """A weight ``[outputs, inputs]`` that is stored in few bits: packed as it is, not rounded.
+    """A weight ``[outputs, inputs]`` that is stored in four bits: what int4 packs, not rounded.
 
     Attributes:
-        values: int8 ``[outputs, inputs]``, for int4 in -8 .. 7.
-        scales: float32; int4 ``[outputs, inputs / 32]``, int8 ``[outputs, 1]``.
-        format: ``int4`` or ``int8``.
+        values: int8 in -8 .. 7, ``[outputs, inputs]``.
+        scales: float32 ``[outputs, inputs / 32]``.
     """
 
     values: Tensor
     scales: Tensor
-    format: str = "int4"
-
-    def reordered(self, order: Tensor) -> GroupedWeight:
-        """Take rows in another order."""
-        return GroupedWeight(self.values[order], self.scales[order], self.format)
 
 
 def can_pack(weight: Tensor, format: str) -> bool:
@@ -87,13 +82,21 @@ def pack(weight: Tensor, format: str) -> PackedWeight:
     if format == "bfloat16":
         return PackedWeight(format, _blocks(weight, 2), None, outputs, inputs)
     if format == "int8":
-        q, scales = quantize_int8(weight)
-        return pack_groups(GroupedWeight(q, scales[:, None], format), outputs)
+        return pack_int8(*quantize_int8(weight), outputs)
     return pack_groups(GroupedWeight(*quantize_int4(weight)), outputs)
 
 
+def pack_int8(q: Tensor, scales: Tensor, outputs: int) -> PackedWeight:
+    """Pack int8 ``[rows, inputs]`` with scales ``[rows]``, of which ``outputs`` are no padding."""
+    if len(q) % LANES:
+        padding = -len(q) % LANES
+        q, scales = F.pad(q, (0, 0, 0, padding)), F.pad(scales, (0, padding))
+    offsets = q.sum(1, dtype=torch.int32) * -128
+    return PackedWeight("int8", _blocks(q, 4), scales, outputs, q.shape[1], offsets)
+
+
 def pack_groups(weight: GroupedWeight, outputs: int | None = None) -> PackedWeight:
-    """Pack what is in few bits already.
+    """Pack what is in four bits already.
 
     Args:
         outputs: How many rows are no padding; by default all.
@@ -103,10 +106,6 @@ def pack_groups(weight: GroupedWeight, outputs: int | None = None) -> PackedWeig
     if len(q) % LANES:
         q, scales = (F.pad(part, (0, 0, 0, -len(part) % LANES)) for part in (q, scales))
     inputs = q.shape[1]
-    if weight.format == "int8":
-        offsets = q.sum(1, dtype=torch.int32) * -128
-        factors = scales.flatten().contiguous()
-        return PackedWeight("int8", _blocks(q, 4), factors, outputs, inputs, offsets)
     pairs = (q + 8).to(torch.uint8).view(-1, LANES, inputs // GROUP, 4, 2, 4)
     nibbles = pairs[:, :, :, :, 0] | pairs[:, :, :, :, 1] << 4  # [blocks, 16, groups, 4, 4]
     data = _settled(nibbles.permute(0, 2, 3, 1, 4))

@@ -9,13 +9,12 @@ import copy
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from twostroke.kernels.library import load_library
+from twostroke.kernels.library import FORMATS
 from twostroke.layers.attention.base import Attention
 from twostroke.layers.compiled_drafting import CompiledDrafting
 from twostroke.layers.compiled_pass import CompiledPass, compile_layers
-from twostroke.layers.linear import Linear, make_linear, warn_of_exact
+from twostroke.layers.linear import Linear, TorchLinear, warn_of_exact
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import NO_LAYER_STATES, LayerStates, StateShape
 from twostroke.layers.rotary import rotary_tables
@@ -24,6 +23,7 @@ from twostroke.models.branches.base import Branch, BranchParts, PassInputs
 from twostroke.models.family import DecoderFamily
 from twostroke.models.layer_inputs import LayerInputs
 from twostroke.models.parameters import ParameterSource
+from twostroke.models.token_tables import TokenTable
 from twostroke.observability.profile import GEMM, LAYERS, NO_PROFILE, Profiler
 
 
@@ -53,14 +53,13 @@ class Decoder:
     ) -> None:
         self.spec = spec
         self._profiler = profiler
-        embedding = parameters.pop("embed")  # [vocab, hidden]
-        self.device, self.dtype = embedding.device, embedding.dtype
-        on_cpu = self.device.type == "cpu" and self.dtype == torch.bfloat16
-        self.kernels = kernels = load_library() if on_cpu else None
-        head = embedding if spec.tied else parameters.pop("head")
-        self._head = make_linear(head, None, quantization, kernels)
+        table = TokenTable(parameters, "embed")
+        self.device, self.dtype = table.device, table.dtype
+        self.kernels = kernels = table.kernels()
+        head = table if spec.tied else TokenTable(parameters, "head")
+        self._head = head.linear(quantization)
         # Tied and not rounded, one copy serves both.
-        self._embedding = None if spec.tied and self._head.is_exact else embedding
+        self._embedding = self._head if spec.tied and self._head.is_exact else table.rows()
         self._layer_inputs: LayerInputs | None = None
         if spec.layer_inputs:
             self._layer_inputs = LayerInputs(spec, parameters, quantization, kernels)
@@ -106,7 +105,12 @@ class Decoder:
             return None
         if not (self.spec.is_unscaled and isinstance(self._norm, RMSNorm)):
             return None
-        return CompiledDrafting(self.compiled_pass, self._norm, head, self._embedding, self.kernels)
+        if not isinstance(self._embedding, TorchLinear):  # the head's rows
+            if head.format != FORMATS["bfloat16"]:
+                return None
+            return CompiledDrafting(self.compiled_pass, self._norm, head, None, self.kernels)
+        table = self._embedding.weight
+        return CompiledDrafting(self.compiled_pass, self._norm, head, table, self.kernels)
 
     def _compile(self) -> CompiledPass | None:
         if self.kernels is None:
@@ -123,7 +127,8 @@ class Decoder:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the matrices as they are kept; norms and biases are too small to count."""
-        tables = [it for it in (self._embedding, self._layer_inputs, self._head) if it is not None]
+        own = [self._head, *([] if self._embedding is self._head else [self._embedding])]
+        tables = own if self._layer_inputs is None else [*own, self._layer_inputs]
         return sum(part.nbytes for part in (*tables, *self._linears()))
 
     def forward(
@@ -172,8 +177,7 @@ class Decoder:
         return logits
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        table = self._embedding
-        x = self._head.weight_rows(token_ids) if table is None else F.embedding(token_ids, table)
+        x = self._embedding.weight_rows(token_ids)
         return x if self.spec.embedding_scale == 1.0 else x * self._scale
 
     def _linears(self) -> list[Linear]:

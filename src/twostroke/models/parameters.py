@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from twostroke.layers.packing import GroupedWeight
+from twostroke.layers.stored_weights import StoredWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,23 @@ class ParameterSource(Protocol):
 
 
 @runtime_checkable
-class GroupedSource(Protocol):
-    """One that may hold weights in few bits."""
+class KeptSource(Protocol):
+    """One that may hold weights in formats that kernels multiply with."""
 
-    def pop_groups(self, name: str) -> GroupedWeight | None:
-        """The weight of a linear layer, if it can stay as it is stored; else it is still there."""
+    def pop_kept(self, name: str, *, whole: bool) -> list[StoredWeight]:
+        """The weight of a linear layer as it is stored, one after the other where formats differ.
+
+        Empty if it must be decoded: then it is still there.
+
+        Args:
+            whole: It must be of one format.
+        """
         ...
+
+
+def take_kept(source: ParameterSource, name: str, *, whole: bool) -> list[StoredWeight]:
+    """Take a weight that can stay as it is stored, see ``KeptSource``; else it is still there."""
+    return source.pop_kept(name, whole=whole) if isinstance(source, KeptSource) else []
 
 
 def linear_parameters(

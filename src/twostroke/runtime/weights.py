@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP, load_library
-from twostroke.layers.packing import GroupedWeight
+from twostroke.layers.stored_weights import StoredWeight, joined
 from twostroke.model_spec.number_formats import NumberFormat, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
@@ -77,38 +78,32 @@ def load_model(
     torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
     if quantization is not None:
         _check_quantization(torch_dtype, device)
-    kept = _kept_in_groups(expected, files, torch_dtype, device, quantization)
+    kept = _kept_as_stored(expected, files, torch_dtype, device, quantization)
     weights = loaded_bytes(spec, torch_dtype.itemsize, quantization)
     if quantization is None:
         weights -= sum(
-            int((torch_dtype.itemsize - _ROUNDED[format_].bits / 8) * math.prod(parameter.shape))
-            for parameter, format_ in kept.items()
+            math.prod(own.shape) * torch_dtype.itemsize - files.kept_bytes(own) for own in kept
         )
     check_memory(weights, device)
     cache_dtype = str(torch_dtype).removeprefix("torch.") if kv_format == "auto" else kv_format
     check_context_fits(max_length, spec, cache_dtype, weights, device)
-    files.say_what_is_decoded(torch_dtype, [*kept])
+    files.say_what_is_decoded(torch_dtype, kept)
     with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
-        parameters = StoredParameters(expected, files, torch_dtype, device, progress, [*kept])
+        parameters = StoredParameters(expected, files, torch_dtype, device, progress, kept)
         return Decoder(spec, family, parameters, max_length, quantization, profiler)
 
 
-def _kept_in_groups(
+def _kept_as_stored(
     expected: list[Parameter],
     files: TensorFiles,
     dtype: torch.dtype,
     device: torch.device,
     quantization: str | None,
-) -> dict[Parameter, str]:
-    """What stays in few bits as it is stored: where the kernels run, and nothing rounds it."""
+) -> list[Parameter]:
+    """What stays as it is stored: where the kernels run, and nothing rounds it."""
     if device.type != "cpu" or dtype != torch.bfloat16 or load_library() is None:
-        return {}
-    formats = {parameter: files.kept_format(parameter) for parameter in expected}
-    return {
-        parameter: format_
-        for parameter, format_ in formats.items()
-        if format_ and quantization in (None, format_)
-    }
+        return []
+    return [parameter for parameter in expected if files.is_kept(parameter, quantization)]
 
 
 def match_checkpoint(
@@ -186,15 +181,16 @@ class StoredParameters:
     def __contains__(self, name: str) -> bool:
         return name in self._expected
 
-    def pop_groups(self, name: str) -> GroupedWeight | None:
+    def pop_kept(self, name: str, *, whole: bool) -> list[StoredWeight]:
         if name not in self._kept:
-            return None
+            return []
+        parts = [self._files.kept(part) for part, _ in self._expected[name].parts]
+        if whole and len({part.format for part in parts}) > 1:
+            return []
         parameter = self._expected.pop(name)
-        parts = [self._files.groups(part) for part, _ in parameter.parts]
-        values = torch.cat([part.values for part in parts])
         if self._progress is not None:
-            self._progress(values.numel() * self._dtype.itemsize)
-        return GroupedWeight(values, torch.cat([part.scales for part in parts]), parts[0].format)
+            self._progress(math.prod(parameter.shape) * self._dtype.itemsize)
+        return [joined([*own]) for _, own in groupby(parts, lambda part: part.format)]
 
     def pop(self, name: str) -> Tensor:
         parameter = self._expected.pop(name)

@@ -32,6 +32,7 @@ from twostroke.core.kv_groups import KVGroups
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.layers.linear import TorchLinear
 from twostroke.models.decoder import Decoder
 from twostroke.runtime.hooks.drafts import ProposedDrafts
 from twostroke.runtime.loading import load_torch_executor
@@ -238,8 +239,8 @@ def test_a_request_that_fails_leaves_no_nan_in_any_group(kind: str) -> None:
     )
     assert isinstance(executor.model, Decoder)
     embedding = executor.model._embedding
-    assert embedding is not None
-    embedding[VOCAB - 1] = torch.nan
+    assert isinstance(embedding, TorchLinear)
+    embedding.weight[VOCAB - 1] = torch.nan
     prompts = {"bad": [5] * 20 + [VOCAB - 1], "good": [7, 8, 9] * 6}
     for name, prompt in prompts.items():
         call = GenerationRequest(request_id=name, prompt_token_ids=prompt, params=params)

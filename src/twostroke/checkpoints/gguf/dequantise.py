@@ -7,6 +7,7 @@ The layouts are those of ggml (``ggml-common.h``, ``ggml-quants.c``). Blocks are
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +31,66 @@ def dequantise(name: str, data: Bytes) -> Floats:
         return _DEQUANTISERS[name](data.reshape(-1, nbytes)).reshape(-1)
 
 
-def split_q4_0(rows: Bytes) -> tuple[NDArray[np.int8], Floats]:
-    """Rows of Q4_0 blocks as values in -8 .. 7, ``[rows, elements]``, and a scale of each 32."""
-    blocks = rows.reshape(-1, SIZES["Q4_0"][1])
-    values = _nibbles(blocks[:, 2:]).view(np.int8) - np.int8(8)
-    return values.reshape(len(rows), -1), _float16(blocks, 0).reshape(len(rows), -1)
+class BlockParts(NamedTuple):
+    """Rows of blocks taken apart: codes ``[rows, elements]``, the others ``[rows, numbers]``.
+
+    Attributes:
+        factors, minimum_factors: float32, of each block.
+        scales, minimums: Integers, of each group of elements.
+    """
+
+    codes: Bytes | NDArray[np.int8]
+    factors: Floats | None = None
+    scales: Bytes | NDArray[np.int8] | None = None
+    minimum_factors: Floats | None = None
+    minimums: Bytes | None = None
+
+
+def take_apart(name: str, rows: Bytes) -> BlockParts:
+    """Rows of blocks of a format of ``SPLIT``, ``[rows, bytes]``, with every number as stored."""
+    blocks = rows.reshape(-1, SIZES[name][1])
+    parts = SPLIT[name](blocks)
+    return BlockParts(*(part if part is None else part.reshape(len(rows), -1) for part in parts))
+
+
+def _split_q4_0(blocks: Bytes) -> BlockParts:
+    return BlockParts(_nibbles(blocks[:, 2:]).view(np.int8) - np.int8(8), _float16(blocks, 0))
+
+
+def _split_q8_0(blocks: Bytes) -> BlockParts:
+    return BlockParts(np.ascontiguousarray(blocks[:, 2:]).view(np.int8), _float16(blocks, 0))
+
+
+def _with_minima(codes: Bytes, blocks: Bytes) -> BlockParts:
+    scales, mins = _six_bits(blocks)
+    return BlockParts(codes, _float16(blocks, 0), scales, _float16(blocks, 2), mins)
+
+
+def _split_q4_k(blocks: Bytes) -> BlockParts:
+    return _with_minima(_q4_k_codes(blocks), blocks)
+
+
+def _split_q5_k(blocks: Bytes) -> BlockParts:
+    return _with_minima(_q5_k_codes(blocks), blocks)
+
+
+def _split_q6_k(blocks: Bytes) -> BlockParts:
+    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8)
+    return BlockParts(_q6_k_codes(blocks), _float16(blocks, 208), scales)
+
+
+def _split_mxfp4(blocks: Bytes) -> BlockParts:
+    return BlockParts(_nibbles(blocks[:, 1:]), scales=blocks[:, :1])
+
+
+SPLIT: Mapping[str, Callable[[Bytes], BlockParts]] = {
+    "Q4_0": _split_q4_0,
+    "Q8_0": _split_q8_0,
+    "Q4_K": _split_q4_k,
+    "Q5_K": _split_q5_k,
+    "Q6_K": _split_q6_k,
+    "MXFP4": _split_mxfp4,
+}
 
 
 def _float16(blocks: Bytes, at: int) -> Floats:
@@ -126,30 +182,44 @@ def _q3_k(blocks: Bytes) -> Floats:
     return _scaled(codes, _float16(blocks, 108) * scales)
 
 
-def _scales_and_mins(blocks: Bytes) -> tuple[Floats, Floats]:
+def _six_bits(blocks: Bytes) -> tuple[Bytes, Bytes]:
     """Unpack Q4_K's and Q5_K's 8 scales and 8 minima of six bits ``[blocks, 8]``."""
     low, high, mixed = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.concatenate((low & 63, mixed & 15 | low >> 6 << 4), axis=1)
-    mins = np.concatenate((high & 63, mixed >> 4 | high >> 6 << 4), axis=1)
+    return scales, np.concatenate((high & 63, mixed >> 4 | high >> 6 << 4), axis=1)
+
+
+def _scales_and_mins(blocks: Bytes) -> tuple[Floats, Floats]:
+    scales, mins = _six_bits(blocks)
     return _float16(blocks, 0) * scales, _float16(blocks, 2) * mins
 
 
+def _q4_k_codes(blocks: Bytes) -> Bytes:
+    return _nibbles(blocks[:, 16:].reshape(-1, 4, 32))
+
+
 def _q4_k(blocks: Bytes) -> Floats:
-    codes = _nibbles(blocks[:, 16:].reshape(-1, 4, 32))
-    return _scaled(codes, *_scales_and_mins(blocks))
+    return _scaled(_q4_k_codes(blocks), *_scales_and_mins(blocks))
+
+
+def _q5_k_codes(blocks: Bytes) -> Bytes:
+    low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
+    high = np.unpackbits(blocks[:, None, 16:48], axis=1, bitorder="little")  # [blocks, 8, 32]
+    return low | high << 4
 
 
 def _q5_k(blocks: Bytes) -> Floats:
-    low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
-    high = np.unpackbits(blocks[:, None, 16:48], axis=1, bitorder="little")  # [blocks, 8, 32]
-    return _scaled(low | high << 4, *_scales_and_mins(blocks))
+    return _scaled(_q5_k_codes(blocks), *_scales_and_mins(blocks))
+
+
+def _q6_k_codes(blocks: Bytes) -> Bytes:
+    low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
+    return low | _quarters(blocks[:, 128:192], 32) << 4
 
 
 def _q6_k(blocks: Bytes) -> Floats:
-    low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
-    codes = low | _quarters(blocks[:, 128:192], 32) << 4
     scales = _float16(blocks, 208) * blocks[:, 192:208].view(np.int8)
-    return _scaled(codes.astype(np.int8) - 32, scales)
+    return _scaled(_q6_k_codes(blocks).astype(np.int8) - 32, scales)
 
 
 def _iq4_nl(blocks: Bytes) -> Floats:

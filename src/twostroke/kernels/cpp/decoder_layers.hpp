@@ -10,7 +10,7 @@
 #include "buffer.hpp"
 #include "elementwise.hpp"
 #include "kernels.hpp"
-#include "linear/linear.hpp"
+#include "linear/several.hpp"
 #include "norms.hpp"
 #include "thread_pool.hpp"
 #include "vectors/fp8.hpp"

@@ -7,7 +7,7 @@
 #include "decoder_layers.hpp"
 #include "elementwise.hpp"
 #include "kernels.hpp"
-#include "linear/linear.hpp"
+#include "linear/several.hpp"
 
 namespace twostroke {
 namespace {

@@ -12,7 +12,7 @@
 #include "elementwise.hpp"
 #include "experts/experts.hpp"
 #include "kernels.hpp"
-#include "linear/linear.hpp"
+#include "linear/several.hpp"
 #include "norms.hpp"
 #include "recurrent/convolution.hpp"
 #include "recurrent/delta.hpp"

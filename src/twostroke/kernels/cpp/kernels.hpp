@@ -15,14 +15,24 @@ constexpr int kMaxHeadDim = 576;
 // Of a cache: numbers as the model computes with, integers with scales (attention/scaled/), or
 // e4m3 (vectors/fp8.hpp).
 enum CacheFormat : int32_t { kPlain = 0, kScaled8 = 1, kScaled4 = 2, kFp8 = 3 };
-enum WeightFormat : int32_t { kBf16 = 0, kInt8 = 1, kInt4 = 2 };
+enum WeightFormat : int32_t {
+    kBf16 = 0,
+    kInt8 = 1,
+    kInt4 = 2,
+    // As files store them, see linear/stored.hpp.
+    kQ8_0 = 3,
+    kQ4K = 4,
+    kQ5K = 5,
+    kQ6K = 6,
+    kMxfp4 = 7,
+};
 
 // y = x W^T + bias, over packed weights: linear/tiles.hpp describes their layout.
 struct LinearCall {
     const bf16* x;  // [rows, inputs], rows `x_stride` elements apart
     int64_t x_stride;
     const void* weight;      // packed, [blocks of 16 outputs][...]
-    const float* scales;     // int8: [outputs]; int4: [blocks][groups][16]; bf16: null
+    const void* scales;  // floats; int8: [outputs]; int4: [blocks][groups][16]; bf16: null
     const int32_t* offsets;  // int8: [outputs], -128 times the sum of an output's weights, or null
     const bf16* bias;        // [outputs], or null
     const bf16* residual;    // [rows, outputs], added after rounding, or null
@@ -30,6 +40,11 @@ struct LinearCall {
     int64_t rows, inputs, outputs;
     int32_t format;     // a WeightFormat
     int32_t float_out;  // 1: float output, not rounded
+    // Where weights of several formats are one layer, these are its parts, which say only what
+    // weight, scales, offsets, bias, inputs, outputs and format they have.
+    const LinearCall* parts;
+    int64_t num_parts;
+    int64_t out_stride;  // of a part: elements from a row of out to the next; else 0, for outputs
 };
 
 // Attention of each request's new tokens. The paged cache holds their keys and values already.

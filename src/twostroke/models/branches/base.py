@@ -6,20 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from twostroke.kernels.library import Library
 from twostroke.layers.attention.base import Attention
 from twostroke.layers.compiled_pass import CompiledBranch
-from twostroke.layers.linear import Linear, MultipliedLinear, PackedLinear, make_linear
+from twostroke.layers.linear import Linear, MultipliedLinear, kept_linear, make_linear
 from twostroke.layers.norm import MakeNorm, Norm
-from twostroke.layers.packing import GroupedWeight, pack_groups
 from twostroke.layers.recurrent_state import LayerStates, StateShape
 from twostroke.layers.rotary import Rotation
+from twostroke.layers.stored_weights import StoredWeight
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.models.branches.addition import Addition
-from twostroke.models.parameters import GroupedSource, Parameter, ParameterSource
+from twostroke.models.parameters import Parameter, ParameterSource, take_kept
 from twostroke.observability.profile import Profiler
 
 Rotations = Mapping[tuple[RopeSpec, int], Rotation]
@@ -137,11 +138,11 @@ class BranchParts:
         bias = self.tensor(f"{name}.bias") if self.has(f"{name}.bias") else None
         if bias is not None and order is not None:
             bias = bias[order.to(bias.device)]
-        grouped = None if is_exact else self._groups(f"{name}.weight")
-        if grouped is not None and self.kernels is not None:
-            grouped = grouped if order is None else grouped.reordered(order)
-            linear: Linear = PackedLinear(pack_groups(grouped), bias, self.kernels)
-            device = grouped.values.device
+        kept = self._kept(f"{name}.weight", whole=order is not None) if not is_exact else []
+        device = torch.device("cpu")
+        if kept and self.kernels is not None:
+            kept = kept if order is None else [kept[0].reordered(order)]
+            linear: Linear = kept_linear(kept, bias, self.kernels)
         else:
             weight = self.tensor(f"{name}.weight")
             device = weight.device
@@ -152,11 +153,8 @@ class BranchParts:
             return linear
         return MultipliedLinear(linear, factor.to(device))
 
-    def _groups(self, name: str) -> GroupedWeight | None:
-        """A weight that is stored as the kernels keep it, where they run."""
-        if self.kernels is None or not isinstance(self.source, GroupedSource):
-            return None
-        return self.source.pop_groups(f"{self.index}.{name}")
+    def _kept(self, name: str, *, whole: bool) -> list[StoredWeight]:
+        return take_kept(self.source, f"{self.index}.{name}", whole=whole) if self.kernels else []
 
     def linear_of(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """A linear layer of tensors that are already loaded."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from twostroke.layers.linear import Linear
+from twostroke.layers.linear import Linear, kept_linear
 from twostroke.layers.mxfp4 import BLOCK, Mxfp4Linear, decode_mxfp4
+from twostroke.layers.stored_weights import from_mxfp4
 from twostroke.model_spec.layer_specs import ExpertsSpec
 from twostroke.models.branches.base import BranchParts
 from twostroke.models.parameters import Parameter
@@ -70,14 +71,14 @@ class ExpertStack:
             stored = parts.tensor(f"stack.{name}_bias")
             biases = [_untwined(bias) if in_turns else bias for bias in stored]
         if self.mxfp4:
-            return self._decoded_late(parts, name, biases, in_turns=in_turns)
+            return self._as_stored(parts, name, biases, in_turns=in_turns)
         linears = list[Linear]()
         for weight, bias in zip(parts.tensor(f"stack.{name}"), biases, strict=True):
             rows = weight.T.contiguous() if self.inputs_first else weight
             linears.append(parts.linear_of(_untwined(rows) if in_turns else rows, bias))
         return linears
 
-    def _decoded_late(
+    def _as_stored(
         self, parts: BranchParts, name: str, biases: Sequence[Tensor | None], *, in_turns: bool
     ) -> list[Linear]:
         """Layers of weights kept in MXFP4; ``--quantization`` alone has them decoded now."""
@@ -89,6 +90,8 @@ class ExpertStack:
             if parts.quantization is not None:
                 weight = decode_mxfp4(rows, factors, torch.bfloat16)  # which rounding asks for
                 linears.append(parts.linear_of(weight, bias))
+            elif parts.kernels is not None:
+                linears.append(kept_linear([from_mxfp4(rows, factors)], bias, parts.kernels))
             else:
                 linears.append(Mxfp4Linear(rows, factors, bias))
         return linears

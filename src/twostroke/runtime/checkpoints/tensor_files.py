@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostroke.checkpoints.checkpoint import StoredTensor
-from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, dequantise, split_q4_0
+from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, SPLIT, dequantise, take_apart
 from twostroke.checkpoints.quantised.modules import QuantisedTensor
 from twostroke.checkpoints.quantised.unpack import held_by, scaled_values
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP
-from twostroke.layers.packing import GroupedWeight
+from twostroke.layers.stored_weights import StoredWeight
 from twostroke.models.parameters import Parameter
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,8 @@ _AS_STORED = {
     "U8": torch.uint8,
 }
 _READABLE = (*_STORED_DTYPES, *BLOCKWISE)
-GROUPED = "Q4_0"  # in four bits, as the kernels keep them
+# What kernels multiply with as it is stored, and their name for it.
+KEPT_FORMATS = {name: "int4" if name == "Q4_0" else name.lower() for name in SPLIT}
 _CHUNK = 2**22  # elements that are decoded at a time
 _IN_CACHE = 2**17  # of formats that take several passes
 
@@ -145,41 +146,47 @@ class TensorFiles:
         elif len(data):
             _decode(stored, data, target, is_plain=is_plain)
 
-    def kept_format(self, parameter: Parameter) -> str:
-        """What ``groups`` gives of all its parts, if it is the weight of a linear layer.
+    def is_kept(self, parameter: Parameter, quantization: str | None = None) -> bool:
+        """Whether it is a matrix whose parts kernels all take as they are stored.
 
-        ``int4``, ``int8``, or nothing where the kernels have no form that holds it.
+        Args:
+            quantization: Only this of their formats will do.
         """
-        if not parameter.name.endswith(".weight"):
-            return ""
+        if len(parameter.shape) != 2:
+            return False
         formats = {self._kept_format(self._tensors[name]) for name, _ in parameter.parts}
-        return formats.pop() if len(formats) == 1 else ""
+        if "int8" in formats and not parameter.name.endswith(".weight"):
+            return False  # rows of a table are looked up, too
+        return "" not in formats and (quantization is None or formats == {quantization})
 
     def _kept_format(self, stored: StoredTensor) -> str:
         if isinstance(stored, QuantisedTensor):
             return held_by(stored, self._bytes, GROUP)
-        return "int4" if stored.format == GROUPED else ""
+        return KEPT_FORMATS.get(stored.format, "")
 
-    def groups(self, name: str) -> GroupedWeight:
-        """A matrix that has a ``kept_format``, as it is stored."""
+    def kept_bytes(self, parameter: Parameter) -> int:
+        """What it takes in its file; in memory some of its scales are wider."""
+        return sum(self._tensors[name].nbytes for name, _ in parameter.parts)
+
+    def kept(self, name: str) -> StoredWeight:
+        """A matrix as it is stored, in a format that kernels take."""
         stored = self._tensors[name]
         if isinstance(stored, QuantisedTensor):
-            return self._groups_of(stored)
-        codes, scales = split_q4_0(self._bytes(stored).reshape(stored.shape[0], -1))
-        weight = GroupedWeight(torch.from_numpy(codes), torch.from_numpy(scales))
+            return self._kept_integers(stored)
+        parts = take_apart(stored.format, self._bytes(stored).reshape(stored.shape[0], -1))
+        tensors = [part if part is None else torch.from_numpy(part) for part in parts]
+        weight = StoredWeight(KEPT_FORMATS[stored.format], *tensors)
         if not stored.heads:
             return weight
         return weight.reordered(_places(stored.shape[0], stored.heads).argsort())
 
-    def _groups_of(self, stored: QuantisedTensor) -> GroupedWeight:
+    def _kept_integers(self, stored: QuantisedTensor) -> StoredWeight:
         weight = scaled_values(stored, self._bytes)
-        values, scales = weight.signed(), weight.scales
+        scales = weight.scales
         if stored.scheme.bits == 4:  # those of groups of 32, of which larger ones consist
             scales = scales[:, weight.group_of[::GROUP]]
-        format_ = f"int{stored.scheme.bits}"
-        return GroupedWeight(
-            torch.from_numpy(values), torch.from_numpy(np.ascontiguousarray(scales)), format_
-        )
+        factors = torch.from_numpy(np.ascontiguousarray(scales))
+        return StoredWeight(f"int{stored.scheme.bits}", torch.from_numpy(weight.signed()), factors)
 
     def _unpack(self, stored: QuantisedTensor, target: Tensor) -> None:
         weight, (rows, inputs) = scaled_values(stored, self._bytes), stored.shape

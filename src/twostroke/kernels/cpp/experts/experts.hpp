@@ -13,7 +13,6 @@
 #include "experts/activation.hpp"
 #include "experts/routing.hpp"
 #include "kernels.hpp"
-#include "linear/linear.hpp"
 #include "linear/several.hpp"
 #include "vectors/arithmetic.hpp"
 #include "vectors/lanes.hpp"

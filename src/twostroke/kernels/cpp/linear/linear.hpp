@@ -36,10 +36,12 @@ inline int64_t choose_blocks_per_task(const LinearCall& call, const LinearPlan& 
 
 inline LinearPlan plan_linear(const LinearCall& call) {
     LinearPlan plan;
-    const int64_t max_rows = call.format == kInt4 ? (kMaxRows + 1) / 2 : kMaxRows;
+    const bool in_groups = call.format == kInt4 || is_stored(call.format);
+    const int64_t max_rows = in_groups ? (kMaxRows + 1) / 2 : kMaxRows;
     const int64_t narrowing = call.format == kBf16 ? 1 : call.format == kInt8 ? 2 : 4;
     plan.blocks = (call.outputs + kLanes - 1) / kLanes;
-    plan.block_bytes = call.inputs * kLanes * 2 / narrowing;
+    plan.block_bytes = is_stored(call.format) ? stored_block_bytes(call)
+                                              : call.inputs * kLanes * 2 / narrowing;
     // Strips are of equal size: 16 rows are 8 + 8, not 12 + 4.
     plan.strips = (call.rows + max_rows - 1) / max_rows;
     const int64_t panel_strips = kPanelBytes / (max_rows * call.inputs * input_bytes(call));
@@ -58,11 +60,15 @@ inline void compute_task(const LinearCall& call, const PackedRows& x, const Line
                          int64_t end_block) {
     const int64_t strips = end_strip - first_strip;
     const int64_t width = plan.strips > 1 ? 2 : plan.blocks_per_task;
-    const bool unpack = call.format == kInt4 && strips > 1;
+    const bool stored = is_stored(call.format) && call.format != kQ8_0;
+    const bool unpack = (call.format == kInt4 || stored) && strips > 1;
     const Buffer<char> bytes(unpack ? width * call.inputs / 4 * kStepBytes : 0);
     for (int64_t block = first_block; block < end_block; block += width) {
         const int64_t blocks = end_block - block < width ? end_block - block : width;
-        if (unpack) unpack_int4(call, block, blocks, bytes.data());
+        if (unpack && stored)
+            unpack_in_format(call, block, blocks, bytes.data());
+        else if (unpack)
+            unpack_int4(call, block, blocks, bytes.data());
         for (int64_t strip = first_strip; strip < end_strip; ++strip) {
             const int64_t row = call.rows * strip / plan.strips;
             const int64_t end_row = call.rows * (strip + 1) / plan.strips;
@@ -88,7 +94,8 @@ inline void run_task(const LinearCall& call, const PackedRows& x, const LinearPl
                  end < plan.blocks ? end : plan.blocks);
 }
 
-inline void linear(const LinearCall& call) {
+// A layer without parts.
+inline void whole_linear(const LinearCall& call) {
     if (call.rows == 0) return;
     const LinearPlan plan = plan_linear(call);
     const PackedRows x(call, plan.strips);

@@ -20,6 +20,23 @@
 namespace twostroke {
 namespace {
 
+constexpr int kStepBytes = 4 * kLanes;  // of a step of a block's weights, where they take a byte
+
+// Inputs whose products with weights become floats together, where rows are bytes.
+inline int64_t group_of_rows(const LinearCall& call) { return call.format == kQ6K ? 16 : kGroup; }
+
+// What is added to a group's sum of products: a multiple of the sum of its inputs. Bytes of weights
+// are too large by the opposite. Where weights have a minimum, it multiplies the sum itself.
+inline int32_t offset_factor(const LinearCall& call) {
+    switch (call.format) {
+        case kInt4: return -8;
+        case kQ8_0: return kUnsignedActivations ? -128 : 0;
+        case kQ6K: return -32;
+        case kMxfp4: return -12;
+        default: return 1;
+    }
+}
+
 // Bytes of one packed input.
 inline int64_t input_bytes(const LinearCall& call) {
     return call.format == kBf16 ? 2 * kPairWords : 1;
@@ -30,7 +47,7 @@ class PackedRows {
     PackedRows(const LinearCall& call, int64_t strips)
         : words(count_words(call, strips)),
           scales(call.format == kBf16 ? 0 : call.rows),
-          offsets(call.format == kBf16 ? 0 : call.rows * (call.inputs / kGroup)) {
+          offsets(call.format == kBf16 ? 0 : call.rows * (call.inputs / group_of_rows(call))) {
         if (!words) return;
         auto pack = [&](int64_t strip) {
             const int64_t first = call.rows * strip / strips;
@@ -47,7 +64,7 @@ class PackedRows {
     const Buffer<uint32_t> words;
     // [rows]: x = scale * q, with q in -127 .. 127
     const Buffer<float> scales;
-    // [strips][groups][rows of the strip]: -8 times a group's sum of q, as nibbles are weights + 8
+    // [strips][groups][rows of the strip]: `offset_factor` times a group's sum of q
     const Buffer<int32_t> offsets;
 
   private:
@@ -104,11 +121,13 @@ class PackedRows {
         const float largest = scale_of_row(call, x, scales.data() + row);
         const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
         uint32_t* word = words.data() + first * (call.inputs / 4) + (row - first);
-        int32_t* offset = offsets.data() + first * (call.inputs / kGroup) + (row - first);
+        const int64_t size = group_of_rows(call);
+        const int32_t factor = offset_factor(call);
+        int32_t* offset = offsets.data() + first * (call.inputs / size) + (row - first);
         const uint32_t flip = kUnsignedActivations && call.format == kInt8 ? 0x80808080u : 0;
-        for (int64_t group = 0; group < call.inputs; group += kGroup, offset += count) {
+        for (int64_t group = 0; group < call.inputs; group += size, offset += count) {
             vint total = {};
-            for (int64_t i = group; i < group + kGroup; i += kVectorLanes) {
+            for (int64_t i = group; i < group + size; i += kVectorLanes) {
                 const vfloat scaled = load_vector(x + i) * inverse;
                 const vfloat half = scaled < 0.0f ? vfloat{} - 0.5f : vfloat{} + 0.5f;
                 const vint q = __builtin_convertvector(scaled + half, vint);
@@ -118,7 +137,7 @@ class PackedRows {
                 memcpy(steps, &bytes, sizeof(steps));
                 for (int j = 0; j < kVectorLanes / 4; ++j, word += count) *word = steps[j] ^ flip;
             }
-            if (call.format == kInt4) *offset = -8 * sum_integers(total);
+            if (call.format != kInt8) *offset = factor * sum_integers(total);
         }
     }
 

@@ -56,5 +56,22 @@ inline void linears(const LinearCall* calls, int64_t count) {
     for (int64_t i = 0; i < count; ++i) prepared[i].~PreparedLinear();
 }
 
+inline void linear(const LinearCall& call) {
+    if (call.num_parts == 0) return whole_linear(call);
+    if (call.rows == 0) return;
+    const Buffer<LinearCall> parts(call.num_parts);
+    int64_t column = 0;
+    for (int64_t i = 0; i < call.num_parts; ++i) {
+        LinearCall& part = parts.data()[i];
+        part = call.parts[i];
+        part.x = call.x, part.x_stride = call.x_stride, part.rows = call.rows;
+        part.float_out = call.float_out, part.out_stride = call.outputs;
+        part.out = static_cast<char*>(call.out) + column * (call.float_out ? 4 : 2);
+        part.residual = call.residual ? call.residual + column : nullptr;
+        column += part.outputs;
+    }
+    linears(parts.data(), call.num_parts);
+}
+
 }  // namespace
 }  // namespace twostroke

@@ -6,13 +6,16 @@
 //   bf16: [inputs / 2][16][2]    int8: [inputs / 4][16][4]
 //   int4: [inputs / 32][4][16][4] bytes. In the p-th of the four, low nibbles are the group's
 //         inputs 8 p .. 8 p + 3, and high nibbles 8 p + 4 .. 8 p + 7.
+//   others: linear/stored.hpp
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
 #include "kernels.hpp"
+#include "linear/results.hpp"
 #include "linear/rows.hpp"
+#include "linear/stored.hpp"
 #include "vectors/arithmetic.hpp"
 #include "vectors/lanes.hpp"
 #include "vectors/products.hpp"
@@ -20,54 +23,10 @@
 namespace twostroke {
 namespace {
 
-// Rows of a strip, at most. int4 needs two vectors for a sum.
+// Rows of a strip, at most. int4 and what files store need two vectors for a
+// sum.
 constexpr int kMaxRows = kSplit == 1 ? kSumRegisters / 2 : kSumRegisters / kSplit;
-constexpr int kStepBytes = 4 * kLanes;  // of a block's weights
 constexpr int kGroupSteps = kGroup / 4;
-
-// ---------------------------------------------------------------------------------------- results
-
-// Writes the last columns of a row, fewer than a block. `at`: the element of `out`.
-inline void write_last_columns(const LinearCall& call, int64_t at, int64_t column,
-                               const float* sums) {
-    for (int64_t i = 0; i < call.outputs - column; ++i) {
-        const float value = call.bias ? sums[i] + to_float(call.bias[column + i]) : sums[i];
-        if (call.float_out) {
-            static_cast<float*>(call.out)[at + i] = value;
-            continue;
-        }
-        bf16 result = to_bf16(value);
-        if (call.residual) result = to_bf16(to_float(result) + to_float(call.residual[at + i]));
-        static_cast<bf16*>(call.out)[at + i] = result;
-    }
-}
-
-// Writes a tile's sums, [rows][blocks][16], with bias, rounding and residual.
-__attribute__((noinline)) void write_tile(const LinearCall& call, int64_t row, int64_t rows,
-                                          int64_t block, int64_t blocks, const float* sums) {
-    for (int64_t index = 0; index < rows * blocks; ++index, sums += kLanes) {
-        const int64_t column = (block + index % blocks) * kLanes;
-        const int64_t at = (row + index / blocks) * call.outputs + column;
-        if (call.outputs - column < kLanes) {
-            write_last_columns(call, at, column, sums);
-            continue;
-        }
-        UNROLL for (int lane = 0; lane < kLanes; lane += kVectorLanes) {
-            vfloat value = load<vfloat>(sums + lane);
-            if (call.bias) value += load_vector(call.bias + column + lane);
-            if (call.float_out) {
-                store(static_cast<float*>(call.out) + at + lane, value);
-                continue;
-            }
-            vword result = bf16_lanes(value);
-            if (call.residual) {
-                const vfloat residual = load_vector(call.residual + at + lane);
-                result = bf16_lanes((vfloat)(result << 16) + residual);
-            }
-            store(static_cast<bf16*>(call.out) + at + lane, to_halves(result));
-        }
-    }
-}
 
 // ----------------------------------------------------------------------------------- prefetching
 
@@ -157,9 +116,10 @@ void tile_int8(const LinearCall& call, const PackedRows& x, Prefetch prefetch, i
             UNROLL for (int j = 0; j < N; ++j) sums[i][j] = dot_int8(sums[i][j], inputs, w[j]);
         }
     }
+    const float* all_scales = static_cast<const float*>(call.scales);
     vfloat results[ROWS][N];
     UNROLL for (int j = 0; j < N; ++j) {
-        const vfloat scale = load<vfloat>(call.scales + block * kLanes + j * kVectorLanes);
+        const vfloat scale = load<vfloat>(all_scales + block * kLanes + j * kVectorLanes);
         UNROLL for (int i = 0; i < ROWS; ++i) {
             const vfloat sum = __builtin_convertvector(sums[i][j], vfloat);
             results[i][j] = sum * scale * x.scales.data()[row + i];
@@ -177,6 +137,7 @@ void tile_int4(const LinearCall& call, const PackedRows& x, int64_t row, int64_t
     const char* weight = static_cast<const char*>(call.weight) + block * steps / 2 * kStepBytes;
     const char* row_words = reinterpret_cast<const char*>(x.words.data() + row * steps);
     const int32_t* offsets = x.offsets.data() + row * groups;
+    const float* all_scales = static_cast<const float*>(call.scales);
     vfloat sums[ROWS][N] = {};
     for (int64_t g = 0; g < groups; ++g) {
         vint part[ROWS][N];
@@ -204,7 +165,7 @@ void tile_int4(const LinearCall& call, const PackedRows& x, int64_t row, int64_t
         }
         UNROLL for (int j = 0; j < N; ++j) {
             const int64_t scales = ((block + j / kSplit) * groups + g) * kLanes;
-            const vfloat scale = load<vfloat>(call.scales + scales + j % kSplit * kVectorLanes);
+            const vfloat scale = load<vfloat>(all_scales + scales + j % kSplit * kVectorLanes);
             UNROLL for (int i = 0; i < ROWS; ++i)
                 sums[i][j] += __builtin_convertvector(part[i][j], vfloat) * scale;
         }
@@ -236,9 +197,10 @@ template <int ROWS, int BLOCKS>
 int64_t compute_tile(const LinearCall& call, const PackedRows& x, Prefetch prefetch, int64_t row,
                      int64_t block, int64_t blocks, const char* bytes) {
     constexpr int kVectors = ROWS * BLOCKS * kSplit;
-    const bool int4 = call.format == kInt4;
+    const bool int4 = call.format == kInt4, stored = is_stored(call.format);
+    const bool two = int4 || stored;  // vectors for a sum
     if constexpr (BLOCKS > 1)
-        if (kVectors > kSumRegisters || blocks < BLOCKS || (int4 && 2 * kVectors > kSumRegisters))
+        if (kVectors > kSumRegisters || blocks < BLOCKS || (two && 2 * kVectors > kSumRegisters))
             return compute_tile<ROWS, BLOCKS / 2>(call, x, prefetch, row, block, blocks, bytes);
     if constexpr (kVectors <= kSumRegisters) {
         if (call.format == kInt8)
@@ -253,6 +215,10 @@ int64_t compute_tile(const LinearCall& call, const PackedRows& x, Prefetch prefe
             tile_int4<ROWS, BLOCKS, true>(call, x, row, block, bytes);
         else if (int4)
             tile_int4<ROWS, BLOCKS, false>(call, x, row, block, nullptr);
+        else if (stored && bytes)
+            tile_in_format<ROWS, BLOCKS, true>(call, x, row, block, bytes);
+        else if (stored)
+            tile_in_format<ROWS, BLOCKS, false>(call, x, row, block, nullptr);
     }
     return BLOCKS;
 }
