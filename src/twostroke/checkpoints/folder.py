@@ -12,11 +12,16 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from twostroke.checkpoints.checkpoint import StoredTensor
+from twostroke.checkpoints.quantised.modules import join_quantised
+from twostroke.checkpoints.quantised.read_scheme import read_scheme
 from twostroke.core.errors import ModelLoadError, panic_text
 from twostroke.model_spec.generation_config import read_generation
 from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.model_files import weight_files
 from twostroke.text.tokenizer import Tokenizer
+
+# What ModelOpt says beside ``config.json``, in older versions only there.
+_BESIDE = "hf_quant_config.json"
 
 
 class FolderCheckpoint:
@@ -28,7 +33,17 @@ class FolderCheckpoint:
     @cached_property
     def config(self) -> Mapping[str, Any]:
         file = self.path / "config.json"
-        return read_object(file) if file.is_file() else {}
+        config = read_object(file) if file.is_file() else {}
+        if not config or config.get("quantization_config") or not self._says_more:
+            return config
+        inner = read_object(self.path / _BESIDE).get("quantization")
+        if isinstance(inner, Mapping):
+            inner = {**inner, "quant_method": "modelopt"}
+        return {**config, "quantization_config": inner}
+
+    @property
+    def _says_more(self) -> bool:
+        return (self.path / _BESIDE).is_file()
 
     @property
     def generation(self) -> Mapping[str, Any]:
@@ -36,10 +51,13 @@ class FolderCheckpoint:
 
     @property
     def files(self) -> list[Path]:
-        return [self.path / "config.json", *weight_files(self.path)]
+        beside = [self.path / _BESIDE] if self._says_more else []
+        return [self.path / "config.json", *beside, *weight_files(self.path)]
 
     def tensors(self) -> Mapping[str, StoredTensor]:
-        return read_safetensors(weight_files(self.path))
+        tensors = read_safetensors(weight_files(self.path))
+        scheme = read_scheme(self.config)
+        return tensors if scheme is None else join_quantised(tensors, scheme)
 
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.from_folder(self.path)

@@ -82,10 +82,17 @@ def pack(weight: Tensor, format: str) -> PackedWeight:
     if format == "bfloat16":
         return PackedWeight(format, _blocks(weight, 2), None, outputs, inputs)
     if format == "int8":
-        q, scales = quantize_int8(weight)
-        offsets = q.sum(1, dtype=torch.int32) * -128
-        return PackedWeight(format, _blocks(q, 4), scales, outputs, inputs, offsets)
+        return pack_int8(*quantize_int8(weight), outputs)
     return pack_groups(GroupedWeight(*quantize_int4(weight)), outputs)
+
+
+def pack_int8(q: Tensor, scales: Tensor, outputs: int) -> PackedWeight:
+    """Pack int8 ``[rows, inputs]`` with scales ``[rows]``, of which ``outputs`` are no padding."""
+    if len(q) % LANES:
+        padding = -len(q) % LANES
+        q, scales = F.pad(q, (0, 0, 0, padding)), F.pad(scales, (0, padding))
+    offsets = q.sum(1, dtype=torch.int32) * -128
+    return PackedWeight("int8", _blocks(q, 4), scales, outputs, q.shape[1], offsets)
 
 
 def pack_groups(weight: GroupedWeight, outputs: int | None = None) -> PackedWeight:

@@ -1,4 +1,4 @@
-"""Weights that stay as a GGUF file stores them, as the compiled kernels read them.
+"""Weights that stay as their file stores them, as the compiled kernels read them.
 
 The kernels are in ``kernels/cpp/linear/stored.hpp``, which describes the formats. Every number is
 the file's: only their order is the kernels' own.
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.kernels.library import LANES
-from twostroke.layers.packing import GroupedWeight, PackedWeight, pack_groups
+from twostroke.layers.packing import GroupedWeight, PackedWeight, pack_groups, pack_int8
 from twostroke.layers.pages import fresh_tensor
 
 # Inputs that share a scale, and what is taken off each code.
@@ -26,12 +26,12 @@ _MXFP4 = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
 
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
-    """A weight ``[outputs, inputs]`` in one of ``GROUP_INPUTS``.
+    """A weight ``[outputs, inputs]`` in one of ``GROUP_INPUTS``, or int8, a scale by output.
 
     Attributes:
-        codes: uint8 ``[outputs, inputs]``; of q8_0 and int4, which is GGUF's Q4_0, int8.
-        factors: float32, of q8_0 and int4 ``[outputs, inputs / 32]``, else ``[outputs, inputs /
-            256]``; ``None`` for mxfp4.
+        codes: uint8 ``[outputs, inputs]``; of q8_0, int4 (which is GGUF's Q4_0) and int8, int8.
+        factors: float32, of q8_0 and int4 ``[outputs, inputs / 32]``, of int8 ``[outputs, 1]``,
+            else ``[outputs, inputs / 256]``; ``None`` for mxfp4.
         scales: Integers that a group's codes and its factor are multiplied with, ``[outputs,
             groups]``, uint8, of q6_k int8. Of mxfp4, exponents of 2, 127 too large.
         minimum_factors: Like ``factors``, for ``minimums``.
@@ -54,6 +54,8 @@ class StoredWeight:
         outputs, inputs = self.codes.shape
         if self.format == "int4" and self.factors is not None:
             return pack_groups(GroupedWeight(self.codes, self.factors))
+        if self.format == "int8" and self.factors is not None:
+            return pack_int8(self.codes, self.factors.flatten(), outputs)
         own = self
         if outputs % LANES:
             own = self._map(lambda part: F.pad(part, (0, 0, 0, -outputs % LANES)))

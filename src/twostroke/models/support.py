@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from twostroke.checkpoints.checkpoint import Checkpoint
+from twostroke.checkpoints.quantised.read_scheme import read_scheme
 from twostroke.core.errors import ModelLoadError
 from twostroke.layers.activation import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
 from twostroke.layers.mxfp4 import BLOCK
@@ -50,6 +51,7 @@ def parse_runnable(
 ) -> ModelSpec:
     """Read and check the contents of ``config.json`` (and ``generation_config.json``)."""
     spec = parse_model(config, generation, [*MODEL_TYPES, *IMAGE_MODELS])
+    read_scheme(config)  # which refuses what cannot be unpacked
     check_runnable(spec)
     return spec
 
@@ -62,7 +64,7 @@ def check_runnable(spec: ModelSpec) -> None:
     """
     if spec.quantization == "mxfp4" and spec.model_type == "gpt_oss":
         _check_blocks(spec)
-    elif spec.quantization:
+    elif spec.quantization == "mxfp4":
         raise ModelLoadError(
             f"config.json: quantization_config: the checkpoint is quantized ({spec.quantization}),"
             " which is not supported",

@@ -31,7 +31,7 @@ from twostroke.models.registry import decoder_family
 from twostroke.models.stored_names import Beside, names_as_stored
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.adapters.places import AdapterPlaces
-from twostroke.runtime.checkpoints.tensor_files import DTYPES, KEPT_FORMATS, TensorFiles
+from twostroke.runtime.checkpoints.tensor_files import DTYPES, TensorFiles
 from twostroke.runtime.device import free_memory
 
 # How the kernels keep rounded weights; int8 has one scale per output, too little to count.
@@ -105,12 +105,9 @@ def _kept_as_stored(
     quantization: str | None,
 ) -> list[Parameter]:
     """What stays as it is stored: where the kernels run, and nothing rounds it."""
-    if device.type != "cpu" or dtype != torch.bfloat16 or quantization not in (None, "int4"):
+    if device.type != "cpu" or dtype != torch.bfloat16 or load_library() is None:
         return []
-    if load_library() is None:
-        return []
-    formats = KEPT_FORMATS if quantization is None else ("Q4_0",)  # which is what int4 packs
-    return [parameter for parameter in expected if files.is_kept(parameter, formats)]
+    return [parameter for parameter in expected if files.is_kept(parameter, quantization)]
 
 
 def match_checkpoint(

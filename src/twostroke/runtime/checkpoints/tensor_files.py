@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,11 @@ from torch import Tensor
 
 from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, SPLIT, dequantise, take_apart
+from twostroke.checkpoints.quantised.modules import QuantisedTensor
+from twostroke.checkpoints.quantised.unpack import held_by, scaled_values
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.flags.byte_sizes import format_bytes
+from twostroke.kernels.library import GROUP
 from twostroke.layers.stored_weights import StoredWeight
 from twostroke.models.parameters import Parameter
 
@@ -31,6 +34,7 @@ _READABLE = (*_STORED_DTYPES, *BLOCKWISE)
 # What kernels multiply with as it is stored, and their name for it.
 KEPT_FORMATS = {name: "int4" if name == "Q4_0" else name.lower() for name in SPLIT}
 _CHUNK = 2**22  # elements that are decoded at a time
+_IN_CACHE = 2**17  # of formats that take several passes
 
 
 class TensorFiles:
@@ -54,7 +58,11 @@ class TensorFiles:
         if missing:
             hint = "it is incomplete, or config.json belongs to another model"
             raise ModelLoadError(f"the checkpoint lacks {_some(missing)}", hint=hint)
-        unexpected = [name for name in self._tensors if name not in parts and not is_needless(name)]
+        unexpected = [
+            name
+            for name in self._tensors
+            if name not in parts and not is_needless(name) and not self._is_empty_bias(name)
+        ]
         if unexpected:
             raise ModelLoadError(
                 f"the checkpoint holds tensors that the model does not have: {_some(unexpected)}",
@@ -70,7 +78,8 @@ class TensorFiles:
                     f"{name} in {stored.path.name} has shape {stored.shape}, expected {shape}",
                     hint="config.json and the weights do not belong together",
                 )
-            if stored.format not in (["U8"] if name in in_bytes else _READABLE):
+            is_readable = stored.format in (["U8"] if name in in_bytes else _READABLE)
+            if not is_readable and (name in in_bytes or not isinstance(stored, QuantisedTensor)):
                 raise ModelLoadError(
                     f"{name} in {stored.path.name} is stored as {stored.format}, which is not"
                     " supported",
@@ -83,7 +92,7 @@ class TensorFiles:
 
     def stored_dtype(self, expected: list[Parameter]) -> str:
         """Precision of the first parameter, for checkpoints whose config.json does not say it."""
-        return _STORED_DTYPES[self._tensors[expected[0].parts[0][0]].format]
+        return _STORED_DTYPES.get(self._tensors[expected[0].parts[0][0]].format, "bfloat16")
 
     @property
     def num_elements(self) -> int:
@@ -105,14 +114,16 @@ class TensorFiles:
         """Log that tensors take more memory than in their files, if some but ``kept`` do."""
         names = {name for parameter in kept for name, _ in parameter.parts}
         decoded = [each for name, each in self._tensors.items() if name not in names]
-        packed = [each for each in decoded if each.format in BLOCKWISE]
+        packed = [each for each in decoded if each.format in BLOCKWISE or _is_quantised(each)]
         if packed:
+            name = str(dtype).removeprefix("torch.")
             logger.warning(
-                "%s: decoded to %s while it loads, %s in the file, %s in memory",
+                "%s: decoded to %s while it loads, %s in the file, %s in memory%s",
                 ", ".join(sorted({each.format for each in packed})),
-                str(dtype).removeprefix("torch."),
+                name,
                 format_bytes(sum(each.nbytes for each in packed)),
                 format_bytes(sum(math.prod(each.shape) for each in packed) * dtype.itemsize),
+                f"; activations are {name}, too" if any(map(_rounds_activations, packed)) else "",
             )
 
     def copy(self, name: str, target: Tensor) -> None:
@@ -121,6 +132,9 @@ class TensorFiles:
         Copied, not mapped: a file that is changed while the model runs must not change the model.
         """
         stored = self._tensors[name]
+        if isinstance(stored, QuantisedTensor):
+            self._unpack(stored, target)
+            return
         data = self._bytes(stored)
         is_plain = not (stored.format in BLOCKWISE or stored.heads or stored.shift)
         as_stored = _AS_STORED.get(stored.format)
@@ -132,18 +146,33 @@ class TensorFiles:
         elif len(data):
             _decode(stored, data, target, is_plain=is_plain)
 
-    def is_kept(self, parameter: Parameter, formats: Collection[str] = tuple(KEPT_FORMATS)) -> bool:
-        """Whether it is a matrix whose parts are all in ``formats``."""
-        stored = {self._tensors[name].format for name, _ in parameter.parts}
-        return len(parameter.shape) == 2 and stored.issubset(formats)
+    def is_kept(self, parameter: Parameter, quantization: str | None = None) -> bool:
+        """Whether it is a matrix whose parts kernels all take as they are stored.
+
+        Args:
+            quantization: Only this of their formats will do.
+        """
+        if len(parameter.shape) != 2:
+            return False
+        formats = {self._kept_format(self._tensors[name]) for name, _ in parameter.parts}
+        if "int8" in formats and not parameter.name.endswith(".weight"):
+            return False  # rows of a table are looked up, too
+        return "" not in formats and (quantization is None or formats == {quantization})
+
+    def _kept_format(self, stored: StoredTensor) -> str:
+        if isinstance(stored, QuantisedTensor):
+            return held_by(stored, self._bytes, GROUP)
+        return KEPT_FORMATS.get(stored.format, "")
 
     def kept_bytes(self, parameter: Parameter) -> int:
         """What it takes in its file; in memory some of its scales are wider."""
         return sum(self._tensors[name].nbytes for name, _ in parameter.parts)
 
     def kept(self, name: str) -> StoredWeight:
-        """A matrix of ``KEPT_FORMATS``, as it is stored."""
+        """A matrix as it is stored, in a format that kernels take."""
         stored = self._tensors[name]
+        if isinstance(stored, QuantisedTensor):
+            return self._kept_integers(stored)
         parts = take_apart(stored.format, self._bytes(stored).reshape(stored.shape[0], -1))
         tensors = [part if part is None else torch.from_numpy(part) for part in parts]
         weight = StoredWeight(KEPT_FORMATS[stored.format], *tensors)
@@ -151,10 +180,40 @@ class TensorFiles:
             return weight
         return weight.reordered(_places(stored.shape[0], stored.heads).argsort())
 
+    def _kept_integers(self, stored: QuantisedTensor) -> StoredWeight:
+        weight = scaled_values(stored, self._bytes)
+        scales = weight.scales
+        if stored.scheme.bits == 4:  # those of groups of 32, of which larger ones consist
+            scales = scales[:, weight.group_of[::GROUP]]
+        factors = torch.from_numpy(np.ascontiguousarray(scales))
+        return StoredWeight(f"int{stored.scheme.bits}", torch.from_numpy(weight.signed()), factors)
+
+    def _unpack(self, stored: QuantisedTensor, target: Tensor) -> None:
+        weight, (rows, inputs) = scaled_values(stored, self._bytes), stored.shape
+        step = max(_IN_CACHE // inputs, 1)
+        for begin in range(0, rows, step):
+            target[begin : begin + step] = torch.from_numpy(weight.rows(begin, begin + step))
+
+    def _is_empty_bias(self, name: str) -> bool:
+        """Whether it is zero, as GPTQ's tools write for layers that have no bias."""
+        module, _, last = name.rpartition(".")
+        stored, weight = self._tensors[name], self._tensors.get(f"{module}.weight")
+        if last != "bias" or weight is None or not _is_quantised(weight):
+            return False
+        return not self._bytes(stored).any()
+
     def _bytes(self, stored: StoredTensor) -> NDArray[np.uint8]:
         if stored.path not in self._maps:
             self._maps[stored.path] = np.memmap(stored.path, np.uint8, "r")
         return self._maps[stored.path][stored.offset : stored.offset + stored.nbytes]
+
+
+def _is_quantised(stored: StoredTensor) -> bool:
+    return isinstance(stored, QuantisedTensor)
+
+
+def _rounds_activations(stored: StoredTensor) -> bool:
+    return isinstance(stored, QuantisedTensor) and bool(stored.scheme.activations)
 
 
 def _decode(
