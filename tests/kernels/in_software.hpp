@@ -40,6 +40,7 @@ using Floats = Lanes<float, __m512>;
 using Words = Lanes<uint32_t, __m512i>;
 using Longs = Lanes<uint64_t, __m512i>;
 using Halves = Lanes<uint16_t, __m512i>;
+using Bytes = Lanes<uint8_t, __m512i>;
 using HalfOfHalves = Lanes<uint16_t, __m256i>;
 
 template <typename Result, typename Function>
@@ -245,6 +246,18 @@ NOT_INLINED __m512i shuffle_i32x4(__m512i x, __m512i y, int which) {
     });
 }
 
+NOT_INLINED __m512i shuffle_epi8(__m512i x, __m512i which) {
+    const Bytes a(x), index(which);
+    return for_each_lane<Bytes>([&](int i) {
+        return index[i] & 0x80 ? uint8_t{0} : a[i / 16 * 16 + (index[i] & 15)];
+    });
+}
+
+NOT_INLINED __m512i broadcast_i32x4(__m128i x) {
+    const Lanes<uint8_t, __m128i> a(x);
+    return for_each_lane<Bytes>([&](int i) { return a[i % 16]; });
+}
+
 }  // namespace in_software
 
 #define _mm256_dpbusd_avx_epi32 in_software::dpbusd
@@ -278,5 +291,7 @@ NOT_INLINED __m512i shuffle_i32x4(__m512i x, __m512i y, int which) {
 #define _mm512_unpackhi_epi32(A, B) in_software::unpack<in_software::Words>(A, B, true)
 #define _mm512_unpacklo_epi64(A, B) in_software::unpack<in_software::Longs>(A, B, false)
 #define _mm512_unpackhi_epi64(A, B) in_software::unpack<in_software::Longs>(A, B, true)
+#define _mm512_shuffle_epi8 in_software::shuffle_epi8
+#define _mm512_broadcast_i32x4 in_software::broadcast_i32x4
 #undef _mm512_shuffle_i32x4
 #define _mm512_shuffle_i32x4 in_software::shuffle_i32x4

@@ -9,7 +9,7 @@ from torch import Tensor
 from twostroke.kernels.library import load_library
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.mxfp4 import decode_mxfp4
-from twostroke.layers.stored_weights import GROUP_INPUTS, StoredWeight, from_mxfp4, joined
+from twostroke.layers.stored_weights import GROUP_INPUTS, StoredWeight, from_mxfp4, join_weights
 
 library = load_library()
 pytestmark = pytest.mark.skipif(library is None, reason="needs the compiled kernels")
@@ -78,7 +78,7 @@ def test_a_rows_product_does_not_depend_on_other_rows(format: str) -> None:
 def test_rows_are_taken_in_another_order_and_joined(format: str) -> None:
     one, other = drawn(format, 24, 256), drawn(format, 8, 256, seed=1)
     order = torch.randperm(32, generator=torch.Generator().manual_seed(2))
-    whole = joined([one, other])
+    whole = join_weights([one, other])
     assert torch.equal(whole.values(), torch.cat([one.values(), other.values()]))
     assert torch.equal(whole.reordered(order).values(), whole.values()[order])
 

@@ -50,7 +50,7 @@ class StoredWeight:
         return self._map(lambda part: part[order])
 
     def packed(self) -> PackedWeight:
-        """As the kernels read it. Outputs are padded to a multiple of 16 with zeros."""
+        """The weight as the kernels read it. Outputs are padded to a multiple of 16 with zeros."""
         outputs, inputs = self.codes.shape
         if self.format == "int4" and self.factors is not None:
             return pack_groups(GroupedWeight(self.codes, self.factors))
@@ -99,7 +99,7 @@ def from_mxfp4(blocks: Tensor, scales: Tensor) -> StoredWeight:
     return StoredWeight("mxfp4", codes, scales=scales)
 
 
-def joined(weights: Sequence[StoredWeight]) -> StoredWeight:
+def join_weights(weights: Sequence[StoredWeight]) -> StoredWeight:
     """One after the other; all are of the same format."""
 
     def together(parts: Sequence[Tensor | None]) -> Tensor | None:

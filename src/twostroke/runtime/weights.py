@@ -21,7 +21,7 @@ from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP, load_library
 from twostroke.layers.linear import Linear
-from twostroke.layers.stored_weights import StoredWeight, joined
+from twostroke.layers.stored_weights import StoredWeight, join_weights
 from twostroke.model_spec.number_formats import NumberFormat, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
@@ -201,7 +201,7 @@ class StoredParameters:
         parameter = self._expected.pop(name)
         if self._progress is not None:
             self._progress(math.prod(parameter.shape) * self._dtype.itemsize)
-        return [joined([*own]) for _, own in groupby(parts, lambda part: part.format)]
+        return [join_weights([*own]) for _, own in groupby(parts, lambda part: part.format)]
 
     def pop(self, name: str) -> Tensor:
         parameter = self._expected.pop(name)

@@ -49,8 +49,15 @@ class BlockParts(NamedTuple):
 def take_apart(name: str, rows: Bytes) -> BlockParts:
     """Rows of blocks of a format of ``SPLIT``, ``[rows, bytes]``, with every number as stored."""
     blocks = rows.reshape(-1, SIZES[name][1])
-    parts = SPLIT[name](blocks)
-    return BlockParts(*(part if part is None else part.reshape(len(rows), -1) for part in parts))
+    parts, count = SPLIT[name](blocks), len(rows)
+    factors, scales, minimum_factors, minimums = parts[1:]
+    return BlockParts(
+        parts.codes.reshape(count, -1),
+        None if factors is None else factors.reshape(count, -1),
+        None if scales is None else scales.reshape(count, -1),
+        None if minimum_factors is None else minimum_factors.reshape(count, -1),
+        None if minimums is None else minimums.reshape(count, -1),
+    )
 
 
 def _split_q4_0(blocks: Bytes) -> BlockParts:
@@ -205,7 +212,7 @@ def _q4_k(blocks: Bytes) -> Floats:
 def _q5_k_codes(blocks: Bytes) -> Bytes:
     low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     high = np.unpackbits(blocks[:, None, 16:48], axis=1, bitorder="little")  # [blocks, 8, 32]
-    return low | high << 4
+    return low | high << np.uint8(4)
 
 
 def _q5_k(blocks: Bytes) -> Floats:
@@ -214,7 +221,7 @@ def _q5_k(blocks: Bytes) -> Floats:
 
 def _q6_k_codes(blocks: Bytes) -> Bytes:
     low = _nibbles(blocks[:, :128].reshape(-1, 2, 64)).reshape(-1, 2, 4, 32)
-    return low | _quarters(blocks[:, 128:192], 32) << 4
+    return low | _quarters(blocks[:, 128:192], 32) << np.uint8(4)
 
 
 def _q6_k(blocks: Bytes) -> Floats:

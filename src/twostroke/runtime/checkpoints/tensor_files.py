@@ -174,8 +174,12 @@ class TensorFiles:
         if isinstance(stored, QuantisedTensor):
             return self._kept_integers(stored)
         parts = take_apart(stored.format, self._bytes(stored).reshape(stored.shape[0], -1))
-        tensors = [part if part is None else torch.from_numpy(part) for part in parts]
-        weight = StoredWeight(KEPT_FORMATS[stored.format], *tensors)
+        rest = (part if part is None else torch.from_numpy(part) for part in parts[1:])
+        factors, scales, minimum_factors, minimums = rest
+        codes = torch.from_numpy(parts.codes)
+        weight = StoredWeight(
+            KEPT_FORMATS[stored.format], codes, factors, scales, minimum_factors, minimums
+        )
         if not stored.heads:
             return weight
         return weight.reordered(_places(stored.shape[0], stored.heads).argsort())

@@ -6,13 +6,13 @@
 //   q8_0:  groups of 32, [8][16][4] signed bytes
 //   q4_k:  groups of 32, [4][16][4] bytes, nibbles as int4 has them
 //   q5_k:  the same, then [16] words: bit s + 8 b is the fifth one of input 4 s + b
-//   q6_k:  groups of 16, [2][16][4] bytes of nibbles, then [16] words: the two bits from 2 s + 8 b on
-//          are those above the nibble of input 4 s + b
+//   q6_k:  groups of 16, [2][16][4] bytes of nibbles, then [16] words: the two bits from 2 s + 8 b
+//          on are those above the nibble of input 4 s + b
 //   mxfp4: groups of 32, [4][16][4] bytes of nibbles, each a float of 4 bits
 // Scales:
 //   q8_0:  [groups][16] floats
-//   q4_k, q5_k: for each 256 inputs [16] floats d, [16] floats m, [8][16] bytes s and [8][16] bytes t:
-//          a weight is d s q - m t
+//   q4_k, q5_k: for each 256 inputs [16] floats d, [16] floats m, [8][16] bytes s and [8][16]
+//          bytes t: a weight is d s q - m t
 //   q6_k:  for each 256 inputs [16] floats d, [16][16] signed bytes s: a weight is d s (q - 32)
 //   mxfp4: [groups][16] bytes: exponents
 #pragma once
