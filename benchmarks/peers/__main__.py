@@ -22,7 +22,7 @@ import cyclopts
 
 from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.peers.report import FiguresByConcurrency, figures, tables
-from benchmarks.peers.systems import Round, System, Worker, own_systems, running
+from benchmarks.peers.systems import Round, System, Worker, own_files, own_systems, running
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAUSE = 0.5  # seconds before each round: threads of the one before spin on for up to 0.2
@@ -37,6 +37,7 @@ def main(
     transformers: str | None = None,
     vllm: str | None = None,
     kinds: tuple[str, ...] = ("bf16", "int8", "int4"),
+    files: tuple[str, ...] = (),
     concurrency: tuple[int, ...] = (1, 4, 16),
     rounds: int = 3,
     input_len: int = 256,
@@ -51,22 +52,25 @@ def main(
         model: Folder of the checkpoint, bfloat16 (`benchmarks/make_checkpoint.py`); what is asked
             of 350m and 10m is looked up by the folder's name.
         llama_cpp: Python of the environment with llama-cpp-python.
-        gguf: Folder with bf16.gguf, q8_0.gguf and q4_0.gguf (`workers/gguf_convert.py`).
+        gguf: Folder with files by format, as bf16.gguf (`workers/gguf_convert.py`).
         transformers: Python of the environment with transformers.
         vllm: Python of the environment with vLLM.
         kinds: Precisions of twostroke and llama.cpp.
+        files: Names of files in the folder of GGUF files, as q4_k_m, that both load.
         concurrency: How many requests at once.
         rounds: How often each is measured; medians are reported.
         name: Of the record.
     """
     model = model.resolve()
     systems = own_systems(model, threads, kinds)
+    if gguf is not None:
+        systems += own_files(gguf, threads, files)
     if llama_cpp is not None and gguf is not None:
-        for format, kind in LLAMA_FORMATS.items():
-            file = (gguf / f"{format}.gguf").resolve()
+        for format, kind in {**LLAMA_FORMATS, **{file: file for file in files}}.items():
+            path = (gguf / f"{format}.gguf").resolve()
             sizes = ("--threads", str(threads), "--sequences", str(max(concurrency)))
-            arguments = ("--model", str(file), *sizes)
-            if kind in kinds:
+            arguments = ("--model", str(path), *sizes)
+            if kind in (*kinds, *files):
                 systems.append(
                     System(f"llama.cpp {format}", kind, llama_cpp, "llama_cpp_worker", arguments)
                 )

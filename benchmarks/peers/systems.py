@@ -94,6 +94,18 @@ def own_systems(model: Path, threads: int, kinds: Sequence[str]) -> list[System]
     return systems
 
 
+def own_files(folder: Path, threads: int, names: Sequence[str]) -> list[System]:
+    """twostroke with GGUF files of these names, from this checkout."""
+    systems = []
+    for name in names:
+        path = str((folder / f"{name}.gguf").resolve())
+        arguments = ("--model", path, "--threads", str(threads))
+        systems.append(
+            System(f"twostroke {name}", name, sys.executable, "twostroke_worker", arguments)
+        )
+    return systems
+
+
 @contextmanager
 def running(systems: Sequence[System], folder: Path) -> Iterator[list[Worker]]:
     """Start all systems, one after the other, and end them; their logs go into ``folder``."""

@@ -191,6 +191,12 @@ def test_what_no_layer_uses_is_named(tmp_path: Path) -> None:
     assert f"does not have: {MODULE}.bias" in refused(folder)
 
 
+def test_a_weight_that_is_there_twice(tmp_path: Path) -> None:
+    folder, _, _ = write_both(tmp_path, *KEPT["gptq"][1])
+    changed(folder, weight=torch.ones(96, 64))
+    assert f"{MODULE}.weight" in refused(folder)
+
+
 def test_a_layer_that_is_said_to_be_left_alone(tmp_path: Path) -> None:
     folder, _, _ = write_both(tmp_path, *KEPT["w4a16"][1])
     change_config(folder, ignore=["lm_head", MODULE])

@@ -29,7 +29,12 @@ NAMES = {
     "post_attention_layernorm": "ffn_norm",
 }  # fmt: skip
 ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-FORMATS = {"q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0, "q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0}
+FORMATS = {
+    "q8_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0,
+    "q4_0": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0,
+    "q6_k": llama_cpp.LLAMA_FTYPE_MOSTLY_Q6_K,
+    "q4_k_m": llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M,
+}
 
 
 def tensors(path: Path) -> Iterator[tuple[str, np.ndarray]]:
@@ -63,14 +68,17 @@ def add_vocabulary(writer: gguf.GGUFWriter, folder: Path) -> None:
         raise SystemExit(f"error: a {model['type']} vocabulary cannot be converted")
     tokens = sorted(model["vocab"], key=model["vocab"].__getitem__)
     special = {added["content"] for added in raw["added_tokens"]}
+    config = json.loads((folder / "config.json").read_text())
+    unused = [f"[PAD{token}]" for token in range(len(tokens), config["vocab_size"])]
     kinds = gguf.TokenType
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")
-    writer.add_token_list(tokens)
-    writer.add_token_types([kinds.CONTROL if t in special else kinds.NORMAL for t in tokens])
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens + unused)
+    types = [kinds.CONTROL if t in special else kinds.NORMAL for t in tokens]
+    writer.add_token_types(types + [kinds.UNUSED] * len(unused))
     merges = model["merges"]
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
-    writer.add_eos_token_id(json.loads((folder / "config.json").read_text())["eos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
 
 
 def convert(folder: Path, target: Path, vocabulary: bool = False) -> None:
@@ -127,7 +135,7 @@ def quantize(source: Path, target: Path, format: str, threads: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("out", type=Path, help="folder for bf16.gguf, q8_0.gguf and q4_0.gguf")
+    parser.add_argument("out", type=Path, help="folder for bf16.gguf, and a file by format")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only-bf16", action="store_true", help="round nothing")
     parser.add_argument("--vocabulary", action="store_true", help="with the tokens' texts")

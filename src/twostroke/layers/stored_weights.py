@@ -19,6 +19,16 @@ from twostroke.layers.pages import fresh_tensor
 
 # Inputs that share a scale, and what is taken off each code.
 GROUP_INPUTS = {"int4": 32, "q8_0": 32, "q4_k": 32, "q5_k": 32, "q6_k": 16, "mxfp4": 32}
+# Bits of a weight in memory, with its scales; of int8 they are too few to count.
+PACKED_BITS = {
+    "int4": 5.0,
+    "int8": 8.0,
+    "q8_0": 9.0,
+    "q4_k": 4.75,
+    "q5_k": 5.75,
+    "q6_k": 6.625,
+    "mxfp4": 4.25,
+}
 SUPER_INPUTS = 256  # that share factors, in formats whose scales are integers
 _PLANE_BITS = {"q5_k": 1, "q6_k": 2}  # of a code, above the four of its nibble
 _MXFP4 = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]) / 2

@@ -59,7 +59,8 @@ class Decoder:
         head = table if spec.tied else TokenTable(parameters, "head")
         self._head = head.linear(quantization)
         # Tied and not rounded, one copy serves both.
-        self._embedding = self._head if spec.tied and self._head.is_exact else table.rows()
+        is_shared = spec.tied and (self._head.is_exact or table.is_kept)
+        self._embedding = self._head if is_shared else table.rows()
         self._layer_inputs: LayerInputs | None = None
         if spec.layer_inputs:
             self._layer_inputs = LayerInputs(spec, parameters, quantization, kernels)
@@ -105,11 +106,12 @@ class Decoder:
             return None
         if not (self.spec.is_unscaled and isinstance(self._norm, RMSNorm)):
             return None
-        if not isinstance(self._embedding, TorchLinear):  # the head's rows
-            if head.format != FORMATS["bfloat16"]:
-                return None
-            return CompiledDrafting(self.compiled_pass, self._norm, head, None, self.kernels)
-        table = self._embedding.weight
+        if isinstance(self._embedding, TorchLinear):
+            table = self._embedding.weight
+        elif self._embedding is self._head and head.format == FORMATS["bfloat16"]:
+            table = None  # the head's rows
+        else:
+            return None
         return CompiledDrafting(self.compiled_pass, self._norm, head, table, self.kernels)
 
     def _compile(self) -> CompiledPass | None:

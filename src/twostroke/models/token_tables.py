@@ -16,12 +16,14 @@ class TokenTable:
 
     Attributes:
         device, dtype: Of the rows that are looked up.
+        is_kept: Whether it stays as it is stored.
     """
 
     def __init__(self, source: ParameterSource, name: str) -> None:
         kept = take_kept(source, name, whole=True)
         self._weight: Tensor | StoredWeight = kept[0] if kept else source.pop(name)
         rows = self._weight if isinstance(self._weight, Tensor) else None
+        self.is_kept = rows is None
         self.device = torch.device("cpu") if rows is None else rows.device
         self.dtype = torch.bfloat16 if rows is None else rows.dtype
 

@@ -130,6 +130,7 @@ class KVEventLog:
                 token_ids=request.token_ids[place * size : (place + len(keys)) * size],
                 block_size=size,
                 medium=self._medium,
+                lora_name=request.spec.adapter.rpartition("@")[0] or None,
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from twostroke.core.errors import ConfigError, InvalidRequestError, ModelLoadError
@@ -133,3 +134,25 @@ def test_what_the_operator_named_must_load() -> None:
     assert Adapters().identity_of("") == ""
     with pytest.raises(InvalidRequestError, match="no adapter 'x'"):
         Adapters().identity_of("x")
+
+
+def test_files_that_became_those_of_another_adapter_take_nothing_from_it() -> None:
+    folders = Folders(v1=1, v2=1)
+    own = adapters(folders, max_loras=2)
+    latest, second = own.load("latest", "v1", ()), own.load("v2", "v2", ())
+    own.use(second.identity, ())
+    folders.contents["v3"] = 1
+    own.load("v3", "v3", {second.identity})  # makes room
+    assert folders.held == {"digest-v2", "digest-v3"}
+    own.known["latest"] = msgspec.structs.replace(latest, path="v2")
+    with pytest.raises(InvalidRequestError, match="have changed since"):
+        own.use(latest.identity, {second.identity})
+    assert "digest-v2" in folders.held
+
+
+def test_whatever_a_strangers_files_raise_the_request_alone_fails() -> None:
+    folders = Folders()
+    own = adapters(folders)
+    folders.load = lambda *_: [][0]  # type: ignore[method-assign, assignment]
+    with pytest.raises(InvalidRequestError, match="x cannot be read: IndexError"):
+        own.carry_out(LoadAdapter("a", "x"), ())

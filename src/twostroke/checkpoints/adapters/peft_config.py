@@ -100,7 +100,7 @@ class PeftConfig:
 
     def _layer_of(self, module: str) -> int | None:
         """The index after the first list of layers in a name, by PEFT's rule."""
-        for pattern in self.layers_pattern or (r"[^.]*",):
+        for pattern in map(re.escape, self.layers_pattern) if self.layers_pattern else (r"[^.]*",):
             if match := re.match(rf".*?\.{pattern}\.(\d+)\.", f".{module}"):
                 return int(match[1])
         return None
@@ -180,9 +180,9 @@ def _rank(path: Path, name: str, value: object, most: int) -> int:
 
 
 def _alpha(path: Path, name: str, value: object) -> float:
-    if type(value) not in (int, float) or not 0 < abs(float(value)) < 1e6:  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < abs(value) < 1e6:
         raise _wrong(path, f"{name} is {_short(value)}, and must be a number other than 0")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def _flag(path: Path, raw: Mapping[str, Any], name: str) -> bool:

@@ -24,7 +24,6 @@ _UNUSED = (
     "output_zero_point",
 )
 _UNUSED_OF_CACHE = ("q_scale", "k_scale", "v_scale", "k_zero_point", "v_zero_point")
-_PARTS = ("weight_zero_point", "weight_g_idx", "weight_shape", "qzeros", "g_idx")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +84,8 @@ def join_quantised(tensors: Mapping[str, StoredTensor], scheme: Scheme) -> dict[
         elif last in _UNUSED_OF_CACHE:
             used.add(name)
     rest = {name: stored for name, stored in tensors.items() if name not in used}
+    for name in rest.keys() & joined.keys():
+        raise _refusal(name, rest[name].path.name, "is there, and quantised as well")
     return {**rest, **joined}
 
 

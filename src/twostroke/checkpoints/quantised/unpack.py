@@ -165,7 +165,7 @@ def _scales(weight: QuantisedTensor, read: ReadBytes) -> Floats:
     if scheme.layout in ("gptq", "awq"):
         scales = scales.T
     if scheme.strategy == "block":
-        scales = np.repeat(scales, scheme.block[0], axis=0)[:outputs]
+        scales = np.repeat(scales, min(scheme.block[0], outputs), axis=0)[:outputs]
     if (own := weight.parts.get("global_scale")) is not None:
         overall = floats_of(own, read(own)).reshape(1, 1)
         with np.errstate(all="ignore"):
@@ -190,6 +190,8 @@ def _zeros(weight: QuantisedTensor, read: ReadBytes) -> NDArray[np.int16] | None
         zeros = stored.reshape(-1, stored.shape[-1] if stored.ndim == 2 else 1).astype(np.int16)
         zeros = zeros + np.int16(1 << (scheme.bits - 1))
         zeros = np.broadcast_to(zeros, (outputs, zeros.shape[1])) if len(zeros) == 1 else zeros
+    if scheme.strategy == "block":
+        zeros = np.repeat(zeros, min(scheme.block[0], outputs), axis=0)
     return np.ascontiguousarray(zeros[:outputs], np.int16)
 
 

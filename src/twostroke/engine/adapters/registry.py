@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
@@ -16,6 +17,7 @@ from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.operator.lora_config import LoraConfig, is_adapter_name
 from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter, LoadAdapter
 
+logger = logging.getLogger(__name__)
 _MAX_KNOWN = 1000
 
 
@@ -167,7 +169,8 @@ class Adapters:
             return
         loaded = self._read(own.path, in_use)
         if loaded.digest != own.digest:
-            self._drop(loaded.digest)
+            if all(known.digest != loaded.digest for known in self.known.values()):
+                self._drop(loaded.digest)
             raise InvalidRequestError(
                 f"the files of the adapter {own.name!r} have changed since it was loaded",
                 param="model",
@@ -183,13 +186,24 @@ class Adapters:
         if len(self._resident) >= self.options.max_loras:
             self._make_room(used)
         options = self.options
-        loaded = self._holder.load(path, options.max_lora_rank, options.max_lora_memory)
+        try:
+            loaded = self._holder.load(path, options.max_lora_rank, options.max_lora_memory)
+        except TwostrokeError:
+            raise
+        except Exception as error:  # a stranger's files end no request but the one for them
+            logger.exception("the adapter at %s could not be read", path)
+            raise ModelLoadError(
+                f"{path} cannot be read: {type(error).__name__}: {error}",
+                hint="save the adapter again with PEFT",
+            ) from error
+        was_there = loaded.digest in self._resident
         self._resident[loaded.digest] = loaded.nbytes
         try:
             while sum(self._resident.values()) > self.options.max_lora_memory:
                 self._make_room(used | {loaded.digest})
         except InvalidRequestError:
-            self._drop(loaded.digest)
+            if not was_there:
+                self._drop(loaded.digest)
             raise
         return loaded
 

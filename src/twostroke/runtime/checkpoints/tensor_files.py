@@ -19,7 +19,7 @@ from twostroke.checkpoints.quantised.unpack import held_by, scaled_values
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP
-from twostroke.layers.stored_weights import StoredWeight
+from twostroke.layers.stored_weights import PACKED_BITS, StoredWeight
 from twostroke.models.parameters import Parameter
 
 logger = logging.getLogger(__name__)
@@ -165,8 +165,10 @@ class TensorFiles:
         return KEPT_FORMATS.get(stored.format, "")
 
     def kept_bytes(self, parameter: Parameter) -> int:
-        """What it takes in its file; in memory some of its scales are wider."""
-        return sum(self._tensors[name].nbytes for name, _ in parameter.parts)
+        """What it takes in memory if it ``is_kept``."""
+        parts = [self._tensors[name] for name, _ in parameter.parts]
+        bits = [math.prod(own.shape) * PACKED_BITS[self._kept_format(own)] for own in parts]
+        return int(sum(bits)) // 8
 
     def kept(self, name: str) -> StoredWeight:
         """A matrix as it is stored, in a format that kernels take."""

@@ -15,8 +15,10 @@ def tagged(name: str) -> str:
 
 def known_model(model: ServedModel, name: str | None) -> ServedModel:
     """The model with the adapter of that name, with a tag or without; itself for any other."""
-    for adapter in model.client.adapters if name else ():
-        if tagged(adapter) == tagged(name or ""):
+    if not name or tagged(name) in map(tagged, model.names):
+        return model
+    for adapter in model.client.adapters:
+        if tagged(adapter) == tagged(name):
             return model.named(adapter)
     return model
 
