@@ -20,7 +20,7 @@ from twostroke.kernels.library import load_library
 from twostroke.layers import compiled_pass
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.layers.pages import fresh_tensor
-from twostroke.models import decoder
+from twostroke.models import decoder, token_tables
 from twostroke.observability.profile import COMPONENTS, StepProfiler
 from twostroke.runtime import backends, torch_executor
 
@@ -147,7 +147,7 @@ def test_without_the_kernels_logits_stay_near(
 ) -> None:
     """bfloat16 by PyTorch's operators alone: they round in the same places as the kernels."""
     compiled = logits(load(tmp_path, family))
-    for module in (decoder, backends, torch_executor):
+    for module in (token_tables, backends, torch_executor):
         monkeypatch.setattr(module, "load_library", lambda: None)
     driver = load(tmp_path, family)
     assert driver.executor.model.compiled_pass is None

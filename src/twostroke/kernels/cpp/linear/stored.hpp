@@ -115,10 +115,10 @@ INLINED vfloat load_scales(const char* scales, int64_t group, int lane, vfloat& 
         return (vfloat)(exponents << 23) * 0.5f;
     }
     constexpr int groups = kSuperInputs / group_inputs<FORMAT>();
-    constexpr int floats = FORMAT == kQ6K ? 1 : 2, bytes = groups * kLanes;
-    const char* record = scales + group / groups * (floats * kStepBytes + floats * bytes);
-    const char* factors = record + floats * kStepBytes + group % groups * kLanes + lane;
-    if constexpr (floats == 2)
+    constexpr int num_factors = FORMAT == kQ6K ? 1 : 2, bytes = groups * kLanes;
+    const char* record = scales + group / groups * (num_factors * kStepBytes + num_factors * bytes);
+    const char* factors = record + num_factors * kStepBytes + group % groups * kLanes + lane;
+    if constexpr (num_factors == 2)
         minimum = load<vfloat>(record + kStepBytes + 4 * lane) *
                   to_floats(sign_extended(factors + bytes));
     return load<vfloat>(record + 4 * lane) * to_floats(sign_extended(factors));
