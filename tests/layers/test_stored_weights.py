@@ -6,13 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import load_library
+from twostroke.kernels.library import Library
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.mxfp4 import decode_mxfp4
 from twostroke.layers.stored_weights import GROUP_INPUTS, StoredWeight, from_mxfp4, join_weights
 
-library = load_library()
-pytestmark = pytest.mark.skipif(library is None, reason="needs the compiled kernels")
 MOST_CODES = {"q4_k": 15, "q5_k": 31, "q6_k": 63, "mxfp4": 15}
 
 
@@ -52,10 +50,11 @@ def whole_rows(rows: int, inputs: int) -> Tensor:
 
 
 @pytest.mark.parametrize("format", [*GROUP_INPUTS])
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 16, 33])
-@pytest.mark.parametrize("outputs", [16, 40, 144])
-def test_products_equal_those_with_decoded_values(format: str, rows: int, outputs: int) -> None:
-    assert library is not None
+@pytest.mark.parametrize("rows", [1, 3, 16, 33])
+@pytest.mark.parametrize("outputs", [16, 40])
+def test_products_equal_those_with_decoded_values(
+    library: Library, format: str, rows: int, outputs: int
+) -> None:
     weight = drawn(format, outputs, 512, seed=rows)
     x = whole_rows(rows, 512)
     got = PackedLinear(weight.packed(), None, library).wide(x)
@@ -65,8 +64,7 @@ def test_products_equal_those_with_decoded_values(format: str, rows: int, output
 
 
 @pytest.mark.parametrize("format", [*GROUP_INPUTS])
-def test_a_rows_product_does_not_depend_on_other_rows(format: str) -> None:
-    assert library is not None
+def test_a_rows_product_does_not_depend_on_other_rows(library: Library, format: str) -> None:
     linear = PackedLinear(drawn(format, 80, 256).packed(), None, library)
     x = torch.randn(40, 256, generator=torch.Generator().manual_seed(1)).bfloat16()
     alone = torch.cat([linear(row[None]) for row in x])
@@ -92,20 +90,18 @@ def test_bits_in_memory(format: str, bits: float) -> None:
 
 
 @pytest.mark.parametrize("format", [*GROUP_INPUTS])
-def test_rows_are_looked_up_in_a_packed_weight(format: str) -> None:
-    assert library is not None
+def test_rows_are_looked_up_in_a_packed_weight(library: Library, format: str) -> None:
     weight = drawn(format, 40, 512)
     indices = torch.tensor([39, 0, 17, 17, 5])
     rows = PackedLinear(weight.packed(), None, library).weight_rows(indices)
     assert torch.equal(rows, weight.values()[indices].bfloat16())
 
 
-def test_mxfp4_of_safetensors_is_what_decoding_gives() -> None:
+def test_mxfp4_of_safetensors_is_what_decoding_gives(library: Library) -> None:
     blocks = torch.arange(256, dtype=torch.uint8).repeat(2).view(8, 4, 16)
     scales = torch.arange(3, 252, 8, dtype=torch.uint8)[: 8 * 4 - 1]
     scales = torch.cat((scales, scales[:1])).view(8, 4)
     expected = decode_mxfp4(blocks, scales, torch.float32)
     assert torch.equal(from_mxfp4(blocks, scales).values(), expected)
-    assert library is not None
     linear = PackedLinear(from_mxfp4(blocks, scales).packed(), None, library)
     assert torch.equal(linear.weight_rows(torch.arange(8)), expected.bfloat16())
