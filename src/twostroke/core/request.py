@@ -55,8 +55,7 @@ class Request:
         num_sent_tokens: How many of ``token_ids`` the executor has been told.
         num_scored_tokens: Prompt tokens whose log-probabilities have been delivered.
         num_cached_tokens: Prompt tokens that did not have to be computed, at first admission.
-        prefix_hit: Explains ``num_cached_tokens``, for models with recurrent layers only. Noted at
-            its first admission; where the blocks that were found end, its state is kept.
+        prefix_hit: Explains ``num_cached_tokens``, with recurrent layers; noted at admission.
         num_charged_tokens: The highest position that was ever computed or found for it;
             preemption does not lower it, so that no prompt token is charged twice.
     """
