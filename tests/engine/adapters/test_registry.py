@@ -153,6 +153,6 @@ def test_files_that_became_those_of_another_adapter_take_nothing_from_it() -> No
 def test_whatever_a_strangers_files_raise_the_request_alone_fails() -> None:
     folders = Folders()
     own = adapters(folders)
-    folders.load = lambda *_: [][0]  # type: ignore[method-assign, assignment]
+    folders.load = lambda *_: [][0]  # type: ignore[method-assign]
     with pytest.raises(InvalidRequestError, match="x cannot be read: IndexError"):
         own.carry_out(LoadAdapter("a", "x"), ())

@@ -13,4 +13,6 @@ def test_an_adapter_does_not_take_the_models_name() -> None:
     model: Any = SimpleNamespace(names=("foo",), client=client, named=lambda name: name)
     for name in ("foo", "foo:latest", None, "", "other"):
         assert known_model(model, name) is model
-    assert known_model(model, "sql") == known_model(model, "sql:latest") == "sql"
+    for name in ("sql", "sql:latest"):
+        found: Any = known_model(model, name)
+        assert found == "sql"
