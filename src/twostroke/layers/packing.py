@@ -48,19 +48,6 @@ class PackedWeight:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedWeight:
-    """A weight ``[outputs, inputs]`` that is stored in four bits: what int4 packs, not rounded.
-
-    Attributes:
-        values: int8 in -8 .. 7, ``[outputs, inputs]``.
-        scales: float32 ``[outputs, inputs / 32]``.
-    """
-
-    values: Tensor
-    scales: Tensor
-
-
 def can_pack(weight: Tensor, format: str) -> bool:
     """Whether the kernels take this weight ``[outputs, inputs]`` in this format."""
     multiple = {"bfloat16": 2, "int8": GROUP, "int4": GROUP}[format]
@@ -83,7 +70,7 @@ def pack(weight: Tensor, format: str) -> PackedWeight:
         return PackedWeight(format, _blocks(weight, 2), None, outputs, inputs)
     if format == "int8":
         return pack_int8(*quantize_int8(weight), outputs)
-    return pack_groups(GroupedWeight(*quantize_int4(weight)), outputs)
+    return pack_int4(*quantize_int4(weight), outputs)
 
 
 def pack_int8(q: Tensor, scales: Tensor, outputs: int) -> PackedWeight:
@@ -95,14 +82,12 @@ def pack_int8(q: Tensor, scales: Tensor, outputs: int) -> PackedWeight:
     return PackedWeight("int8", _blocks(q, 4), scales, outputs, q.shape[1], offsets)
 
 
-def pack_groups(weight: GroupedWeight, outputs: int | None = None) -> PackedWeight:
-    """Pack what is in four bits already.
+def pack_int4(q: Tensor, scales: Tensor, outputs: int) -> PackedWeight:
+    """Pack int8 in -8 .. 7 ``[rows, inputs]``, with float32 scales ``[rows, inputs / 32]``.
 
     Args:
-        outputs: How many rows are no padding; by default all.
+        outputs: How many rows are no padding.
     """
-    q, scales = weight.values, weight.scales
-    outputs = len(q) if outputs is None else outputs
     if len(q) % LANES:
         q, scales = (F.pad(part, (0, 0, 0, -len(part) % LANES)) for part in (q, scales))
     inputs = q.shape[1]

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.kernels.library import LANES
-from twostroke.layers.packing import GroupedWeight, PackedWeight, pack_groups, pack_int8
+from twostroke.layers.packing import PackedWeight, pack_int4, pack_int8
 from twostroke.layers.pages import fresh_tensor
 
 # Inputs that share a scale, and what is taken off each code.
@@ -63,7 +63,7 @@ class StoredWeight:
         """The weight as the kernels read it. Outputs are padded to a multiple of 16 with zeros."""
         outputs, inputs = self.codes.shape
         if self.format == "int4" and self.factors is not None:
-            return pack_groups(GroupedWeight(self.codes, self.factors))
+            return pack_int4(self.codes, self.factors, outputs)
         if self.format == "int8" and self.factors is not None:
             return pack_int8(self.codes, self.factors.flatten(), outputs)
         own = self

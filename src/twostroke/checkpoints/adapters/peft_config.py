@@ -230,12 +230,13 @@ def _ending(path: Path, name: str, key: str) -> re.Pattern[str]:
 
 
 def _expression(path: Path, name: str, text: str, whole: str = "") -> re.Pattern[str]:
+    refusal = _wrong(path, f"{name} {_short(text)} is no regular expression that can be read")
+    if len(text) > _MAX_PATTERN:
+        raise refusal
     try:
-        if len(text) <= _MAX_PATTERN:
-            return re.compile(whole or text)
-    except (re.error, OverflowError, RecursionError):
-        pass
-    raise _wrong(path, f"{name} {_short(text)} is no regular expression that can be read")
+        return re.compile(whole or text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise refusal from error
 
 
 def _is_named(module: str, names: tuple[str, ...] | re.Pattern[str]) -> bool:

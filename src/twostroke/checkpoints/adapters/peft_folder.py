@@ -95,8 +95,8 @@ def _parts_of(name: str) -> tuple[str, str]:
         ".modules_to_save.": "whole layers of its own (modules_to_save) are not supported",
         ".bias": "adapted biases are not supported",
     }
-    known = (why for part, why in reasons.items() if part in name)
-    raise _wrong(name, next(known, "it is none of LoRA's tensors by PEFT's names"))
+    reason = (why for part, why in reasons.items() if part in name)
+    raise _wrong(name, next(reason, "it is none of LoRA's tensors by PEFT's names"))
 
 
 def _pair(config: PeftConfig, module: str, sides: Mapping[str, StoredTensor]) -> LowRankPair:

@@ -39,10 +39,10 @@ def read_scheme(config: Mapping[str, Any]) -> Scheme | None:
     reader = _READERS.get(method) if isinstance(method, str) else None
     if reader is None:
         shown = method[:40] if isinstance(method, str) else "unknown"
-        known = ", ".join(_READERS)
+        methods = ", ".join(_READERS)
         raise scheme_refusal(
             f"the checkpoint is quantized ({shown}), which is not supported",
-            f"{_ALL_TENSORS}; quantized ones may be {known}",
+            f"{_ALL_TENSORS}; quantized ones may be {methods}",
         )
     return reader(Stated({**raw, "quant_method": None}, f"{method}: "))
 
