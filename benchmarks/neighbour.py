@@ -116,6 +116,15 @@ def judge_phases(phases: Sequence[Phase]) -> list[Verdict]:
     return verdicts
 
 
+def to_repeat(phases: Sequence[Phase]) -> list[str]:
+    """Attacks that missed in so few requests that more slices may still show otherwise."""
+    return [
+        verdict.phase.attack
+        for verdict in judge_phases(phases)
+        if not (verdict.held or verdict.enough)
+    ]
+
+
 def _share(phase: Phase, calm: Phase) -> float:
     """Of the requests per second without the attack."""
     return (phase.count * calm.seconds) / max(1.0, calm.count * phase.seconds)

@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ import cyclopts
 import httpx
 import psutil
 
-from benchmarks.attacks import ATTACKS, Attacker, many_thoughts, slow_to_read
+from benchmarks.attacks import ATTACKS, Attacker, many_thoughts, new_forms, slow_to_read
 from benchmarks.body_delay import LIMIT
 from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.neighbour import (
@@ -38,6 +38,7 @@ from benchmarks.neighbour import (
     judge_phases,
     measure_phases,
     phases_table,
+    to_repeat,
 )
 from benchmarks.server import ServerProcess, running_server, tail
 from benchmarks.visitors import Tally, Visitor
@@ -63,8 +64,11 @@ WARM_UP_SHARE, ATTACKS_SHARE, CALM_END_SHARE = 0.4, 0.5, 0.08
 # Of the warm-up, before and during its own attacks: what they make grow once is grown by then.
 CALM_SHARE, FIRST_ATTACKS_SHARE = 0.12, 0.2
 SLICE_SECONDS = 10.0  # at most, of a time with or without an attack
+REPEATED_SECONDS = 3.0
 MEMORY_TOLERANCE = 0.02
 SAMPLE_SECONDS = 0.5
+# Of `new_forms`, a hundred of which fill the cache of grammars (`MAX_KEY_CHARS`).
+ENOUGH_FORMS, MAX_ROUNDS_OF_FORMS = 150, 20
 IDLE_SECONDS = 30.0  # within which a server without visitors must be idle
 
 
@@ -196,10 +200,17 @@ async def soak(
 
 
 async def send_each_body_once(url: str, key: str) -> None:
-    """What any body makes grow once is grown then: the warm-up of a short run meets few of them."""
+    """What any body makes grow once is grown then: the warm-up of a short run meets few of them.
+
+    New forms come until the cache of grammars is full.
+    """
     attacker = Attacker(url, key)
     await slow_to_read(attacker)
     await many_thoughts(attacker)
+    for _ in range(MAX_ROUNDS_OF_FORMS):
+        if attacker.statuses[200] >= ENOUGH_FORMS:
+            break
+        await new_forms(attacker)
     await attacker.close()
 
 
@@ -215,10 +226,17 @@ async def neighbours(url: str, seconds: float, keys: Mapping[str, str]) -> list[
     await asyncio.sleep(max(0.0, end_of_warm_up - asyncio.get_running_loop().time()))
     each = ATTACKS_SHARE * seconds / len(ATTACKS)
     pairs = max(3, math.ceil(each / 2 / SLICE_SECONDS))
-    slices = [name for attack in ATTACKS for name in ("", attack) * pairs]
-    return await measure(
-        [*slices, ""], [each / 2 / pairs] * len(slices) + [CALM_END_SHARE * seconds]
-    )
+    slices = in_turn(ATTACKS, pairs)
+    phases = await measure(slices, [each / 2 / pairs] * len(slices))
+    # A slice of a short run holds a handful of requests: what seems to harm gets longer ones, too.
+    slices = in_turn(to_repeat(phases), pairs)
+    phases += await measure(slices, [REPEATED_SECONDS] * len(slices))
+    return phases + await measure([""], [CALM_END_SHARE * seconds])
+
+
+def in_turn(attacks: Iterable[str], pairs: int) -> list[str]:
+    """Of each attack some pairs of slices: without it, then with it."""
+    return [name for attack in attacks for name in ("", attack) * pairs]
 
 
 async def watch(process: psutil.Process, samples: list[Sample], began: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import soak
 from benchmarks.environment import environment
-from benchmarks.neighbour import ENOUGH_VISITS, Phase, judge_phases
+from benchmarks.neighbour import ENOUGH_VISITS, Phase, judge_phases, to_repeat
 from benchmarks.soak import Run, Sample, judge
 from benchmarks.visitors import Tally
 
@@ -100,6 +100,18 @@ def test_an_attack_is_judged_by_the_times_beside_its_own() -> None:
     starved[1].ttfts = [0.01] * 20
     assert not judge_phases(starved)[0].held
     assert "P50" in soak.table(run(phases=starved), [])
+
+
+def test_only_what_missed_in_few_requests_is_measured_again() -> None:
+    def pair(ttft: float, count: int, **changes: object) -> list[Phase]:
+        attacked = Phase("fill_the_queue", [ttft] * count, seconds=9, **changes)  # type: ignore[arg-type]
+        return [Phase(ttfts=[0.01] * count, seconds=9), attacked]
+
+    assert to_repeat(pair(0.03, 5)) == ["fill_the_queue"]
+    assert to_repeat(pair(0.015, 5)) == []
+    assert to_repeat(pair(0.03, ENOUGH_VISITS)) == []
+    assert judge_phases(pair(0.03, 5) + pair(0.015, 5))[0].held
+    assert not judge_phases(pair(0.03, 5, refused=1) + pair(0.015, 5))[0].held, "a 429 stays"
 
 
 @pytest.mark.soak
