@@ -13,7 +13,7 @@ from twostroke.models.catalogue import list_families
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "models.md"
 BEGIN = "<!-- python -m benchmarks.family_table writes from here -->\n"
 END = "<!-- to here -->\n"
-HEAD = "| `model_type` | layers | features |\n|---|---|---|\n"
+HEAD = "| `model_type` | layers | features | files besides |\n|---|---|---|---|\n"
 TITLES = {"compiled": "Compiled in one call:", "layer by layer": "Layer by layer:"}
 
 
@@ -23,7 +23,8 @@ def family_table() -> str:
     tables = []
     for path, of_path in groupby(rows, key=lambda row: row.path):
         lines = [
-            f"| `{row.model_type}` | {', '.join(row.layers)} | {', '.join(row.features)} |\n"
+            f"| `{row.model_type}` | {', '.join(row.layers)} | {', '.join(row.features)} |"
+            f" {', '.join(row.formats_of_its_own)} |\n"
             for row in of_path
         ]
         tables.append(f"{TITLES[path]}\n\n{HEAD}{''.join(lines)}")

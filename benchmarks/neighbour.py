@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -123,6 +123,11 @@ def to_repeat(phases: Sequence[Phase]) -> list[str]:
         for verdict in judge_phases(phases)
         if not (verdict.held or verdict.enough)
     ]
+
+
+def in_turn(attacks: Iterable[str], pairs: int) -> list[str]:
+    """Of each attack some pairs of slices: without it, then with it."""
+    return [name for attack in attacks for name in ("", attack) * pairs]
 
 
 def _share(phase: Phase, calm: Phase) -> float:

@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.neighbour import (
     TTFT_FACTOR,
     Phase,
+    in_turn,
     judge_phases,
     measure_phases,
     phases_table,
@@ -67,8 +68,7 @@ SLICE_SECONDS = 10.0  # at most, of a time with or without an attack
 REPEATED_SECONDS = 3.0
 MEMORY_TOLERANCE = 0.02
 SAMPLE_SECONDS = 0.5
-# Of `new_forms`, a hundred of which fill the cache of grammars (`MAX_KEY_CHARS`).
-ENOUGH_FORMS, MAX_ROUNDS_OF_FORMS = 150, 20
+ENOUGH_FORMS, MAX_ROUNDS_OF_FORMS = 150, 20  # a hundred fill the cache, see `MAX_KEY_CHARS`
 IDLE_SECONDS = 30.0  # within which a server without visitors must be idle
 
 
@@ -200,10 +200,7 @@ async def soak(
 
 
 async def send_each_body_once(url: str, key: str) -> None:
-    """What any body makes grow once is grown then: the warm-up of a short run meets few of them.
-
-    New forms come until the cache of grammars is full.
-    """
+    """What any body, or a full cache of grammars, makes grow is grown then, in a short run, too."""
     attacker = Attacker(url, key)
     await slow_to_read(attacker)
     await many_thoughts(attacker)
@@ -218,25 +215,19 @@ async def neighbours(url: str, seconds: float, keys: Mapping[str, str]) -> list[
     """What the light key sees after the warm-up, without and with an attacker."""
     end_of_warm_up = asyncio.get_running_loop().time() + WARM_UP_SHARE * seconds
 
-    async def measure(attacks: Sequence[str], lengths: Sequence[float]) -> list[Phase]:
+    async def measure(attacks: Sequence[str], each: float) -> list[Phase]:
+        lengths = [each] * len(attacks)
         return await measure_phases(url, keys["light"], keys["hostile"], attacks, lengths)
 
     await asyncio.sleep(CALM_SHARE * seconds)
-    await measure(list(ATTACKS), [FIRST_ATTACKS_SHARE * seconds / len(ATTACKS)] * len(ATTACKS))
+    await measure(list(ATTACKS), FIRST_ATTACKS_SHARE * seconds / len(ATTACKS))
     await asyncio.sleep(max(0.0, end_of_warm_up - asyncio.get_running_loop().time()))
     each = ATTACKS_SHARE * seconds / len(ATTACKS)
     pairs = max(3, math.ceil(each / 2 / SLICE_SECONDS))
-    slices = in_turn(ATTACKS, pairs)
-    phases = await measure(slices, [each / 2 / pairs] * len(slices))
+    phases = await measure(in_turn(ATTACKS, pairs), each / 2 / pairs)
     # A slice of a short run holds a handful of requests: what seems to harm gets longer ones, too.
-    slices = in_turn(to_repeat(phases), pairs)
-    phases += await measure(slices, [REPEATED_SECONDS] * len(slices))
-    return phases + await measure([""], [CALM_END_SHARE * seconds])
-
-
-def in_turn(attacks: Iterable[str], pairs: int) -> list[str]:
-    """Of each attack some pairs of slices: without it, then with it."""
-    return [name for attack in attacks for name in ("", attack) * pairs]
+    phases += await measure(in_turn(to_repeat(phases), pairs), REPEATED_SECONDS)
+    return phases + await measure([""], CALM_END_SHARE * seconds)
 
 
 async def watch(process: psutil.Process, samples: list[Sample], began: float) -> None:

@@ -104,7 +104,8 @@ def test_an_attack_is_judged_by_the_times_beside_its_own() -> None:
 
 def test_only_what_missed_in_few_requests_is_measured_again() -> None:
     def pair(ttft: float, count: int, **changes: object) -> list[Phase]:
-        attacked = Phase("fill_the_queue", [ttft] * count, seconds=9, **changes)  # type: ignore[arg-type]
+        fields = {"ttfts": [ttft] * count, "seconds": 9, **changes}
+        attacked = Phase("fill_the_queue", **fields)  # type: ignore[arg-type]
         return [Phase(ttfts=[0.01] * count, seconds=9), attacked]
 
     assert to_repeat(pair(0.03, 5)) == ["fill_the_queue"]

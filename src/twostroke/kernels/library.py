@@ -147,6 +147,12 @@ class LayerCall(ctypes.Structure):
     ]
 
 
+class LowRankCall(ctypes.Structure):
+    """What an adapter adds to a linear layer, see ``LowRankCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [("down", LinearCall), ("up", LinearCall), ("scales", c_void_p)]
+
+
 class PassCall(ctypes.Structure):
     """Arguments of one pass through all layers, see ``PassCall`` in ``cpp/kernels.hpp``."""
 
@@ -167,6 +173,9 @@ class PassCall(ctypes.Structure):
         ("kept", c_void_p),
         ("seconds", POINTER(c_double)),
         ("attention", AttentionCall),
+        ("additions", POINTER(LowRankCall)),
+        ("num_adapters", c_int64),
+        ("owners", c_void_p),
         ("eps", c_float),
     ]
 
@@ -309,7 +318,7 @@ class Library:
         layout = declare("layout", restype=c_int64)
         calls: list[type[ctypes.Structure]] = [LinearCall, AttentionCall, NormCall, LayerCall]
         calls += [PassCall, DraftCall, ExpertCall, RoutingCall, ExpertsCall]
-        calls += [ConvolutionCall, MatrixCall, DeltaCall, Mamba2Call]
+        calls += [ConvolutionCall, MatrixCall, DeltaCall, Mamba2Call, LowRankCall]
         if layout() != SEGMENT_BYTES + sum(map(ctypes.sizeof, calls)):
             raise OSError(f"{path} was built from other sources")
         find = declare("kernel", c_char_p, restype=c_void_p)

@@ -8,7 +8,8 @@ tensors made on it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ from twostroke.kernels.library import (
     AttentionBranchCall,
     LayerCall,
     Library,
+    LowRankCall,
     MlpCall,
     NormCall,
     PassCall,
@@ -39,6 +41,10 @@ PART_TOKENS = 128
 # memory.
 MLP_TOKENS = 512
 
+
+# What an adapter may add to, in the kernels' order. Other layers' products are fused further, or
+# bypass the layer.
+ADAPTED_LINEARS = ("qkv", "output", "gate_up", "down")
 
 # The components of a profile that the kernels' own ones belong to; ``LAYERS`` has the others.
 _PROFILED = {"gemm": GEMM, "attention": ATTENTION}
@@ -82,6 +88,24 @@ def compile_layers(
             return None
         calls.append(call)
     return CompiledPass(calls, (layers, rotary), eps, library, profiler)
+
+
+class CompiledAdditions:
+    """What some adapters add to the linear layers of a pass; their owner keeps them alive.
+
+    Args:
+        adapters: Of each, what it adds by layer and by name, one of ``ADAPTED_LINEARS``.
+    """
+
+    def __init__(
+        self, num_layers: int, adapters: Sequence[Mapping[tuple[int, str], LowRankCall]]
+    ) -> None:
+        self.num_adapters = len(adapters)
+        self.calls = (LowRankCall * (num_layers * len(ADAPTED_LINEARS) * len(adapters)))()
+        for index, own in enumerate(adapters):
+            for (layer, name), call in own.items():
+                place = layer * len(ADAPTED_LINEARS) + ADAPTED_LINEARS.index(name)
+                self.calls[place * len(adapters) + index] = call
 
 
 class CompiledPass:
@@ -137,18 +161,38 @@ class CompiledPass:
             self._credit(self._seconds)
         return x[: call.num_kept]
 
+    @contextmanager
+    def adding(self, additions: CompiledAdditions, owners: Tensor) -> Iterator[None]:
+        """Add what adapters do in the pass that is run inside.
+
+        Args:
+            owners: int64 ``[tokens]``: each token's adapter, or -1.
+        """
+        own = owners.to(torch.int32)  # the kernels overwrite it
+        call = self._call
+        call.additions, call.num_adapters = additions.calls, additions.num_adapters
+        call.owners = own.data_ptr()
+        try:
+            yield
+        finally:
+            call.additions, call.num_adapters, call.owners = None, 0, None
+
     def _run_in_turn(self, call: PassCall, runs: Sequence[LayerRun]) -> None:
         """A call for each run of layers; the tokens that are not kept go until the last."""
         kept, num_kept, first = call.kept, call.num_kept, 0
+        additions, per_layer = call.additions, len(ADAPTED_LINEARS) * call.num_adapters
         call.kept, call.num_kept = None, call.tokens
         for run in runs:
             call.layers, call.num_layers = ctypes.pointer(self._layers[first]), run.num_layers
             call.attention, call.slots = run.call, run.slots.data_ptr()
+            if additions:
+                call.additions = ctypes.pointer(additions[first * per_layer])
             first += run.num_layers
             if first == len(self._layers):
                 call.kept, call.num_kept = kept, num_kept
             self._library.layers(ctypes.byref(call))
         call.layers, call.num_layers = self._layers, len(self._layers)
+        call.additions = additions
 
     def prepare(
         self, x: Tensor, positions: Tensor, cache: KernelCache, rows: Tensor | None

@@ -52,13 +52,17 @@ def gated_delta(
     Returns:
         (``[tokens, heads, value_dim]``; the state after the last token).
     """
-    outs, kept = [], state.dtype
-    for q, k, v, g, b in zip(query, key, value, decay, rate, strict=True):
-        state = state.float() * g[:, None, None]
-        recalled = torch.einsum("hk,hkv->hv", k, state)
-        state = (state + k[:, :, None] * ((v - recalled) * b[:, None])[:, None, :]).to(kept)
-        outs.append(torch.einsum("hk,hkv->hv", q, state.float()))
-    return torch.stack(outs), state
+    outs, kept, state = [], state.dtype, state.float()
+    rows = (x[:, :, None] for x in (query, key, value))  # [tokens, heads, 1, size]
+    factors = (x[:, :, None, None] for x in (decay, rate))
+    for q, k, v, g, b in zip(*rows, *factors, strict=True):
+        state = state * g
+        added = (v - k @ state) * b
+        state = torch.baddbmm(state, k.transpose(1, 2), added)
+        if kept is not torch.float32:
+            state = state.to(kept).float()
+        outs.append(q @ state)
+    return torch.stack(outs)[:, :, 0], state.to(kept)
 
 
 def unit_length(x: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import Library, LinearCall
+from twostroke.kernels.library import Library, LinearCall, LowRankCall
+from twostroke.layers.compiled_pass import CompiledAdditions
 from twostroke.layers.linear import Linear, make_linear
 
 
@@ -31,6 +32,14 @@ class LowRank:
         self._scales = scales
 
     @property
+    def kernel_call(self) -> LowRankCall | None:
+        """The compiled pass's, valid as long as this lives; ``None`` if PyTorch computes."""
+        down, up = self._down.kernel_call, self._up.kernel_call
+        if down is None or up is None:
+            return None
+        return LowRankCall(down=down, up=up, scales=self._scales.data_ptr())
+
+    @property
     def nbytes(self) -> int:
         return self._down.nbytes + self._up.nbytes
 
@@ -41,6 +50,20 @@ class LowRank:
 
 
 Additions = Mapping[str, LowRank]  # of one adapter, by the names of linear layers
+
+
+def compile_additions(num_layers: int, adapters: Sequence[Additions]) -> CompiledAdditions | None:
+    """They for the compiled pass, or ``None`` where PyTorch computes some."""
+    calls = list[dict[tuple[int, str], LowRankCall]]()
+    for additions in adapters:
+        own = dict[tuple[int, str], LowRankCall]()
+        for name, low_rank in additions.items():
+            if (call := low_rank.kernel_call) is None:
+                return None
+            layer, _, linear = name.partition(".")
+            own[int(layer), linear] = call
+        calls.append(own)
+    return CompiledAdditions(num_layers, calls)
 
 
 class RowGroup(NamedTuple):
@@ -61,6 +84,8 @@ class PassAdditions:
     """
 
     def __init__(self) -> None:
+        self._additions: Sequence[Additions] = ()
+        self._owners: dict[int, Tensor] = {}  # by the number of rows
         self._groups: dict[int, Sequence[RowGroup]] = {}
 
     @contextmanager
@@ -73,20 +98,23 @@ class PassAdditions:
             owners: int64 ``[tokens]``, each token's index in ``additions``, or -1.
             rows: The tokens that go on after the last attention; ``None``: all.
         """
-        self._groups = {len(owners): _groups(owners, additions)}
+        self._additions, self._owners = additions, {len(owners): owners}
         if rows is not None and len(rows) != len(owners):
-            self._groups[len(rows)] = _groups(owners[rows], additions)
+            self._owners[len(rows)] = owners[rows]
         try:
             yield
         finally:
-            self._groups = {}
+            self._additions, self._owners, self._groups = (), {}, {}
 
     def of(self, num_rows: int) -> Sequence[RowGroup]:
         """What to add to a layer's output of so many rows: of all tokens, or of those kept."""
-        if not self._groups:
+        if not self._owners:
             return ()
-        if (groups := self._groups.get(num_rows)) is None:
+        if (groups := self._groups.get(num_rows)) is not None:
+            return groups
+        if (owners := self._owners.get(num_rows)) is None:
             raise RuntimeError(f"a layer has {num_rows} rows, and additions are for other numbers")
+        groups = self._groups[num_rows] = _groups(owners, self._additions)
         return groups
 
 
@@ -130,7 +158,7 @@ class AdaptedLinear:
 
     @property
     def kernel_call(self) -> LinearCall | None:
-        """The other layer's alone: tokens of a compiled pass have no additions."""
+        """The other layer's alone: the compiled pass knows additions by its own table."""
         return self._linear.kernel_call
 
 

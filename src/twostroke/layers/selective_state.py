@@ -29,10 +29,13 @@ def selective_state(
     Returns:
         (``[tokens, heads, head_dim]`` without the skip; the state after the last token).
     """
-    decays = torch.exp(-steps * rates)
-    outs, kept = [], state.dtype
-    for value, step, decay, w, r in zip(x, steps, decays, write, read, strict=True):
-        added = w[:, :, None] * (value * step[:, None])[:, None, :]
-        state = (state.float() * decay[:, None, None] + added).to(kept)
-        outs.append(torch.einsum("hsd,hs->hd", state.float(), r))
-    return torch.stack(outs), state
+    outs, kept, state = [], state.dtype, state.float()
+    decays = torch.exp(-steps * rates)[:, :, None, None]
+    values = (x * steps[:, :, None])[:, :, None]  # [tokens, heads, 1, head_dim]
+    written, reads = write[:, :, :, None], read[:, :, None]
+    for value, decay, w, r in zip(values, decays, written, reads, strict=True):
+        state = state * decay + w * value
+        if kept is not torch.float32:
+            state = state.to(kept).float()
+        outs.append(r @ state)
+    return torch.stack(outs)[:, :, 0], state.to(kept)

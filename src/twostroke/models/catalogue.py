@@ -49,7 +49,7 @@ _OWN = {
 GGUF_TYPES = frozenset(
     {own.model_type for own in (*ARCHITECTURES.values(), MIXTRAL)} | {"mistral", "olmo3"}
 )
-_FORMATS = {"gpt_oss": ("safetensors mxfp4",)}  # of experts
+_FORMATS = {"gpt_oss": ("MXFP4",)}  # of experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,11 @@ class FamilyRow:
     features: tuple[str, ...]
     formats: tuple[str, ...]
     path: HowItRuns
+
+    @property
+    def formats_of_its_own(self) -> tuple[str, ...]:
+        """Those that not every family has."""
+        return tuple(name for name in self.formats if name not in FORMATS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +109,7 @@ def list_families() -> list[FamilyRow]:
         family = FAMILIES[SAME.get(model_type, model_type)]
         path: HowItRuns = "compiled" if model_type in COMPILED else "layer by layer"
         layers, features = tuple(_layers(family)), tuple(_features(model_type, family))
-        gguf = ("gguf",) if model_type in GGUF_TYPES else ()
+        gguf = ("GGUF",) if model_type in GGUF_TYPES else ()
         formats = (*FORMATS, *_FORMATS.get(model_type, ()), *gguf)
         rows.append(FamilyRow(model_type, layers, features, formats, path))
     encoding = ("attention both ways", "MLP")

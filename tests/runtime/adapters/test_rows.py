@@ -83,8 +83,32 @@ def test_logits_are_those_of_merged_weights(
 def test_base_rows_are_bitwise_unchanged_and_no_row_depends_on_others(
     tmp_path: Path, quantization: str | None
 ) -> None:
-    """bfloat16 on compiled kernels: alone, a base request runs in the compiled pass."""
+    """bfloat16 on compiled kernels."""
     raw = tiny_config("llama", head_dim=16, hidden_size=64, intermediate_size=96)
+    engine = engine_with_two(tmp_path, raw, quantization=quantization)
+    asked = requests_of(["", "one", "two", "", "one", ""])
+    together = answers(engine, asked)
+    for request in asked:
+        assert answers(engine, [request])[request.request_id] == together[request.request_id]
+
+
+@pytest.mark.parametrize("family", ["llama", "phi3", "gemma2", "cohere2", "olmo2"])
+def test_the_compiled_pass_adds_what_its_layers_add_one_by_one(
+    tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit by bit: rows apart and side by side, windows, branches in parallel, norms of outputs."""
+    raw = tiny_config(
+        family, **{**FAMILIES[family], "head_dim": 16, "hidden_size": 64, "intermediate_size": 96}
+    )
+    engine = engine_with_two(tmp_path, raw, max_num_batched_tokens=48)
+    asked = requests_of(["one", "two", "", "two", "one", "one"])
+    compiled = answers(engine, asked)
+    monkeypatch.setattr(AdapterStore, "_compile", lambda *_: None)
+    assert answers(engine, asked) == compiled
+
+
+def engine_with_two(tmp_path: Path, raw: dict[str, Any], **more: Any) -> LLMEngine:
+    """A bfloat16 model with the adapters ``one`` and ``two``; skips without kernels."""
     base = random_tensors(raw)
     paths = {
         name: write_adapter(
@@ -97,16 +121,20 @@ def test_base_rows_are_bitwise_unchanged_and_no_row_depends_on_others(
     config = config_of(
         write_checkpoint(tmp_path / "base", raw, base),
         dtype="bfloat16",
-        quantization=quantization,
         lora=tuple(f"{name}={path}" for name, path in paths.items()),
         enable_prefix_caching=False,
+        **more,
     )
     adapters = Adapters(config.adapters)
     executor = load_torch_executor(config, adapters=adapters)
     if executor.model.compiled_pass is None:
         pytest.skip("there are no compiled kernels")
-    engine = LLMEngine(executor, config=config, adapters=adapters)
-    asked = [
+    return LLMEngine(executor, config=config, adapters=adapters)
+
+
+def requests_of(names: list[str]) -> list[GenerationRequest]:
+    """One of each adapter, empty for none, with prompts of different lengths."""
+    return [
         GenerationRequest(
             request_id=f"{place}",
             prompt_token_ids=PROMPT[place:],
@@ -115,11 +143,8 @@ def test_base_rows_are_bitwise_unchanged_and_no_row_depends_on_others(
                 max_tokens=9, temperature=0.0, detokenize=False, ignore_eos=True, logprobs=3
             ),
         )
-        for place, name in enumerate(["", "one", "two", "", "one", ""])
+        for place, name in enumerate(names)
     ]
-    together = answers(engine, asked)
-    for request in asked:
-        assert answers(engine, [request])[request.request_id] == together[request.request_id]
 
 
 def answers(engine: LLMEngine, requests: list[GenerationRequest]) -> dict[str, list[object]]:

@@ -287,3 +287,5 @@ _READERS: Mapping[str, Callable[[Stated], Scheme]] = {
     "modelopt": _modelopt,
     "modelopt_fp4": _modelopt,
 }
+
+METHODS = tuple(_READERS)

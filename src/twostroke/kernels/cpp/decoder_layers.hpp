@@ -10,6 +10,7 @@
 #include "buffer.hpp"
 #include "elementwise.hpp"
 #include "kernels.hpp"
+#include "linear/low_rank.hpp"
 #include "linear/several.hpp"
 #include "norms.hpp"
 #include "thread_pool.hpp"
@@ -108,6 +109,16 @@ inline void apply(const LinearCall& weights, int64_t rows, const bf16* x, bf16* 
     linear(call);
 }
 
+// Adds what adapters do to `rows` rows of a linear layer's outputs, from the part's row `row` on.
+inline void adapt(TokenPart& part, const LayerCall& layer, AdaptedLinear which, int64_t row,
+                  int64_t rows, const bf16* x, bf16* out) {
+    const PassCall& pass = part.pass;
+    if (!pass.additions) return;
+    const int64_t place = (&layer - pass.layers) * kAdaptedLinears + which;
+    add_low_rank(pass.additions + place * pass.num_adapters, pass.num_adapters,
+                 pass.owners + part.first + row, rows, x, out);
+}
+
 // The rows that a branch reads: normed, in `room`, or as they are.
 inline const bf16* read_rows(TokenPart& part, const NormCall& norm, bf16* room) {
     const PassCall& pass = part.pass;
@@ -117,14 +128,18 @@ inline const bf16* read_rows(TokenPart& part, const NormCall& norm, bf16* room) 
     return room;
 }
 
-// Adds what a branch ends with, the product of `weights` and `inner`, to `rows` rows at x. `room`
-// is for as many.
-inline void add_branch(TokenPart& part, const AdditionCall& addition, int64_t rows,
-                       const bf16* inner, bf16* x, bf16* room) {
+// Adds what a branch ends with, `which` of the layer applied to `inner`, to `rows` rows of the
+// part, from `row` on.
+inline void add_branch(TokenPart& part, const LayerCall& layer, AdaptedLinear which, int64_t row,
+                       int64_t rows, const bf16* inner) {
     const PassCall& pass = part.pass;
+    const AdditionCall& addition = which == kDown ? layer.mlp.down : layer.attention.output;
     const NormCall& norm = addition.norm;
+    bf16* const x = part.x() + row * pass.hidden;
+    bf16* const room = part.normed() + row * pass.hidden;
     const bool is_plain = !norm.weight && addition.scale == 1.0f;
     apply(addition.linear, rows, inner, is_plain ? x : room, is_plain ? x : nullptr);
+    adapt(part, layer, which, row, rows, inner, is_plain ? x : room);
     part.add_time(kGemm);
     if (is_plain) return;
     if (norm.weight) norm_rows(norm, 1, room, room, rows, pass.hidden, pass.eps);
@@ -136,7 +151,9 @@ inline void run_before_attention(TokenPart& part, const LayerCall& layer) {
     const PassCall& pass = part.pass;
     const LinearCall& qkv = layer.attention.qkv;
     const bf16* read = read_rows(part, layer.attention.norm, part.normed());
-    apply(qkv, part.count, read, pass.wide + part.first * qkv.outputs, nullptr);
+    bf16* const heads = pass.wide + part.first * qkv.outputs;
+    apply(qkv, part.count, read, heads, nullptr);
+    adapt(part, layer, kQkv, 0, part.count, read, heads);
     part.add_time(kGemm);
     place_heads(part, layer);
     part.add_time(kPlace);
@@ -144,32 +161,34 @@ inline void run_before_attention(TokenPart& part, const LayerCall& layer) {
 
 // `read`: what the MLP reads of the part's tokens. `gates`, `activation`: room for gate_up's and
 // for down's input, of min(mlp_tokens, part.count).
-inline void run_mlp(TokenPart& part, const MlpCall& mlp, const bf16* read, bf16* gates,
+inline void run_mlp(TokenPart& part, const LayerCall& layer, const bf16* read, bf16* gates,
                     bf16* activation) {
     const PassCall& pass = part.pass;
+    const MlpCall& mlp = layer.mlp;
     const int64_t turns = (part.count + pass.mlp_tokens - 1) / pass.mlp_tokens;
     for (int64_t turn = 0; turn < turns; ++turn) {
         const int64_t first = part.count * turn / turns;
         const int64_t count = part.count * (turn + 1) / turns - first;
-        const int64_t offset = first * pass.hidden;
-        apply(mlp.gate_up, count, read + offset, gates, nullptr);
+        const bf16* const turn_read = read + first * pass.hidden;
+        apply(mlp.gate_up, count, turn_read, gates, nullptr);
+        adapt(part, layer, kGateUp, first, count, turn_read, gates);
         part.add_time(kGemm);
         gated_mul(gates, activation, count, mlp.down.linear.inputs, mlp.activation);
         part.add_time(kActivation);
-        add_branch(part, mlp.down, count, activation, part.x() + offset, part.normed() + offset);
+        add_branch(part, layer, kDown, first, count, activation);
     }
 }
 
 inline void run_after_attention(TokenPart& part, const LayerCall& layer, bf16* gates,
                                 bf16* activation) {
-    const AdditionCall& output = layer.attention.output;
-    const bf16* attended = part.pass.narrow + part.first * output.linear.inputs;
+    const int64_t width = layer.attention.output.linear.inputs;
+    const bf16* attended = part.pass.narrow + part.first * width;
     // Side by side with attention, the MLP reads what attention did, which then adds no norm.
     const bf16* read =
         layer.is_parallel ? read_rows(part, layer.mlp.norm, part.normed()) : nullptr;
-    add_branch(part, output, part.count, attended, part.x(), part.normed());
+    add_branch(part, layer, kOutput, 0, part.count, attended);
     if (!layer.is_parallel) read = read_rows(part, layer.mlp.norm, part.normed());
-    run_mlp(part, layer.mlp, read, gates, activation);
+    run_mlp(part, layer, read, gates, activation);
 }
 
 // Into how many parts tokens are cut. One thread takes a part from one attention to the next: what
@@ -209,13 +228,15 @@ inline void run_between_attention(const PassCall& pass, int64_t tokens, const La
         pass.seconds[i % kComponents] += seconds.data()[i] / threads;
 }
 
-// Moves the kept tokens to the front, in the hidden states and in the attention's output.
+// Moves the kept tokens to the front, in the hidden states and in the attention's output, and whose
+// adapters they have.
 inline void move_kept_tokens(const PassCall& pass, int64_t output_size) {
     for (int64_t i = 0; i < pass.num_kept; ++i) {
         const int64_t token = pass.kept[i];  // never before i
         memmove(pass.x + i * pass.hidden, pass.x + token * pass.hidden, bf16_bytes(pass.hidden));
         memmove(pass.narrow + i * output_size, pass.narrow + token * output_size,
                 bf16_bytes(output_size));
+        if (pass.additions) pass.owners[i] = pass.owners[token];
     }
 }
 

@@ -42,7 +42,7 @@ int64_t twostroke_layout() {
     return sizeof(LinearCall) + sizeof(AttentionCall) + sizeof(NormCall) + sizeof(LayerCall) +
            sizeof(PassCall) + sizeof(DraftCall) + sizeof(ExpertCall) + sizeof(RoutingCall) +
            sizeof(ExpertsCall) + sizeof(Segment) + sizeof(ConvolutionCall) + sizeof(MatrixCall) +
-           sizeof(DeltaCall) + sizeof(Mamba2Call);
+           sizeof(DeltaCall) + sizeof(Mamba2Call) + sizeof(LowRankCall);
 }
 
 // Selects "avx512", "avxvnni", "avx2" or "generic"; returns 0 if this processor cannot run it.

@@ -122,6 +122,17 @@ struct LayerCall {
     int32_t is_parallel;  // 1: the MLP reads what attention reads
 };
 
+// What an adapter of low rank adds to a linear layer: up(scales * down(x)), with weights only.
+// Nothing where it has no outputs.
+struct LowRankCall {
+    LinearCall down, up;
+    const float* scales;  // [rank]
+};
+
+// The linear layers of a decoder layer, in the order of their additions.
+enum AdaptedLinear : int32_t { kQkv = 0, kOutput = 1, kGateUp = 2, kDown = 3 };
+constexpr int kAdaptedLinears = 4;
+
 // What the seconds of a pass are spent on.
 enum Component : int32_t { kNorm = 0, kGemm = 1, kPlace = 2, kAttention = 3, kActivation = 4 };
 constexpr int kComponents = 5;
@@ -141,6 +152,9 @@ struct PassCall {
     const int64_t* kept;       // [num_kept]: the tokens, in order, whose hidden states are wanted
     double* seconds;           // [kComponents], added to, or null
     AttentionCall attention;   // the step's tables; the pass sets cache, query and output
+    const LowRankCall* additions;  // [num_layers, kAdaptedLinears, num_adapters], or null
+    int64_t num_adapters;
+    int32_t* owners;  // [tokens]: whose adapter each token has, or -1; changed in place
     float eps;
 };
 

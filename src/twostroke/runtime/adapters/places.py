@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from twostroke.layers.compiled_pass import ADAPTED_LINEARS
 from twostroke.layers.linear import Linear
 from twostroke.layers.low_rank import AdaptedLinear, PassAdditions
 from twostroke.models.parameters import Parameter
 
-# Of attention and of a dense MLP. Other layers' products are fused further, or bypass the layer.
-_ADAPTED = ("qkv", "output", "gate_up", "down")
 # What comes before "layers." depends on the class that a model was saved from.
 _PREFIX = re.compile(r"(?:model\.)?(?:language_model\.)?(?:model\.)?(?=layers\.\d)")
 
@@ -63,7 +62,7 @@ class AdapterPlaces:
     def adaptable(self, name: str, linear: Linear, order: Tensor | None) -> Linear:
         """The layer of that name, such as ``0.qkv``; with additions, if it may have some."""
         weight = self._weights.get(f"{name}.weight")
-        if weight is None or name.partition(".")[2] not in _ADAPTED:
+        if weight is None or name.partition(".")[2] not in ADAPTED_LINEARS:
             return linear
         parts, first = dict[str, ModuleRows](), 0
         for stored, (rows, *_) in weight.parts:

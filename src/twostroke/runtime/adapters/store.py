@@ -9,7 +9,8 @@ import torch
 
 from twostroke.checkpoints.adapters.peft_folder import read_adapter
 from twostroke.engine.adapters.registry import LoadedAdapter
-from twostroke.layers.low_rank import Additions
+from twostroke.layers.compiled_pass import CompiledAdditions
+from twostroke.layers.low_rank import Additions, compile_additions
 from twostroke.models.decoder import Decoder
 from twostroke.models.language_model import LanguageModel
 from twostroke.runtime.adapters.adapted_pass import AdaptedPass
@@ -28,6 +29,8 @@ class AdapterStore:
     def __init__(self, model: Decoder, places: AdapterPlaces) -> None:
         self.model, self._places = model, places
         self._additions: dict[str, Additions] = {}
+        # What the last pass's adapters add, for the compiled pass: mostly the next one's, too.
+        self._compiled: tuple[Sequence[str], CompiledAdditions | None] = ((), None)
 
     def load(self, path: str, max_rank: int, max_bytes: int) -> LoadedAdapter:
         stored = read_adapter(Path(path), max_rank)
@@ -42,6 +45,7 @@ class AdapterStore:
 
     def drop(self, digest: str) -> None:
         self._additions.pop(digest, None)
+        self._compiled = ((), None)
 
     def adapted(
         self, model: LanguageModel, digests: Sequence[str], counts: Sequence[int]
@@ -52,11 +56,21 @@ class AdapterStore:
             model: The pass's; returned as it is where no share has an adapter.
             digests: The adapter of each share; empty: none.
         """
-        distinct = [digest for digest in dict.fromkeys(digests) if digest]
-        if not distinct:
+        if not (distinct := sorted({digest for digest in digests if digest})):
             return model
         places = {digest: index for index, digest in enumerate(distinct)}
         of_share = torch.tensor([places.get(digest, -1) for digest in digests])
         owners = of_share.repeat_interleave(torch.tensor(counts)).to(self.model.device)
         additions = [self._additions[digest] for digest in distinct]
-        return AdaptedPass(self.model, self._places.additions, additions, owners)
+        compiled = self._compile(distinct, additions)
+        return AdaptedPass(self.model, self._places.additions, additions, owners, compiled)
+
+    def _compile(
+        self, digests: Sequence[str], additions: Sequence[Additions]
+    ) -> CompiledAdditions | None:
+        if self.model.compiled_pass is None:
+            return None
+        if self._compiled[0] != digests:
+            num_layers = self.model.spec.num_layers
+            self._compiled = (digests, compile_additions(num_layers, additions))
+        return self._compiled[1]
