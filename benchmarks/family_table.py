@@ -5,15 +5,17 @@ python -m benchmarks.family_table
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from twostroke.models.catalogue import list_families
+from twostroke.models.catalogue import FamilyRow, list_families
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "models.md"
 BEGIN = "<!-- python -m benchmarks.family_table writes from here -->\n"
 END = "<!-- to here -->\n"
-HEAD = "| `model_type` | layers | features | files besides |\n|---|---|---|---|\n"
+HEAD = "| `model_type` | layers | features |\n|---|---|---|\n"
 TITLES = {"compiled": "Compiled in one call:", "layer by layer": "Layer by layer:"}
 
 
@@ -23,12 +25,22 @@ def family_table() -> str:
     tables = []
     for path, of_path in groupby(rows, key=lambda row: row.path):
         lines = [
-            f"| `{row.model_type}` | {', '.join(row.layers)} | {', '.join(row.features)} |"
-            f" {', '.join(row.formats_of_its_own)} |\n"
+            f"| `{row.model_type}` | {', '.join(row.layers)} | {', '.join(row.features)} |\n"
             for row in of_path
         ]
         tables.append(f"{TITLES[path]}\n\n{HEAD}{''.join(lines)}")
-    return "\n" + "\n".join(tables) + "\n"
+    return "\n" + "\n".join([*tables, _formats(rows)]) + "\n"
+
+
+def _formats(rows: Sequence[FamilyRow]) -> str:
+    """What files there may be besides those of all families."""
+    families: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: row.model_type):
+        for name in row.formats_of_its_own:
+            families.setdefault(name, []).append(f"`{row.model_type}`")
+    text = "All of them as safetensors, plain or quantised. "
+    text += " ".join(f"{name}: {', '.join(own)}." for name, own in families.items())
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def written_page(page: str) -> str:

@@ -4,8 +4,8 @@
     python benchmarks/make_checkpoint.py qwen3.5-300m OUT
 
 The sizes are those of the measurements in the docs. Weights are normal with standard deviation
-0.02, in bfloat16. The tokenizer is byte-level without merges; the rest of the vocabulary is filled
-up with tokens such as ``<|pad_300|>``.
+0.02, in bfloat16. The tokenizer is byte-level with one merge, of two bytes that no text has side by
+side; the rest of the vocabulary is filled up with tokens such as ``<|pad_300|>``.
 """
 
 from __future__ import annotations
@@ -129,6 +129,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "vocab_size": 32000,
     },
 }
+NEVER = "ÿ"  # how a byte-level vocabulary writes 0xFF
 SPECIAL_TOKENS = ("<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 CHAT_TEMPLATE = (
     "<|begin|>{% for message in messages %}<|{{ message['role'] }}|>{{ message['content']"
@@ -173,9 +174,11 @@ def write_tokenizer(vocab_size: int, folder: Path) -> None:
     words = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *SPECIAL_TOKENS]
     # Filler is ordinary vocabulary that no merge reaches: as added tokens, 30,000 of them would
     # slow down encoding.
-    words += [f"<|pad_{index}|>" for index in range(len(words), vocab_size)]
+    words += [f"<|pad_{index}|>" for index in range(len(words), vocab_size - 1)]
+    # llama.cpp refuses a vocabulary without merges. Byte 0xFF is in no UTF-8 text.
+    words.append(2 * NEVER)
     tokenizer = Tokenizer(
-        models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[])
+        models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[(NEVER, NEVER)])
     )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -27,6 +27,14 @@ TINY: dict[str, Any] = {
     "torch_dtype": "float32",
     "eos_token_id": 2,
 }
+LONG_ROPE: dict[str, Any] = {  # as Phi-3's files state it
+    "original_max_position_embeddings": 16,
+    "rope_scaling": {
+        "type": "longrope",
+        "short_factor": [1.0, 1.0, 1.1, 1.1, 1.2, 1.2, 1.3, 1.4],
+        "long_factor": [1.2, 1.5, 2.0, 4.0, 6.0, 8.0, 8.0, 9.0],
+    },
+}
 LLAMA3_ROPE: dict[str, Any] = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,

@@ -185,7 +185,7 @@ def test_what_is_tried_is_what_is_listed() -> None:
     tried = {raw["model_type"] for raw in OWN.values()} | {"glm4", "gpt_oss"}
     assert tried == GGUF_TYPES
     rows = {row.model_type: row for row in list_families()}
-    assert all(("gguf" in row.formats) == (name in tried) for name, row in rows.items())
+    assert all(("GGUF" in row.formats) == (name in tried) for name, row in rows.items())
 
 
 def written(folder: Path, **changes: Value) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -25,6 +26,13 @@ SCALINGS: list[dict[str, Any]] = [
     {"rope_type": "linear", "rope_theta": 10000.0, "factor": 3.0},
     LLAMA3_ROPE,
     YARN,
+    {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "original_max_position_embeddings": 512,
+        "short_factor": [1.0 + 0.01 * pair for pair in range(32)],
+        "long_factor": [1.5 + 0.25 * pair for pair in range(32)],
+    },
     {**YARN, "attention_factor": 0.7, "beta_fast": 20.0, "beta_slow": 2.0, "truncate": False},
 ]
 
@@ -46,6 +54,20 @@ def test_rotations_equal_those_of_transformers(scaling: dict[str, Any]) -> None:
     table = RotaryTable(rope, 64, 8192, torch.device("cpu"))
     rotated = table.rotation(positions).apply(heads)
     torch.testing.assert_close(rotated, expected[0].transpose(0, 1), atol=2e-4, rtol=1e-4)
+
+
+def test_a_model_for_short_requests_has_the_short_factors() -> None:
+    rope = RopeSpec(
+        kind="longrope",
+        factor=4.0,
+        original_length=512,
+        short_factors=(1.0, 2.0),
+        long_factors=(3.0, 5.0),
+    )
+    short, scale = rope_frequencies(rope, 4, 512)
+    long, same = rope_frequencies(rope, 4, 513)
+    torch.testing.assert_close(short / long, torch.tensor([3.0, 2.5]))
+    assert scale == same == pytest.approx((1 + math.log(4) / math.log(512)) ** 0.5)
 
 
 def test_position_zero_is_no_rotation_and_the_dtype_is_kept() -> None:

@@ -84,12 +84,17 @@ def distances_from(folder: Path, expected: torch.Tensor, **options: Any) -> Dist
     )
 
 
+# Whose own code transformers does not have, and what it is called there.
+CALLED = {"kimi_k2": "deepseek_v3"}
+
+
 def transformers_logits(
     raw: dict[str, Any], tensors: dict[str, torch.Tensor], dtype: torch.dtype
 ) -> torch.Tensor:
     """What transformers computes for ``TOKENS`` in one pass: ``[tokens, vocab]``."""
     from transformers import AutoModelForCausalLM
 
+    raw = {**raw, "model_type": CALLED.get(raw["model_type"], raw["model_type"])}
     with TemporaryDirectory() as folder:
         write_checkpoint(Path(folder), raw, tensors)
         model, found = AutoModelForCausalLM.from_pretrained(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.checkpoints import LLAMA3_ROPE, tiny_config
+from tests.checkpoints import LLAMA3_ROPE, LONG_ROPE, tiny_config
 
 YARN_ROPE: dict[str, Any] = {
     "rope_type": "yarn",
@@ -54,6 +54,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": tiny_config("qwen3", head_dim=12),
     "phi3": tiny_config("phi3", sliding_window=7, pad_token_id=0),
     "phi4-partial": tiny_config("phi3", partial_rotary_factor=0.5, head_dim=16, pad_token_id=0),
+    "phi4-longrope": tiny_config("phi3", **LONG_ROPE, hidden_size=64, pad_token_id=0),
     "granite": tiny_config(
         "granite",
         attention_multiplier=0.2,
@@ -206,6 +207,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         first_k_dense_replace=1,
         attention_bias=True,
         rope_scaling={**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 0.7},
+    ),
+    "kimi-k2": tiny_config(
+        "kimi_k2", **LATENT, q_lora_rank=12, n_group=1, topk_group=1, first_k_dense_replace=1
     ),
     "granite-hybrid": tiny_config(
         "granitemoehybrid",

@@ -91,10 +91,10 @@ def compile_layers(
 
 
 class CompiledAdditions:
-    """What some adapters add to the linear layers of a pass; their owner keeps them alive.
+    """The table of what some adapters add to the layers of a pass; points to their weights.
 
     Args:
-        adapters: Of each, what it adds by layer and by name, one of ``ADAPTED_LINEARS``.
+        adapters: Each one's additions, by layer and by name, one of ``ADAPTED_LINEARS``.
     """
 
     def __init__(

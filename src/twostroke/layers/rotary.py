@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021) with linear, llama3 and yarn stretching."""
+"""Rotary position embedding (Su et al. 2021), and the ways to stretch it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twostroke.kernels.library import Library
 from twostroke.model_spec.rope import RopeSpec
 
 # Kinds of stretching for which angles are computed here.
-ROPE_KINDS = ("default", "linear", "llama3", "yarn", "proportional")
+ROPE_KINDS = ("default", "linear", "llama3", "yarn", "proportional", "longrope")
 
 
 class Rotation(Protocol):
@@ -74,7 +74,7 @@ class RotaryTable:
         device: torch.device,
         library: Library | None = None,
     ) -> None:
-        frequencies, scale = rope_frequencies(rope, head_dim)
+        frequencies, scale = rope_frequencies(rope, head_dim, max_length)
         positions = torch.arange(max_length, dtype=torch.float32)
         angles = positions[:, None] * frequencies  # [positions, head_dim / 2]
         self.cos = (angles.cos() * scale).to(device)
@@ -105,10 +105,10 @@ def rotary_tables(
     }
 
 
-def rope_frequencies(rope: RopeSpec, head_dim: int) -> tuple[Tensor, float]:
+def rope_frequencies(rope: RopeSpec, head_dim: int, max_length: int = 0) -> tuple[Tensor, float]:
     """(angle per position of each pair of elements, factor on cosines and sines).
 
-    The angles are float32 ``[head_dim / 2]``.
+    The angles are float32 ``[head_dim / 2]``. ``max_length``: of the longest request that will be.
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     base = 1.0 / (rope.theta**exponents)
@@ -120,6 +120,8 @@ def rope_frequencies(rope: RopeSpec, head_dim: int) -> tuple[Tensor, float]:
         return _llama3(rope, base), 1.0
     if rope.kind == "yarn":
         return _yarn(rope, base, head_dim)
+    if rope.kind == "longrope":
+        return _longrope(rope, base, max_length)
     return base, 1.0
 
 
@@ -130,6 +132,21 @@ def _llama3(rope: RopeSpec, base: Tensor) -> Tensor:
     blended = (1 - smooth) * base / rope.factor + smooth * base
     scaled = torch.where(turns < rope.low_freq_factor, base / rope.factor, blended)
     return torch.where(turns > rope.high_freq_factor, base, scaled)
+
+
+def _longrope(rope: RopeSpec, base: Tensor, max_length: int) -> tuple[Tensor, float]:
+    """LongRoPE (Ding et al. 2024): a factor for each pair.
+
+    The long factors for every request if one may be longer than the original length, as in vLLM:
+    keys in the cache cannot be turned again when a request crosses it, as transformers does.
+    """
+    is_long = max_length > rope.original_length
+    factors = torch.tensor(rope.long_factors if is_long else rope.short_factors)
+    scale = rope.attention_factor
+    if scale is None:
+        stretched = math.log(rope.factor) / math.log(rope.original_length)
+        scale = math.sqrt(1 + stretched) if rope.factor > 1 else 1.0
+    return base / factors, scale
 
 
 def _yarn(rope: RopeSpec, base: Tensor, head_dim: int) -> tuple[Tensor, float]:

@@ -12,11 +12,14 @@ class RopeSpec:
     Attributes:
         kind: ``default``; ``linear`` divides positions by ``factor``; ``llama3`` and ``yarn`` (Peng
             et al. 2023) stretch the low frequencies only; ``proportional`` turns the first
-            ``proportion`` of the pairs, at the angles of the whole width; any other as the file
-            names it.
-        original_length: Context length before stretching (llama3, yarn).
-        attention_factor: Multiplies cosines and sines (yarn); ``None`` is the paper's ``0.1
-            ln(factor) + 1``.
+            ``proportion`` of the pairs, at the angles of the whole width; ``longrope`` (Ding et al.
+            2024, arXiv:2402.13753) divides each pair's angles by a factor of its own; any other as
+            the file names it.
+        original_length: Context length before stretching (llama3, yarn, longrope).
+        attention_factor: Multiplies cosines and sines (yarn, longrope); ``None`` is the papers',
+            ``0.1 ln(factor) + 1`` and ``sqrt(1 + ln(factor) / ln(original_length))``.
+        short_factors, long_factors: A factor for each pair (longrope), of a model that runs with
+            up to ``original_length`` tokens, and with more.
         truncate: Whether yarn rounds the bounds of its ramp to whole dimensions.
     """
 
@@ -31,3 +34,5 @@ class RopeSpec:
     attention_factor: float | None = None
     truncate: bool = True
     proportion: float = 1.0
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()

@@ -71,7 +71,7 @@ class FamilyRow:
 
     @property
     def formats_of_its_own(self) -> tuple[str, ...]:
-        """Those that not every family has."""
+        """Formats that not every family has."""
         return tuple(name for name in self.formats if name not in FORMATS)
 
 

@@ -20,14 +20,11 @@ from twostroke.model_spec.rope import RopeSpec
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.registry import IMAGE_MODELS, MODEL_TYPES
 
-_PER_DIMENSION = "its per-dimension factors are not implemented"
 _REFUSED_ROPE = {
     "dynamic": (
         "its angles change with the length of the request, so keys already in the cache would"
         " become wrong"
     ),
-    "longrope": _PER_DIMENSION,
-    "su": _PER_DIMENSION,
 }
 
 
@@ -125,19 +122,27 @@ def _check_attention(attention: AttentionSpec, family: Family) -> None:
     if attention.rotary_fraction != 1 and not family.partial:
         part = attention.rotary_fraction
         raise _refusal(f"partial_rotary_factor {part} is not supported in this architecture")
-    _check_rope(attention.rope)
+    _check_rope(attention.rope, attention.rotated)
     if attention.rotated % 2 or not attention.rotated:
         size = attention.key_dim if attention.rotary_fraction == 1 else attention.rotated
         raise _refusal(f"head_dim must be even for rotary embeddings, got {size}")
 
 
-def _check_rope(rope: RopeSpec) -> None:
+def _check_rope(rope: RopeSpec, rotated: int) -> None:
     if rope.kind not in ROPE_KINDS:
         reason = _REFUSED_ROPE.get(rope.kind, "it is unknown")
         raise ModelLoadError(
             f"config.json: unsupported rope scaling {short(rope.kind)} (rope_type): {reason}",
             hint="supported: " + ", ".join(ROPE_KINDS),
         )
+    for name, factors in (("short", rope.short_factors), ("long", rope.long_factors)):
+        if rope.kind == "longrope" and len(factors) != rotated // 2:
+            raise _refusal(
+                f"{name}_factor must have {rotated // 2} numbers, one for each pair of a head's"
+                f" rotated elements, got {len(factors)}"
+            )
+    if rope.kind == "longrope" and rope.original_length < 2:
+        raise _refusal("original_max_position_embeddings must be above 1 for longrope")
     if rope.kind == "yarn" and rope.theta <= 1:
         raise _refusal(f"rope_theta must be above 1 for yarn, got {rope.theta:g}")
 

@@ -176,6 +176,23 @@ def test_ranks_and_bytes_have_bounds(store: AdapterStore, tmp_path: Path) -> Non
         load(store, folder, most=1024)
 
 
+def test_one_that_was_dropped_returns_without_another_self_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any request may make it return; only the same contents skip the check."""
+    own = open_base(tmp_path)
+    folder = write_adapter(tmp_path / "one", adapter_config(), adapter_tensors(BASE))
+    digest = load(own, folder)
+    own.drop(digest)
+    checked = list[str]()
+    monkeypatch.setattr(
+        "twostroke.runtime.adapters.store.check_changes", lambda *_: checked.append("again")
+    )
+    assert load(own, folder) == digest and not checked
+    write_adapter(folder, adapter_config(), adapter_tensors(BASE, seed=2))
+    assert load(own, folder) != digest and checked
+
+
 @pytest.mark.parametrize(
     "config",
     [

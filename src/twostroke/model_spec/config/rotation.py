@@ -16,8 +16,9 @@ from twostroke.model_spec.rope import RopeSpec
 
 # Context in tokens of a model that states none.
 DEFAULT_LENGTH = 4096
+MAX_FACTORS = 4096
 # Kinds whose values are read. Files may state others; ``models.support`` refuses them.
-SCALED = ("linear", "llama3", "yarn", "proportional")
+SCALED = ("linear", "llama3", "yarn", "proportional", "longrope")
 
 
 def read_layer_rope(
@@ -54,12 +55,16 @@ def read_rope(fields: ConfigFields, family: Family, kind: str = "full_attention"
         scaling = ConfigFields(family.rotations[kind])
     theta = scaling.number("rope_theta", fields.number("rope_theta", family.theta))
     kind = str(scaling.raw.get("rope_type", scaling.raw.get("type")) or "default")
+    kind = "longrope" if kind == "su" else kind  # Phi-3's first files
     if kind not in SCALED:
         return RopeSpec(theta=theta, kind=kind)
-    original = scaling.integer("original_max_position_embeddings", max_length)
+    # Phi-3's files state it outside; that comes first in transformers, too.
+    original = fields.optional("original_max_position_embeddings")
+    original = original or scaling.integer("original_max_position_embeddings", max_length)
     attention_factor = scaling.optional_number("attention_factor")
     both = (scaling.optional_number("mscale"), scaling.optional_number("mscale_all_dim"))
-    unstated = {"yarn": max_length / original, "proportional": 1.0}
+    stretched = max_length / original
+    unstated = {"yarn": stretched, "longrope": stretched, "proportional": 1.0}
     factor = scaling.number("factor", unstated.get(kind))
     if attention_factor is None and both[0] and both[1]:
         attention_factor = _magnitude(factor, both[0]) / _magnitude(factor, both[1])
@@ -75,7 +80,15 @@ def read_rope(fields: ConfigFields, family: Family, kind: str = "full_attention"
         attention_factor=attention_factor,
         truncate=scaling.flag("truncate", True),
         proportion=_proportion(fields, scaling) if kind == "proportional" else 1.0,
+        short_factors=_factors(scaling, "short_factor") if kind == "longrope" else (),
+        long_factors=_factors(scaling, "long_factor") if kind == "longrope" else (),
     )
+
+
+def _factors(scaling: ConfigFields, name: str) -> tuple[float, ...]:
+    """One for each pair of elements; more than any head has are refused."""
+    stated = scaling.items(name)[:MAX_FACTORS]
+    return tuple(ConfigFields({name: factor}).number(name) for factor in stated)
 
 
 def read_score_factor(fields: ConfigFields) -> float:
