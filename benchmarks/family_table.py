@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from twostroke.models.catalogue import FamilyRow, list_families
+from twostroke.models.catalogue import FamilyRow, list_families, list_further_formats
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "models.md"
 BEGIN = "<!-- python -m benchmarks.family_table writes from here -->\n"
@@ -34,12 +34,9 @@ def family_table() -> str:
 
 def _formats(rows: Sequence[FamilyRow]) -> str:
     """What files there may be besides those of all families."""
-    families: dict[str, list[str]] = {}
-    for row in sorted(rows, key=lambda row: row.model_type):
-        for name in row.formats_of_its_own:
-            families.setdefault(name, []).append(f"`{row.model_type}`")
-    text = "All of them as safetensors, plain or quantised. "
-    text += " ".join(f"{name}: {', '.join(own)}." for name, own in families.items())
+    text = "All of them as safetensors, plain or quantised."
+    for name, families in list_further_formats(rows).items():
+        text += f" {name}: {', '.join(f'`{family}`' for family in families)}."
     return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False) + "\n"
 
 

@@ -81,12 +81,14 @@ class Verdict:
         calm: The slices without it in between.
         factor: Of the P99 TTFT, or of the median in the best pair of slices.
         enough: Whether it is that of the P99.
+        clean: Whether no request was refused or failed.
     """
 
     phase: Phase
     calm: Phase
     factor: float
     enough: bool
+    clean: bool
     held: bool
 
 
@@ -112,7 +114,7 @@ def judge_phases(phases: Sequence[Phase]) -> list[Verdict]:
         broken = any(status.startswith("5") for status in phase.attack_statuses)
         clean = bool(phase.ttfts) and not (broken or phase.refused or phase.failed)
         held = clean and share > STARVED_SHARE and factor <= TTFT_FACTOR
-        verdicts.append(Verdict(phase, calm, factor, enough, held))
+        verdicts.append(Verdict(phase, calm, factor, enough, clean, held))
     return verdicts
 
 
@@ -121,7 +123,7 @@ def to_repeat(phases: Sequence[Phase]) -> list[str]:
     return [
         verdict.phase.attack
         for verdict in judge_phases(phases)
-        if not (verdict.held or verdict.enough)
+        if verdict.clean and not (verdict.held or verdict.enough)
     ]
 
 

@@ -101,3 +101,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def tail(log: Path) -> str:
     """The last lines of a log."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+def metric(text: str, name: str) -> float:
+    """One gauge of a Prometheus exposition."""
+    return next(
+        float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{")
+    )

@@ -41,7 +41,7 @@ from benchmarks.neighbour import (
     phases_table,
     to_repeat,
 )
-from benchmarks.server import ServerProcess, running_server, tail
+from benchmarks.server import ServerProcess, metric, running_server, tail
 from benchmarks.visitors import Tally, Visitor
 from twostroke.gateway.keys import key_line, new_key
 
@@ -96,6 +96,8 @@ class Run:
     """All that was seen; blocks in use and requests are read after the last visitor."""
 
     seconds: float
+    warm_up: float  # seconds that it took
+    calm_end: float  # seconds after which it began
     tally: Tally
     phases: list[Phase]
     samples: list[Sample]
@@ -113,7 +115,7 @@ def main(
     """Soak a server, print one table, and record it.
 
     Args:
-        minutes: How long visitors come, the warm-up (the first 40 %) included.
+        minutes: How long visitors come, the warm-up included; what is repeated comes on top.
         concurrency: Visitors at a time.
         seed: Decides what each of them does, though not when the server is how far with it.
         out: Folder for the record.
@@ -181,12 +183,14 @@ async def soak(
         watching = asyncio.ensure_future(watch(process, samples, began))
         light = asyncio.ensure_future(neighbours(server.url, seconds, keys))
         await asyncio.gather(*(visit(number) for number in range(concurrency)))
-        phases = await light
+        phases, *marks = await light
         watching.cancel()
         lasted = time.perf_counter() - began
         usage, requests = await become_idle(client, keys["admin"])
         return Run(
             seconds=lasted,
+            warm_up=marks[0] - began,
+            calm_end=marks[1] - began,
             tally=tally,
             phases=phases,
             samples=samples,
@@ -211,9 +215,11 @@ async def send_each_body_once(url: str, key: str) -> None:
     await attacker.close()
 
 
-async def neighbours(url: str, seconds: float, keys: Mapping[str, str]) -> list[Phase]:
-    """What the light key sees after the warm-up, without and with an attacker."""
-    end_of_warm_up = asyncio.get_running_loop().time() + WARM_UP_SHARE * seconds
+async def neighbours(
+    url: str, seconds: float, keys: Mapping[str, str]
+) -> tuple[list[Phase], float, float]:
+    """What the light key sees, without and with an attacker; ends of warm-up and of attacks."""
+    end_of_warm_up = time.perf_counter() + WARM_UP_SHARE * seconds
 
     async def measure(attacks: Sequence[str], each: float) -> list[Phase]:
         lengths = [each] * len(attacks)
@@ -221,13 +227,15 @@ async def neighbours(url: str, seconds: float, keys: Mapping[str, str]) -> list[
 
     await asyncio.sleep(CALM_SHARE * seconds)
     await measure(list(ATTACKS), FIRST_ATTACKS_SHARE * seconds / len(ATTACKS))
-    await asyncio.sleep(max(0.0, end_of_warm_up - asyncio.get_running_loop().time()))
+    await asyncio.sleep(max(0.0, end_of_warm_up - time.perf_counter()))
+    warm = time.perf_counter()
     each = ATTACKS_SHARE * seconds / len(ATTACKS)
     pairs = max(3, math.ceil(each / 2 / SLICE_SECONDS))
     phases = await measure(in_turn(ATTACKS, pairs), each / 2 / pairs)
     # A slice of a short run holds a handful of requests: what seems to harm gets longer ones, too.
     phases += await measure(in_turn(to_repeat(phases), pairs), REPEATED_SECONDS)
-    return phases + await measure([""], CALM_END_SHARE * seconds)
+    calm = time.perf_counter()
+    return phases + await measure([""], CALM_END_SHARE * seconds), warm, calm
 
 
 async def watch(process: psutil.Process, samples: list[Sample], began: float) -> None:
@@ -263,16 +271,9 @@ async def settle(process: psutil.Process, before: int) -> int:
     return process.num_fds()
 
 
-def metric(text: str, name: str) -> float:
-    """One gauge of a Prometheus exposition."""
-    return next(
-        float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{")
-    )
-
-
 def judge(run: Run) -> list[Check]:
     """What must hold."""
-    first, last = resident(run.samples, run.seconds)
+    first, last = resident(run)
     growth = last / first - 1
     bad = sum(run.tally.failed.values())
     good = sum(run.tally.visits.values()) - bad
@@ -334,19 +335,19 @@ def neighbour_checks(phases: Sequence[Phase]) -> list[Check]:
     ]
 
 
-def resident(samples: Sequence[Sample], seconds: float) -> tuple[float, float]:
-    """Median bytes after the warm-up, and at the end: each over a tenth of the run.
+def resident(run: Run) -> tuple[float, float]:
+    """Median bytes over a tenth of the run after the warm-up, and over the calm time at its end.
 
     After the warm-up the lower of two tenths counts: its attacks may not have faded in the first.
     """
-    tenth, warm = seconds / 10, WARM_UP_SHARE * seconds
-    windows = [
+    tenth, warm = run.seconds / 10, run.warm_up
+    windows = (
         (warm, warm + tenth),
         (warm + tenth, warm + 2 * tenth),
-        (seconds - tenth, seconds + 1),
-    ]
+        (run.calm_end, run.seconds + 1),
+    )
     *first, last = (
-        statistics.median(sample.resident for sample in samples if begin <= sample.seconds <= end)
+        statistics.median(each.resident for each in run.samples if begin <= each.seconds <= end)
         for begin, end in windows
     )
     return min(first), last
@@ -358,7 +359,7 @@ def table(run: Run, checks: Sequence[Check]) -> str:
     most_descriptors = max(sample.descriptors for sample in run.samples)
     lines = [
         (
-            f"{run.seconds / 60:.1f} minutes, the first {WARM_UP_SHARE:.0%} of them warm-up:"
+            f"{run.seconds / 60:.1f} minutes, the first {run.warm_up / 60:.1f} of them warm-up:"
             f" {sum(run.tally.visits.values())} visits\n({kinds}),\n{run.tally.tokens} tokens to"
             f" good ones, at most {most_descriptors} file descriptors"
         ),

@@ -25,6 +25,8 @@ def run(**changes: object) -> Run:
     samples = [Sample(second, (100 + min(second, 30)) * MIB, 20) for second in range(100)]
     clean = Run(
         seconds=100.0,
+        warm_up=40.0,
+        calm_end=92.0,
         tally=tally,
         phases=[ALONE, Phase("fill_the_queue", [0.015] * 300, seconds=9)],
         samples=samples,
@@ -111,6 +113,7 @@ def test_only_what_missed_in_few_requests_is_measured_again() -> None:
     assert to_repeat(pair(0.03, 5)) == ["fill_the_queue"]
     assert to_repeat(pair(0.015, 5)) == []
     assert to_repeat(pair(0.03, ENOUGH_VISITS)) == []
+    assert to_repeat(pair(0.03, 5, refused=1)) == []
     assert judge_phases(pair(0.03, 5) + pair(0.015, 5))[0].held
     assert not judge_phases(pair(0.03, 5, refused=1) + pair(0.015, 5))[0].held, "a 429 stays"
 

@@ -78,6 +78,6 @@ def test_position_zero_is_no_rotation_and_the_dtype_is_kept() -> None:
 
 def test_a_yarn_ramp_of_no_width_is_finite() -> None:
     frequencies, _ = rope_frequencies(
-        RopeSpec(kind="yarn", factor=2.0, original_length=6, theta=1e6), 64
+        RopeSpec(kind="yarn", factor=2.0, original_length=6, theta=1e6), 64, 32
     )
     assert bool(torch.isfinite(frequencies).all())

@@ -16,7 +16,7 @@ from twostroke.core.flags.byte_sizes import format_decimal_bytes
 if TYPE_CHECKING:
     from twostroke.models.catalogue import CheckpointSurvey, FamilyRow
 
-COLUMNS = ("model_type", "layers", "features", "files besides", "path")
+COLUMNS = ("model_type", "layers", "features", "path")
 
 
 def models(
@@ -58,13 +58,12 @@ def models(
 
 def cells_of(row: FamilyRow) -> tuple[str, ...]:
     """A family's line under ``COLUMNS``."""
-    lists = (row.layers, row.features, row.formats_of_its_own)
-    return row.model_type, *map(", ".join, lists), row.path
+    return row.model_type, ", ".join(row.layers), ", ".join(row.features), row.path
 
 
 def _print_families(*, as_json: bool) -> None:
     from twostroke.checkpoints.quantised.read_scheme import METHODS
-    from twostroke.models.catalogue import EXTRA, FORMATS, GGUF_TYPES, list_families
+    from twostroke.models.catalogue import EXTRA, FORMATS, list_families, list_further_formats
 
     rows = list_families()
     if as_json:
@@ -73,7 +72,8 @@ def _print_families(*, as_json: bool) -> None:
     _print_table(COLUMNS, [cells_of(row) for row in rows])
     print(f"\nformats of all: {', '.join(FORMATS)}")
     print(f"quantised safetensors: {', '.join(METHODS)}")
-    print(f"GGUF files of {', '.join(sorted(GGUF_TYPES))}")
+    for name, families in list_further_formats(rows).items():
+        print(f"{name}: {', '.join(families)}")
     print(f"most other decoders run by transformers' code, slower: {EXTRA}")
 
 

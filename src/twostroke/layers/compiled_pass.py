@@ -91,15 +91,20 @@ def compile_layers(
 
 
 class CompiledAdditions:
-    """The table of what some adapters add to the layers of a pass; points to their weights.
+    """The table of what some adapters add to the layers of a pass; its weights are the owners'.
 
     Args:
         adapters: Each one's additions, by layer and by name, one of ``ADAPTED_LINEARS``.
+        owners: What keeps alive what they point to.
     """
 
     def __init__(
-        self, num_layers: int, adapters: Sequence[Mapping[tuple[int, str], LowRankCall]]
+        self,
+        num_layers: int,
+        adapters: Sequence[Mapping[tuple[int, str], LowRankCall]],
+        owners: object,
     ) -> None:
+        self._owners = owners
         self.num_adapters = len(adapters)
         self.calls = (LowRankCall * (num_layers * len(ADAPTED_LINEARS) * len(adapters)))()
         for index, own in enumerate(adapters):
@@ -131,6 +136,7 @@ class CompiledPass:
         self._caches: Sequence[LayerCache] | None = None
         self._rooms: tuple[Tensor, ...] = ()
         self._tokens = 0
+        self._additions: ctypes.Array[LowRankCall] | None = None  # of the pass that is run
         self._layers = (LayerCall * len(layers))(*layers)
         self._call = PassCall(
             layers=self._layers,
@@ -171,28 +177,31 @@ class CompiledPass:
         own = owners.to(torch.int32)  # the kernels overwrite it
         call = self._call
         call.additions, call.num_adapters = additions.calls, additions.num_adapters
+        self._additions = additions.calls
         call.owners = own.data_ptr()
         try:
             yield
         finally:
             call.additions, call.num_adapters, call.owners = None, 0, None
+            self._additions = None
 
     def _run_in_turn(self, call: PassCall, runs: Sequence[LayerRun]) -> None:
         """A call for each run of layers; the tokens that are not kept go until the last."""
         kept, num_kept, first = call.kept, call.num_kept, 0
-        additions, per_layer = call.additions, len(ADAPTED_LINEARS) * call.num_adapters
+        per_layer = len(ADAPTED_LINEARS) * call.num_adapters
         call.kept, call.num_kept = None, call.tokens
         for run in runs:
             call.layers, call.num_layers = ctypes.pointer(self._layers[first]), run.num_layers
             call.attention, call.slots = run.call, run.slots.data_ptr()
-            if additions:
-                call.additions = ctypes.pointer(additions[first * per_layer])
+            if self._additions is not None:  # not the field: what is read of it changes with it
+                call.additions = ctypes.pointer(self._additions[first * per_layer])
             first += run.num_layers
             if first == len(self._layers):
                 call.kept, call.num_kept = kept, num_kept
             self._library.layers(ctypes.byref(call))
         call.layers, call.num_layers = self._layers, len(self._layers)
-        call.additions = additions
+        if self._additions is not None:
+            call.additions = self._additions
 
     def prepare(
         self, x: Tensor, positions: Tensor, cache: KernelCache, rows: Tensor | None

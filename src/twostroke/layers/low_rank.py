@@ -53,7 +53,7 @@ Additions = Mapping[str, LowRank]  # of one adapter, by the names of linear laye
 
 
 def compile_additions(num_layers: int, adapters: Sequence[Additions]) -> CompiledAdditions | None:
-    """They for the compiled pass, or ``None`` where PyTorch computes some."""
+    """These additions for the compiled pass, or ``None`` where PyTorch computes some."""
     calls = list[dict[tuple[int, str], LowRankCall]]()
     for additions in adapters:
         own = dict[tuple[int, str], LowRankCall]()
@@ -63,7 +63,7 @@ def compile_additions(num_layers: int, adapters: Sequence[Additions]) -> Compile
             layer, _, linear = name.partition(".")
             own[int(layer), linear] = call
         calls.append(own)
-    return CompiledAdditions(num_layers, calls)
+    return CompiledAdditions(num_layers, calls, tuple(adapters))
 
 
 class RowGroup(NamedTuple):

@@ -105,10 +105,11 @@ def rotary_tables(
     }
 
 
-def rope_frequencies(rope: RopeSpec, head_dim: int, max_length: int = 0) -> tuple[Tensor, float]:
+def rope_frequencies(rope: RopeSpec, head_dim: int, max_length: int) -> tuple[Tensor, float]:
     """(angle per position of each pair of elements, factor on cosines and sines).
 
-    The angles are float32 ``[head_dim / 2]``. ``max_length``: of the longest request that will be.
+    The angles are float32 ``[head_dim / 2]``. ``max_length``: tokens of the longest request;
+    longrope chooses its factors by it.
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     base = 1.0 / (rope.theta**exponents)
@@ -135,12 +136,8 @@ def _llama3(rope: RopeSpec, base: Tensor) -> Tensor:
 
 
 def _longrope(rope: RopeSpec, base: Tensor, max_length: int) -> tuple[Tensor, float]:
-    """LongRoPE (Ding et al. 2024): a factor for each pair.
-
-    The long factors for every request if one may be longer than the original length, as in vLLM:
-    keys in the cache cannot be turned again when a request crosses it, as transformers does.
-    """
-    is_long = max_length > rope.original_length
+    """LongRoPE (Ding et al. 2024): a factor for each pair."""
+    is_long = rope.has_long_factors(max_length)
     factors = torch.tensor(rope.long_factors if is_long else rope.short_factors)
     scale = rope.attention_factor
     if scale is None:

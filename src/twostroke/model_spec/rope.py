@@ -36,3 +36,11 @@ class RopeSpec:
     proportion: float = 1.0
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
+
+    def has_long_factors(self, max_length: int) -> bool:
+        """Whether a model whose longest request has so many tokens turns by the long ones.
+
+        All its requests do then, as in vLLM: keys in the cache cannot be turned again when one
+        crosses the original length, as transformers does.
+        """
+        return self.kind == "longrope" and max_length > self.original_length

@@ -5,7 +5,7 @@ Read from the registry and from what the readers of ``config.json`` know, withou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,11 +69,6 @@ class FamilyRow:
     formats: tuple[str, ...]
     path: HowItRuns
 
-    @property
-    def formats_of_its_own(self) -> tuple[str, ...]:
-        """Formats that not every family has."""
-        return tuple(name for name in self.formats if name not in FORMATS)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSurvey:
@@ -116,6 +111,16 @@ def list_families() -> list[FamilyRow]:
     for model_type in sorted(ENCODER_TYPES):
         rows.append(FamilyRow(model_type, encoding, ("vectors only",), FORMATS, "layer by layer"))
     return rows
+
+
+def list_further_formats(rows: Iterable[FamilyRow]) -> dict[str, list[str]]:
+    """The formats that not every family has, and the families that have them."""
+    families: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: row.model_type):
+        for name in row.formats:
+            if name not in FORMATS:
+                families.setdefault(name, []).append(row.model_type)
+    return families
 
 
 def path_of(spec: ModelSpec, dtype: str, *, kernels: bool) -> HowItRuns:

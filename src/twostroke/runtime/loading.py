@@ -126,7 +126,7 @@ def load_torch_executor(
     release_cached_memory()  # what loading used for a moment counts as taken otherwise
     clock.mark("weights")
     caches = _allocate_caches(config, spec, models, max_model_len)
-    model_id = _model_id(config.model, checkpoint, target, caches.target)
+    model_id = _model_id(config.model, checkpoint, target, caches.target, max_model_len)
     pooling = _pooling(config.model, checkpoint, spec)
     vectors = Vectors(DenseModules.load(checkpoint.path, pooling, device), score_head)
     # After all that can fail: this locks a folder.
@@ -219,10 +219,17 @@ def _sampling_defaults(
 
 
 def _model_id(
-    options: ModelOptions, checkpoint: Checkpoint, model: LanguageModel, kv: KVTensors
+    options: ModelOptions,
+    checkpoint: Checkpoint,
+    model: LanguageModel,
+    kv: KVTensors,
+    max_model_len: int,
 ) -> str:
     states = " ".join(str(tensor.dtype) for tensor in kv.recurrent.tensors()[:2])
     precision = f"{model.dtype} {options.quantization} {kv.format} {_arithmetic(model)} {states}"
+    ropes = [own.rope for layer in model.spec.layers if (own := layer.attention)]
+    if any(rope.has_long_factors(max_model_len) for rope in ropes if rope):
+        precision += " long factors"
     return model_fingerprint(checkpoint, precision)
 
 

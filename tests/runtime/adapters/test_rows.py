@@ -22,6 +22,8 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.kernels.library import load_library
+from twostroke.layers import compiled_pass
 from twostroke.runtime.adapters.store import AdapterStore
 from twostroke.runtime.hooks.adapters import AdapterRows
 from twostroke.runtime.loading import load_torch_executor
@@ -97,26 +99,63 @@ def test_the_compiled_pass_adds_what_its_layers_add_one_by_one(
     tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit by bit: rows apart and side by side, windows, branches in parallel, norms of outputs."""
+    wide = {"head_dim": 16, "hidden_size": 64, "intermediate_size": 96}
     raw = tiny_config(
-        family, **{**FAMILIES[family], "head_dim": 16, "hidden_size": 64, "intermediate_size": 96}
+        family, **{**FAMILIES[family], **wide, "num_hidden_layers": 6, "sliding_window": 9}
     )
     engine = engine_with_two(tmp_path, raw, max_num_batched_tokens=48)
     asked = requests_of(["one", "two", "", "two", "one", "one"])
-    compiled = answers(engine, asked)
+    expected = answers(engine, asked)
+    assert isinstance(engine.executor, TorchExecutor)
+    assert store_of(engine.executor)._compiled[1] is not None
     monkeypatch.setattr(AdapterStore, "_compile", lambda *_: None)
-    assert answers(engine, asked) == compiled
+    assert answers(engine, asked) == expected
+
+
+def test_parts_of_a_pass_find_their_own_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On three threads, which take 4 tokens each through all layers, and MLPs 16 at a time."""
+    raw = tiny_config("llama", head_dim=16, hidden_size=64, intermediate_size=96)
+    asked = requests_of(["one", "two", "", "two", "one", "one"])
+    expected = answers(engine_with_two(tmp_path / "whole", raw), asked)
+    library = load_library()
+    assert library is not None
+    for changes in ({"PART_TOKENS": 4}, {"MLP_TOKENS": 16}):
+        for name, value in changes.items():
+            monkeypatch.setattr(compiled_pass, name, value)
+        engine = engine_with_two(tmp_path / "parts", raw)
+        library.set_num_threads(3)
+        try:
+            assert answers(engine, asked) == expected
+        finally:
+            library.set_num_threads(torch.get_num_threads())
+
+
+def test_the_same_contents_by_another_name_are_those_in_memory(tmp_path: Path) -> None:
+    raw = tiny_config("llama", head_dim=16, hidden_size=64, intermediate_size=96)
+    engine = engine_with_two(tmp_path, raw)
+    executor = engine.executor
+    assert isinstance(executor, TorchExecutor)
+    store, asked = store_of(executor), requests_of(["one", "one"])
+    expected = answers(engine, asked)
+    (digest, before), *_ = store._additions.items()
+    for name in ("one", "two"):
+        assert store.load(str(tmp_path / name), 256, 2**20).nbytes
+    assert store._additions[digest] is before
+    assert answers(engine, asked) == expected
 
 
 def engine_with_two(tmp_path: Path, raw: dict[str, Any], **more: Any) -> LLMEngine:
-    """A bfloat16 model with the adapters ``one`` and ``two``; skips without kernels."""
+    """A bfloat16 model with adapters ``one`` and, of attention, ``two``; skips without kernels."""
     base = random_tensors(raw)
     paths = {
         name: write_adapter(
             tmp_path / name,
-            adapter_config(TARGETS, rank),
-            adapter_tensors(base, TARGETS, rank, seed=rank),
+            adapter_config(targets, rank),
+            adapter_tensors(base, targets, rank, seed=rank),
         )
-        for name, rank in (("one", 4), ("two", 7))
+        for name, rank, targets in (("one", 4, TARGETS), ("two", 7, (*ATTENTION, "qkv_proj")))
     }
     config = config_of(
         write_checkpoint(tmp_path / "base", raw, base),

@@ -107,7 +107,13 @@ FAMILIES = {
     "mistral": Family(qkv_bias=False, output_bias=False, kv_heads=8, windows="all", window=4096),
     "qwen2": Family(qkv_bias=True, output_bias=False, windows="upper", window=4096),
     "qwen3": Family(qk_norm=True, head_dim=128, windows="upper", window=4096),
-    "phi3": Family(qkv_bias=False, output_bias=False, windows="all", partial=True),
+    "phi3": Family(
+        qkv_bias=False,
+        output_bias=False,
+        windows="all",
+        partial=True,
+        defaults={"original_max_position_embeddings": 4096},
+    ),
     "granite": Family(multipliers=True),
     "olmo2": Family(whole_norm=True, windows="none"),
     "olmo3": Family(

@@ -16,7 +16,7 @@ from twostroke.model_spec.rope import RopeSpec
 
 # Context in tokens of a model that states none.
 DEFAULT_LENGTH = 4096
-MAX_FACTORS = 4096
+MAX_FACTORS = 4096  # that are read, more than any head has
 # Kinds whose values are read. Files may state others; ``models.support`` refuses them.
 SCALED = ("linear", "llama3", "yarn", "proportional", "longrope")
 
@@ -55,7 +55,8 @@ def read_rope(fields: ConfigFields, family: Family, kind: str = "full_attention"
         scaling = ConfigFields(family.rotations[kind])
     theta = scaling.number("rope_theta", fields.number("rope_theta", family.theta))
     kind = str(scaling.raw.get("rope_type", scaling.raw.get("type")) or "default")
-    kind = "longrope" if kind == "su" else kind  # Phi-3's first files
+    if kind == "su" or (kind == "yarn" and "long_factor" in scaling.raw):
+        kind = "longrope"  # by the names of Phi-3's first files
     if kind not in SCALED:
         return RopeSpec(theta=theta, kind=kind)
     # Phi-3's files state it outside; that comes first in transformers, too.
@@ -86,7 +87,7 @@ def read_rope(fields: ConfigFields, family: Family, kind: str = "full_attention"
 
 
 def _factors(scaling: ConfigFields, name: str) -> tuple[float, ...]:
-    """One for each pair of elements; more than any head has are refused."""
+    """One for each pair of elements; ``models.support`` checks how many there are."""
     stated = scaling.items(name)[:MAX_FACTORS]
     return tuple(ConfigFields({name: factor}).number(name) for factor in stated)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from twostroke.checkpoints.adapters.peft_folder import read_adapter
+from twostroke.checkpoints.adapters.peft_folder import StoredAdapter, read_adapter
 from twostroke.engine.adapters.registry import LoadedAdapter
 from twostroke.layers.compiled_pass import CompiledAdditions
 from twostroke.layers.low_rank import Additions, compile_additions
@@ -37,6 +37,8 @@ class AdapterStore:
 
     def load(self, path: str, max_rank: int, max_bytes: int) -> LoadedAdapter:
         stored = read_adapter(Path(path), max_rank)
+        if (there := self._additions.get(stored.digest)) is not None:  # under another name
+            return _loaded(stored, there)
         matched, model = match_places(stored, self._places), self.model
         check_room(matched, model.dtype, model.device, max_bytes)
         additions = make_additions(matched, model.dtype, model.device, model.kernels)
@@ -45,8 +47,7 @@ class AdapterStore:
             check_changes(additions, self._places, model)
             self._checked.add(stored.digest)
         self._additions[stored.digest] = additions
-        nbytes = sum(one.nbytes for one in additions.values())
-        return LoadedAdapter(stored.digest, stored.rank, nbytes)
+        return _loaded(stored, additions)
 
     def drop(self, digest: str) -> None:
         self._additions.pop(digest, None)
@@ -79,3 +80,8 @@ class AdapterStore:
             num_layers = self.model.spec.num_layers
             self._compiled = (digests, compile_additions(num_layers, additions))
         return self._compiled[1]
+
+
+def _loaded(stored: StoredAdapter, additions: Additions) -> LoadedAdapter:
+    nbytes = sum(one.nbytes for one in additions.values())
+    return LoadedAdapter(stored.digest, stored.rank, nbytes)
