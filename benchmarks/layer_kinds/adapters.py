@@ -56,7 +56,7 @@ def make_engine(model: Path, folder: Path, names: list[str], rank: int) -> LLMEn
 
 def time_per_token(engine: LLMEngine, names: list[str], count: int, output_len: int) -> float:
     """Median seconds of a step in which all of ``count`` requests get a token."""
-    params = SamplingParams(max_tokens=output_len, temperature=0, ignore_eos=True)
+    params = SamplingParams(max_tokens=output_len, temperature=0, ignore_eos=True, detokenize=False)
     for number in range(count):
         prompt = [(7 * number + place) % 90 + 3 for place in range(32)]
         engine.submit(
