@@ -10,6 +10,7 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from twostroke.core.errors import ModelLoadError
@@ -52,9 +53,22 @@ def read_or_refuse(read: Callable[[], Any]) -> bool:
     return True
 
 
-def peak_bytes(read: Callable[[], Any]) -> int:
-    """What Python and its extensions allocated meanwhile, at most; tracing must be on."""
-    tracemalloc.reset_peak()
-    before = tracemalloc.get_traced_memory()[0]
-    read()
-    return tracemalloc.get_traced_memory()[1] - before
+def count_readable(path: Path, data: bytes, read: Callable[[], Any], examples: int) -> int:
+    """How many of the mutations of ``data`` at ``path`` can be read; the others cost one line.
+
+    None may take memory that its bytes do not justify.
+    """
+    path.write_bytes(data)
+    read()  # what is imported and cached once
+    num_read = 0
+    tracemalloc.start()
+    for seed in range(examples):
+        changed = mutated(data, seed)
+        path.write_bytes(changed)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        num_read += read_or_refuse(read)
+        used = tracemalloc.get_traced_memory()[1] - before
+        assert used < 100_000 + 20 * len(changed), seed
+    tracemalloc.stop()
+    return num_read
