@@ -37,8 +37,9 @@ clients: $(VENV)/.installed-dev ## Install clients of other versions apart (1.3 
 	$(BIN)/python -m pytest tests/server/clients/test_apart.py \
 	    tests/server/clients/test_cli_agents.py
 
+# Without ruff's cache: it does not see that a new folder changes which imports are our own.
 check: $(VENV)/.installed-dev ## Lint, format, style, the arrows between packages, types
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest $(STYLE)
 	$(BIN)/lint-imports
