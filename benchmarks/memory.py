@@ -116,7 +116,7 @@ def measure(model: Path, kv: int, quantization: str | None) -> Resident:
         tempfile.TemporaryDirectory(prefix="twostroke-memory-") as folder,
         running_server(str(model), Path(folder) / "server.log", *flags) as server,
     ):
-        healthy = _status(server.process.pid, "VmRSS")
+        healthy = status_bytes(server.process.pid, "VmRSS")
         requests = -(-kv // int(spec.kv_bytes_per_token()) // PROMPT) + CLIENTS
         with ThreadPoolExecutor(CLIENTS) as pool:
             list(
@@ -125,7 +125,7 @@ def measure(model: Path, kv: int, quantization: str | None) -> Resident:
                     range(requests),
                 )
             )
-        loaded, peak = (_status(server.process.pid, name) for name in ("VmRSS", "VmHWM"))
+        loaded, peak = (status_bytes(server.process.pid, name) for name in ("VmRSS", "VmHWM"))
     return Resident(loaded_bytes(spec, 2, quantization), kv, healthy, loaded, peak)
 
 
@@ -142,7 +142,7 @@ def _complete(url: str, model: str, vocabulary: int, number: int) -> None:
     httpx.post(f"{url}/v1/completions", json=body, timeout=600, trust_env=False).raise_for_status()
 
 
-def _status(pid: int, name: str) -> int:
+def status_bytes(pid: int, name: str) -> int:
     """A size from ``/proc/PID/status``, in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

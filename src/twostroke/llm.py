@@ -110,6 +110,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        adapter: str = "",
         use_tqdm: bool = False,
     ) -> list[GenerationResult]:
         """Complete prompts, all in one batch.
@@ -119,6 +120,7 @@ class LLM:
 
         Args:
             sampling_params: For all prompts, or one for each; by default ``default_params()``.
+            adapter: Name of the LoRA adapter, one of ``LLM(model, lora=["NAME=FOLDER"])``.
             use_tqdm: Show a progress bar on stderr.
 
         Raises:
@@ -145,7 +147,7 @@ class LLM:
             self._empty_result(prompt, prompt_params)
             for prompt, prompt_params in zip(prompt_list, params_list, strict=True)
         ]
-        for _ in self._run(results, params_list, use_tqdm):
+        for _ in self._run(results, params_list, use_tqdm, adapter=adapter):
             pass
         return results
 
@@ -154,6 +156,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | None = None,
         *,
+        adapter: str = "",
         use_tqdm: bool = False,
     ) -> list[GenerationResult]:
         """Answer one conversation, or several; a message is ``{"role": ..., "content": ...}``.
@@ -165,9 +168,8 @@ class LLM:
         is_single = isinstance(messages[0], Mapping)
         conversations = cast(Sequence[Sequence[Message]], [messages] if is_single else messages)
         params = sampling_params or self.default_params(max_tokens=None)
-        return self.generate(
-            [self.chat_prompt(c) for c in conversations], params, use_tqdm=use_tqdm
-        )
+        prompts = [self.chat_prompt(c) for c in conversations]
+        return self.generate(prompts, params, adapter=adapter, use_tqdm=use_tqdm)
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
         """The token ids of a conversation in the model's chat template, ready for its answer.
@@ -177,12 +179,13 @@ class LLM:
         return self._encoder.encode(messages, add_generation_prompt=True)
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, adapter: str = ""
     ) -> Iterator[RequestOutput]:
         """Complete one prompt and yield each step's output as it comes."""
         params = sampling_params or self.default_params()
         (prompt,) = _as_list(prompt)
-        yield from self._run([self._empty_result(prompt, params)], [params], use_tqdm=False)
+        results = [self._empty_result(prompt, params)]
+        yield from self._run(results, [params], use_tqdm=False, adapter=adapter)
 
     def embed(
         self,
@@ -301,6 +304,8 @@ class LLM:
         params: Sequence[SamplingParams],
         use_tqdm: bool,
         pooling: Sequence[PoolingParams] | None = None,
+        *,
+        adapter: str = "",
     ) -> Iterator[RequestOutput]:
         """Validate all, queue all, step until all have ended; leave nothing running."""
         if self._running:
@@ -318,6 +323,7 @@ class LLM:
                     prompt_token_ids=r.prompt_token_ids,
                     params=prompt_params,
                     pooling=prompt_pooling,
+                    adapter=adapter,
                 )
             )
             for r, prompt_params, prompt_pooling in zip(results, params, wanted, strict=True)

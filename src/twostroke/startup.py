@@ -6,10 +6,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.checkpoints.open_checkpoint import find_checkpoint
+from twostroke.checkpoints.quantised.written import Quantised
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ModelLoadError, is_panic, panic_text
@@ -109,6 +111,28 @@ def survey_checkpoint(model: str) -> CheckpointSurvey:
     from twostroke.runtime.checkpoints.survey import read_survey
 
     return read_survey(find_checkpoint(model))
+
+
+def quantise_checkpoint(
+    checkpoint: Checkpoint,
+    to: str,
+    folder: Path,
+    begin: Callable[[int], None],
+    advance: Callable[[int], None],
+    *,
+    head: bool,
+) -> Quantised:
+    """Write a rounded copy of a checkpoint, see ``runtime/checkpoints/quantise.py``.
+
+    Args:
+        begin: Called with the number of bytes to read.
+        advance: Called with each number of bytes that were read.
+    """
+    from twostroke.runtime.checkpoints.quantise import check_quantisable, quantise
+
+    check_quantisable(checkpoint)
+    begin(sum(stored.nbytes for stored in checkpoint.tensors().values()))
+    return quantise(checkpoint, to, folder, advance, head=head)
 
 
 def make_speed_probe(device: str) -> SpeedProbe:

@@ -48,7 +48,13 @@ OTHERS = (
     "gemma2",
     "gemma3",
 )
+EXPERTS = ("mixtral", "qwen2-moe", "qwen3-moe", "glm4-moe", "gpt-oss")
 FAMILIES |= {name: WIDE_FAMILIES[name] | {"intermediate_size": 96} for name in OTHERS}
+SIZES = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
+FAMILIES |= {  # --quantization needs multiples of 32
+    name: raw | {size: 96 for size in SIZES if size in raw}
+    for name, raw in ((name, WIDE_FAMILIES[name]) for name in EXPERTS)
+}
 TOKENS = torch.randint(0, 96, (120,), generator=torch.Generator().manual_seed(1)).tolist()
 CHUNKS = [70, 1, 3, 45, 1]
 

@@ -98,7 +98,7 @@ class ServerProcess:
 
     def url(self) -> str:
         """Where it listens, once it is ready."""
-        wait_until(lambda: "curl" in self.stderr and self.stderr.endswith("\n"), 20)
+        wait_until(lambda: "curl" in self.stderr and self.stderr.endswith("\n"), 60)
         match = re.search(r"https?://127.0.0.1:\d+", self.stderr)
         assert match is not None
         return match[0]

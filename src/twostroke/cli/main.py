@@ -12,13 +12,14 @@ from twostroke.cli.batch import batch
 from twostroke.cli.bench import bench_app
 from twostroke.cli.calibrate import calibrate
 from twostroke.cli.chat import chat
+from twostroke.cli.checkpoints.models import models
+from twostroke.cli.checkpoints.quantize import quantize
 from twostroke.cli.flags import expand_units
 from twostroke.cli.generate import generate
 from twostroke.cli.help_pages import HelpPages
 from twostroke.cli.inspect import inspect
 from twostroke.cli.key import key
 from twostroke.cli.kv import kv
-from twostroke.cli.models import models
 from twostroke.cli.serve import serve
 from twostroke.cli.simulate import simulate
 from twostroke.cli.terminal import print_error, print_note
@@ -56,6 +57,7 @@ def build_app() -> App:
     app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")
     app.command(kv, usage="Usage: twostroke kv MODEL [OPTIONS]")
     app.command(models, usage="Usage: twostroke models [MODEL] [OPTIONS]")
+    app.command(quantize, usage="Usage: twostroke quantize MODEL -o FOLDER [OPTIONS]")
     app.command(calibrate, usage="Usage: twostroke calibrate [MODEL] [OPTIONS]")
     app.command(bench_app())
     return app

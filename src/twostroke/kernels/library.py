@@ -123,14 +123,56 @@ class AttentionBranchCall(ctypes.Structure):
     ]
 
 
+class ExpertCall(ctypes.Structure):
+    """One expert's weights, see ``ExpertCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [("gate_up", LinearCall), ("down", LinearCall)]
+
+
+class RoutingCall(ctypes.Structure):
+    """How experts are chosen, see ``RoutingCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("correction", c_void_p),
+        ("experts", c_int64),
+        ("per_token", c_int64),
+        ("groups", c_int64),
+        ("chosen_groups", c_int64),
+        ("scale", c_float),
+        ("sigmoid", c_int32),
+        ("best_two", c_int32),
+        ("normalized", c_int32),
+    ]
+
+
+class ExpertsCall(ctypes.Structure):
+    """Arguments of a layer's experts, see ``ExpertsCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("x", c_void_p),
+        ("onto", c_void_p),
+        ("out", c_void_p),
+        ("tokens", c_int64),
+        ("hidden", c_int64),
+        ("experts", POINTER(ExpertCall)),
+        ("shared", POINTER(ExpertCall)),
+        ("shared_gate", POINTER(LinearCall)),
+        ("router", LinearCall),
+        ("routing", RoutingCall),
+        ("scale", c_float),
+        ("activation", c_int32),
+    ]
+
+
 class MlpCall(ctypes.Structure):
-    """One layer's MLP, see ``MlpCall`` in ``cpp/kernels.hpp``."""
+    """One layer's MLP or experts, see ``MlpCall`` in ``cpp/kernels.hpp``."""
 
     _fields_: ClassVar = [
         ("norm", NormCall),
         ("gate_up", LinearCall),
         ("down", AdditionCall),
         ("activation", c_int32),
+        ("experts", POINTER(ExpertsCall)),
     ]
 
 
@@ -196,47 +238,6 @@ class DraftCall(ctypes.Structure):
         ("logits", c_void_p),
         ("highest", c_void_p),
         ("is_packed", c_int32),
-    ]
-
-
-class ExpertCall(ctypes.Structure):
-    """One expert's weights, see ``ExpertCall`` in ``cpp/kernels.hpp``."""
-
-    _fields_: ClassVar = [("gate_up", LinearCall), ("down", LinearCall)]
-
-
-class RoutingCall(ctypes.Structure):
-    """How experts are chosen, see ``RoutingCall`` in ``cpp/kernels.hpp``."""
-
-    _fields_: ClassVar = [
-        ("correction", c_void_p),
-        ("experts", c_int64),
-        ("per_token", c_int64),
-        ("groups", c_int64),
-        ("chosen_groups", c_int64),
-        ("scale", c_float),
-        ("sigmoid", c_int32),
-        ("best_two", c_int32),
-        ("normalized", c_int32),
-    ]
-
-
-class ExpertsCall(ctypes.Structure):
-    """Arguments of a layer's experts, see ``ExpertsCall`` in ``cpp/kernels.hpp``."""
-
-    _fields_: ClassVar = [
-        ("x", c_void_p),
-        ("onto", c_void_p),
-        ("out", c_void_p),
-        ("tokens", c_int64),
-        ("hidden", c_int64),
-        ("experts", POINTER(ExpertCall)),
-        ("shared", POINTER(ExpertCall)),
-        ("shared_gate", POINTER(LinearCall)),
-        ("router", LinearCall),
-        ("routing", RoutingCall),
-        ("scale", c_float),
-        ("activation", c_int32),
     ]
 
 

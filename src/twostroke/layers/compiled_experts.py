@@ -15,6 +15,8 @@ from twostroke.kernels.library import (
     ExpertsCall,
     Library,
     LinearCall,
+    MlpCall,
+    NormCall,
     RoutingCall,
 )
 from twostroke.layers.linear import Linear
@@ -88,6 +90,10 @@ class CompiledExperts:
         gate = [] if weights.shared_gate is None else [weights.shared_gate]
         linears = [*weights.matrices, *gate]
         return activation in ACTIVATIONS and all(one.kernel_call is not None for one in linears)
+
+    def branch_call(self, norm: NormCall) -> MlpCall:
+        """The compiled pass's, of the hidden state before ``norm``; valid as long as this lives."""
+        return MlpCall(norm=norm, experts=ctypes.pointer(self._call))
 
     def __call__(self, x: Tensor, onto: Tensor) -> Tensor:
         """``onto`` and what is added to it, both ``[tokens, hidden]``, of the normalized ``x``."""

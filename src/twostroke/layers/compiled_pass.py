@@ -79,7 +79,7 @@ def compile_layers(
 ) -> CompiledPass | None:
     """A pass through all layers, or ``None`` if the kernels cannot run some branch of them.
 
-    They run layers of attention and an MLP.
+    They run layers of attention and an MLP or experts.
     """
     calls = []
     for layer in layers:
@@ -274,7 +274,8 @@ def _layer_call(
     if not (isinstance(attention, AttentionBranchCall) and isinstance(mlp, MlpCall)):
         return None
     # What the MLP reads lies where attention would norm or scale what it adds.
-    if is_parallel and (attention.output.norm.weight or attention.output.scale != 1.0):
+    is_plain = not attention.output.norm.weight and attention.output.scale == 1.0
+    if is_parallel and (mlp.experts or not is_plain):
         return None
     if first.rope is not None:
         table = rotary[first.rope]

@@ -35,6 +35,11 @@ class Linear(Protocol):
         ...
 
     @property
+    def inputs(self) -> int:
+        """How many elements a row that it maps has."""
+        ...
+
+    @property
     def is_exact(self) -> bool:
         """Whether the weight is kept as it was given, not rounded."""
         ...
@@ -83,8 +88,8 @@ def kept_linear(
 
 
 def warn_of_exact(linears: Sequence[Linear], quantization: str) -> None:
-    """Say how many layers ``--quantization`` leaves as they are, if it does any."""
-    exact = sum(linear.is_exact for linear in linears)
+    """Say how many layers ``--quantization`` cannot round; others that it leaves, it means to."""
+    exact = sum(linear.is_exact and linear.inputs % GROUP != 0 for linear in linears)
     if exact:
         warnings.warn(
             f"{exact} of {len(linears)} linear layers keep their precision: --quantization"
@@ -114,6 +119,10 @@ class TorchLinear:
 
     def weight_rows(self, indices: Tensor) -> Tensor:
         return F.embedding(indices, self.weight)
+
+    @property
+    def inputs(self) -> int:
+        return self.weight.shape[1]
 
     @property
     def nbytes(self) -> int:
@@ -154,6 +163,10 @@ class PackedLinear:
         if self.packed.format in GROUP_INPUTS:
             return stored_rows(self.packed, indices)
         return rows_of(self.packed, indices)
+
+    @property
+    def inputs(self) -> int:
+        return self.packed.inputs
 
     @property
     def is_exact(self) -> bool:
@@ -199,6 +212,10 @@ class JoinedLinear:
         return rows
 
     @property
+    def inputs(self) -> int:
+        return int(self._call.inputs)
+
+    @property
     def is_exact(self) -> bool:
         return all(part.is_exact for part in self._parts)
 
@@ -241,6 +258,10 @@ class MultipliedLinear:
 
     def weight_rows(self, indices: Tensor) -> Tensor:
         return self._linear.weight_rows(indices) * self._factor[indices, None]
+
+    @property
+    def inputs(self) -> int:
+        return self._linear.inputs
 
     @property
     def is_exact(self) -> bool:

@@ -149,6 +149,10 @@ class AdaptedLinear:
         return self._linear.weight_rows(indices)
 
     @property
+    def inputs(self) -> int:
+        return self._linear.inputs
+
+    @property
     def is_exact(self) -> bool:
         return self._linear.is_exact
 

@@ -60,5 +60,9 @@ class Mxfp4Linear:
         return decode_mxfp4(self._blocks[indices], self._scales[indices], torch.float32)
 
     @property
+    def inputs(self) -> int:
+        return 32 * self._scales.shape[1]
+
+    @property
     def nbytes(self) -> int:
         return self._blocks.nbytes + self._scales.nbytes

@@ -12,7 +12,7 @@ from typing import Literal
 from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL
 from twostroke.kernels.library import MAX_HEAD_DIM
 from twostroke.model_spec.config.families import FAMILIES, SAME, Family
-from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
+from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, LayerSpec
 from twostroke.model_spec.reader import DTYPES
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.vectors.encoder_spec import ENCODER_TYPES
@@ -140,10 +140,19 @@ def path_of(spec: ModelSpec, dtype: str, *, kernels: bool) -> HowItRuns:
 
 def _is_compiled(layer: LayerSpec) -> bool:
     """Whether one compiled call takes such a layer."""
-    attention, mlp = layer.attention, layer.mlp
-    if attention is None or mlp is None or layer.recurrent is not None or layer.experts is not None:
+    attention, mlp, experts = layer.attention, layer.mlp, layer.experts
+    if attention is None or layer.recurrent is not None or (mlp and experts):
         return False
-    return mlp.gated and _is_compiled_attention(attention)
+    is_mlp = mlp is not None and mlp.gated
+    is_experts = experts is not None and _are_compiled_experts(experts)
+    return (is_mlp or is_experts) and _is_compiled_attention(attention)
+
+
+def _are_compiled_experts(experts: ExpertsSpec) -> bool:
+    routing = experts.routing
+    by_logits = routing.scores == "sigmoid" and not routing.corrected
+    is_special = by_logits or routing.scales_inputs or experts.narrow
+    return experts.gated and not is_special
 
 
 def _is_compiled_attention(attention: AttentionSpec) -> bool:

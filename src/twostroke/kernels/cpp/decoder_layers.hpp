@@ -9,6 +9,7 @@
 #include "attention/scaled/store.hpp"
 #include "buffer.hpp"
 #include "elementwise.hpp"
+#include "experts/experts.hpp"
 #include "kernels.hpp"
 #include "linear/low_rank.hpp"
 #include "linear/several.hpp"
@@ -159,6 +160,15 @@ inline void run_before_attention(TokenPart& part, const LayerCall& layer) {
     part.add_time(kPlace);
 }
 
+// All tokens' way through experts, which all threads share. The tokens are normed already.
+inline void run_experts(const PassCall& pass, int64_t tokens, const ExpertsCall& weights) {
+    const double start = pass.seconds ? now() : 0.0;
+    ExpertsCall call = weights;
+    call.x = pass.normed, call.onto = call.out = pass.x, call.tokens = tokens;
+    experts(call);
+    if (pass.seconds) pass.seconds[kGemm] += now() - start;
+}
+
 // `read`: what the MLP reads of the part's tokens. `gates`, `activation`: room for gate_up's and
 // for down's input, of min(mlp_tokens, part.count).
 inline void run_mlp(TokenPart& part, const LayerCall& layer, const bf16* read, bf16* gates,
@@ -188,7 +198,7 @@ inline void run_after_attention(TokenPart& part, const LayerCall& layer, bf16* g
         layer.is_parallel ? read_rows(part, layer.mlp.norm, part.normed()) : nullptr;
     add_branch(part, layer, kOutput, 0, part.count, attended);
     if (!layer.is_parallel) read = read_rows(part, layer.mlp.norm, part.normed());
-    run_mlp(part, layer, read, gates, activation);
+    if (!layer.mlp.experts) run_mlp(part, layer, read, gates, activation);
 }
 
 // Into how many parts tokens are cut. One thread takes a part from one attention to the next: what
@@ -201,9 +211,8 @@ inline int64_t count_token_parts(const PassCall& pass, int64_t tokens) {
     return num_threads() > 1 && 2 * tokens >= parts * pass.part_tokens ? parts : 1;
 }
 
-// What lies between two layers' attention: the rest of `before`, and the beginning of `after`.
-// Either may be null.
-inline void run_between_attention(const PassCall& pass, int64_t tokens, const LayerCall* before,
+// The rest of `before` up to its experts, and the beginning of `after`. Either may be null.
+inline void run_in_parts(const PassCall& pass, int64_t tokens, const LayerCall* before,
                                   const LayerCall* after) {
     const int64_t parts = count_token_parts(pass, tokens);
     const Buffer<double> seconds(parts * kComponents);
@@ -226,6 +235,17 @@ inline void run_between_attention(const PassCall& pass, int64_t tokens, const La
     const double threads = parts > 1 ? num_threads() : 1;  // that run parts side by side
     for (int64_t i = 0; i < parts * kComponents; ++i)
         pass.seconds[i % kComponents] += seconds.data()[i] / threads;
+}
+
+// What lies between two layers' attention: the rest of `before`, and the beginning of `after`.
+// Either may be null.
+inline void run_between_attention(const PassCall& pass, int64_t tokens, const LayerCall* before,
+                                  const LayerCall* after) {
+    const ExpertsCall* const experts_call = before ? before->mlp.experts : nullptr;
+    if (!experts_call) return run_in_parts(pass, tokens, before, after);
+    run_in_parts(pass, tokens, before, nullptr);
+    run_experts(pass, tokens, *experts_call);
+    if (after) run_in_parts(pass, tokens, nullptr, after);
 }
 
 // Moves the kept tokens to the front, in the hidden states and in the attention's output, and whose

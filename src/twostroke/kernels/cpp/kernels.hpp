@@ -105,11 +105,41 @@ struct AttentionBranchCall {
     int32_t whole_heads;    // 1: heads_norm is of all queries together, and of all keys; 0: by head
 };
 
+// A gated MLP: down(activation(gate_up(x))); weights only.
+struct ExpertCall {
+    LinearCall gate_up, down;
+};
+
+// How experts are chosen and weighed: RoutingSpec in model_spec/routing.py.
+struct RoutingCall {
+    const float* correction;  // [experts], added to what experts are chosen by, or null
+    int64_t experts, per_token, groups, chosen_groups;
+    float scale;
+    int32_t sigmoid;  // 1: scores are sigmoids; 0: their softmax
+    int32_t best_two, normalized;
+};
+
+// out = onto + scale * (the weighed sum of each token's experts, and the shared ones, of x).
+struct ExpertsCall {
+    const bf16* x;     // [tokens, hidden]
+    const bf16* onto;  // [tokens, hidden]
+    bf16* out;         // [tokens, hidden]; may be `onto`
+    int64_t tokens, hidden;
+    const ExpertCall* experts;        // [routing.experts], all of one shape
+    const ExpertCall* shared;        // of every token, or null
+    const LinearCall* shared_gate;  // one output: its sigmoid weighs the shared experts; or null
+    LinearCall router;              // weights only
+    RoutingCall routing;
+    float scale;
+    int32_t activation;  // an Activation
+};
+
 struct MlpCall {
     NormCall norm;  // [hidden]
     LinearCall gate_up;
     AdditionCall down;
-    int32_t activation;  // an Activation
+    int32_t activation;          // an Activation
+    const ExpertsCall* experts;  // in place of these products, or null; the pass sets its tokens
 };
 
 // One decoder layer's weights and its cache.
@@ -173,35 +203,6 @@ struct DraftCall {
     float* logits;     // [num_requests, vocabulary]
     float* highest;    // [num_requests]
     int32_t is_packed;
-};
-
-// A gated MLP: down(activation(gate_up(x))); weights only.
-struct ExpertCall {
-    LinearCall gate_up, down;
-};
-
-// How experts are chosen and weighed: RoutingSpec in model_spec/routing.py.
-struct RoutingCall {
-    const float* correction;  // [experts], added to what experts are chosen by, or null
-    int64_t experts, per_token, groups, chosen_groups;
-    float scale;
-    int32_t sigmoid;  // 1: scores are sigmoids; 0: their softmax
-    int32_t best_two, normalized;
-};
-
-// out = onto + scale * (the weighed sum of each token's experts, and the shared ones, of x).
-struct ExpertsCall {
-    const bf16* x;     // [tokens, hidden]
-    const bf16* onto;  // [tokens, hidden]
-    bf16* out;         // [tokens, hidden]; may be `onto`
-    int64_t tokens, hidden;
-    const ExpertCall* experts;        // [routing.experts], all of one shape
-    const ExpertCall* shared;        // of every token, or null
-    const LinearCall* shared_gate;  // one output: its sigmoid weighs the shared experts; or null
-    LinearCall router;              // weights only
-    RoutingCall routing;
-    float scale;
-    int32_t activation;  // an Activation
 };
 
 // Tokens of one request, one after the other, and the slots of its state.

@@ -156,7 +156,7 @@ class BranchParts:
         return MultipliedLinear(linear, factor.to(device))
 
     def _kept(self, name: str, *, whole: bool) -> list[StoredWeight]:
-        return take_kept(self.source, f"{self.index}.{name}", whole=whole) if self.kernels else []
+        return take_kept(self.source, f"{self.index}.{name}", whole=whole)
 
     def linear_of(self, weight: Tensor, bias: Tensor | None) -> Linear:
         """A linear layer of tensors that are already loaded."""

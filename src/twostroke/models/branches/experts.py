@@ -10,7 +10,7 @@ from torch import Tensor
 
 from twostroke.layers.activation import activation_of
 from twostroke.layers.compiled_experts import CompiledExperts, ExpertWeights
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.compiled_pass import CompiledBranch, norm_call
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.layers.routing import route
@@ -185,7 +185,10 @@ class ExpertsBranch:
         return (self._router, *own, *(self._shared or ()), *(self._narrow or ()))
 
     def compiled(self) -> CompiledBranch | None:
-        return None
+        norm = norm_call(self._norm)
+        if norm is None or self._compiled is None:
+            return None
+        return CompiledBranch(self._compiled.branch_call(norm))
 
     def _compile(self) -> CompiledExperts | None:
         """What computes all but the norm in one call, if the kernels have all of it."""

@@ -1,0 +1,1 @@
+"""Commands about checkpoints: which of them run, and how they are rounded."""
