@@ -35,9 +35,9 @@ from twostroke.models.support import parse_runnable
 from twostroke.runtime.weights import loaded_bytes
 
 RESULTS = Path(__file__).parents[1] / "results"
-KV_BYTES = 128 * 2**20
+KV_BYTES = 32 * 2**20  # filled to the last block
 VOCABULARY = 32_000
-PROMPT, OUTPUT, REQUESTS, CLIENTS = 512, 16, 32, 8
+PROMPT, OUTPUT, CLIENTS = 512, 16, 8
 # How often the sizes of the wide families.
 WIDTHS, HEADS, HEAD_WIDTHS = 32, 8, 4
 SCALED = {
@@ -95,8 +95,8 @@ def main(*families: str, out: Path = RESULTS) -> None:
     other_programs = OtherPrograms()
     loaded: dict[str, Loaded] = {}
     names = families or tuple(_first_of_each())
-    with tempfile.TemporaryDirectory(prefix="twostroke-loading-") as folder:
-        for number, name in enumerate(names, 1):
+    for number, name in enumerate(names, 1):
+        with tempfile.TemporaryDirectory(prefix="twostroke-loading-") as folder:
             loaded[name] = measure(name, Path(folder) / name)
             print(f"{number} of {len(names)}: {_row(name, loaded[name])}", flush=True)
     lines = [
@@ -107,7 +107,7 @@ def main(*families: str, out: Path = RESULTS) -> None:
     command = shlex.join(["python", "-m", "benchmarks.layer_kinds.loading", *sys.argv[1:]])
     where = environment(command, other_programs.share())
     text = (
-        f"{environment_text(where)}\nKV cache and states: {KV_BYTES / 1e6:.0f} MB. {REQUESTS}"
+        f"{environment_text(where)}\nKV cache and states: {KV_BYTES / 1e6:.0f} MB, filled by"
         f" requests of {PROMPT} tokens in, {OUTPUT} out, {CLIENTS} at once.\nMost:"
         " with pages of the checkpoint, which the system may drop at any time.\n\n"
         + "\n".join(lines)
@@ -145,6 +145,8 @@ def measure(name: str, folder: Path) -> Loaded:
     spec = parse_runnable(raw)
     write_checkpoint(folder, raw, random_tensors(raw, dtype=torch.bfloat16, std=0.02))
     write_tokenizer(VOCABULARY, folder)
+    per_token = int(spec.kv_bytes_per_token())
+    requests = CLIENTS + (-(-KV_BYTES // (per_token * PROMPT)) if per_token else CLIENTS)
     flags = ["--kv-cache-memory", str(KV_BYTES)]
     for _ in range(2):
         with running_server(str(folder), folder / "server.log", *flags) as server:
@@ -152,7 +154,7 @@ def measure(name: str, folder: Path) -> Loaded:
             _complete(server.url, 1, 1)
             first_token = server.ready_seconds + time.perf_counter() - began
             with ThreadPoolExecutor(CLIENTS) as pool:
-                list(pool.map(lambda seed: _complete(server.url, seed, OUTPUT), range(REQUESTS)))
+                list(pool.map(lambda seed: _complete(server.url, seed, OUTPUT), range(requests)))
             used, peak = (status_bytes(server.process.pid, key) for key in ("VmRSS", "VmHWM"))
     return Loaded(
         spec.num_parameters,

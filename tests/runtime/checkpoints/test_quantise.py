@@ -92,9 +92,9 @@ def test_each_value_is_the_nearest_that_its_scale_allows(to: str, scale: float) 
 @pytest.mark.parametrize("family", WIDE_FAMILIES)
 def test_every_family_runs_with_what_was_rounded(family: str, tmp_path: Path) -> None:
     """Logits are those of the folder whose weights are the rounded ones in full."""
-    raw = WIDE_FAMILIES[family]
     sizes = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
-    raw |= {name: 96 for name in sizes if name in raw}
+    raw = WIDE_FAMILIES[family]
+    raw = {**raw, **{name: 96 for name in sizes if name in raw}}
     tensors = write(tmp_path / "was", raw)
     written = run(tmp_path / "was", tmp_path / "now", "int8")
     files = TensorFiles(open_checkpoint(tmp_path / "now").tensors())
@@ -109,8 +109,12 @@ def test_every_family_runs_with_what_was_rounded(family: str, tmp_path: Path) ->
     assert now.isfinite().all()
     torch.testing.assert_close(now, full, rtol=0, atol=2e-3 * float(full.abs().max()))
     heads = ("lm_head", "embed_tokens", "embeddings")
-    others = [name for name in written.kept if not name.endswith((*EXACT, *heads))]
+    weights = {name: tensors.get(f"{name}.weight") for name in written.kept}
+    matrices = [name for name, own in weights.items() if own is not None and own.dim() == 2]
+    others = [name for name in matrices if not name.endswith((*EXACT, *heads))]
     assert not [name for name in others if _inputs(tensors, name) % 32 == 0], others
+    stacks = {name.rpartition(".")[0] for name in tensors if name.endswith("gate_up_proj")}
+    assert stacks <= {*written.kept}  # or others would take them for rounded
 
 
 def _inputs(tensors: dict[str, torch.Tensor], module: str) -> int:
@@ -150,6 +154,29 @@ def test_what_cannot_be_rounded_is_refused(tmp_path: Path) -> None:
         run(tmp_path / "odd", tmp_path / "odd-now")
     names = {each.name for each in tmp_path.iterdir()}
     assert names == {"was", "now", "odd"}  # nothing half-made is left
+
+
+def test_a_broken_number_is_named(tmp_path: Path) -> None:
+    tensors = random_tensors(RAW, dtype=torch.bfloat16)
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = torch.nan
+    write_checkpoint(tmp_path / "was", RAW, tensors)
+    with pytest.raises(ModelLoadError, match=r"layers\.1\.mlp\.up_proj\.weight in model"):
+        run(tmp_path / "was", tmp_path / "now")
+    assert not (tmp_path / "now").exists()
+
+
+def test_folders_and_permissions_are_those_of_a_copy(tmp_path: Path) -> None:
+    write(tmp_path / "was", RAW)
+    (tmp_path / "was" / "1_Pooling").mkdir()
+    (tmp_path / "was" / "1_Pooling" / "config.json").write_text("{}")
+    layers = [{"path": "", "type": "Transformer"}, {"path": "1_Pooling", "type": "Pooling"}]
+    (tmp_path / "was" / "modules.json").write_text(json.dumps(layers))
+    (tmp_path / "now").mkdir()  # an empty one is taken, a mount point too
+    run(tmp_path / "was", tmp_path / "now")
+    assert (tmp_path / "now" / "1_Pooling" / "config.json").read_text() == "{}"
+    assert not (tmp_path / "now" / ".partial").exists()
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "now").iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"]
 
 
 def test_what_fails_leaves_nothing(tmp_path: Path) -> None:

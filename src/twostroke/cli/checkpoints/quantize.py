@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from twostroke.cli.terminal import print_note
 from twostroke.core.errors import ConfigError
-from twostroke.core.files import reason
+from twostroke.core.files import reason, write_text
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def quantize(
         written = quantise_checkpoint(checkpoint, to, output, begin, advance, head=lm_head)
     report: dict[str, Any] = {"model": model, "to": to, **asdict(written)}
     _print_written(written, output)
+    _write_report(output, report)  # it is there whatever becomes of the comparison
     if compare:
         from twostroke.cli.checkpoints.compare import compare_models
         from twostroke.model_spec.reader import read_model
@@ -76,8 +77,15 @@ def quantize(
             f"perplexity there: {compared.perplexity_before:.4g}, then"
             f" {compared.perplexity_after:.4g}"
         )
-    (output / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        _write_report(output, report)
     print(f"\ntwostroke serve {output}")
+
+
+def _write_report(folder: Path, report: Mapping[str, Any]) -> None:
+    try:
+        write_text(folder / REPORT, json.dumps(report, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError(f"cannot write {folder / REPORT}: {reason(error)}") from error
 
 
 def _read_text(path: Path) -> str:

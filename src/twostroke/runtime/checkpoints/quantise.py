@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -18,11 +19,15 @@ from twostroke.checkpoints.checkpoint import Checkpoint, StoredTensor
 from twostroke.checkpoints.folder import FolderCheckpoint
 from twostroke.checkpoints.quantised.read_scheme import read_scheme
 from twostroke.checkpoints.quantised.written import Quantised
-from twostroke.core.errors import ConfigError, ModelLoadError
+from twostroke.core.errors import ConfigError, ModelLoadError, panic_text
+from twostroke.core.files import reason
 from twostroke.core.flags.byte_sizes import format_bytes
+from twostroke.kernels.library import GROUP
 from twostroke.layers.stored_weights import StoredWeight
 from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.spec import ModelSpec
+from twostroke.model_spec.vectors.encoder_spec import is_encoder
+from twostroke.model_spec.vectors.score_head import has_score_head
 from twostroke.models.decoder import Decoder
 from twostroke.models.family import DecoderFamily
 from twostroke.models.foreign.choose import runs_by_transformers
@@ -35,6 +40,7 @@ from twostroke.runtime.weights import match_checkpoint
 INDEX = "model.safetensors.index.json"
 _COPIED = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 _HEAD = "head"
+_BESIDE = 2**25  # bytes for tokenizer and the like
 Advance = Callable[[int], None]  # called with each number of bytes that were read
 
 
@@ -51,6 +57,11 @@ def check_quantisable(checkpoint: Checkpoint) -> None:
         raise ConfigError(
             f"{checkpoint.path} is quantised already",
             hint="rounding twice adds both errors: give the bfloat16 version of this model",
+        )
+    if is_encoder(raw) or has_score_head(raw):
+        raise ConfigError(
+            f"{checkpoint.path} is no language model: it makes vectors or scores",
+            hint="--quantization int8 of twostroke serve rounds a decoder that makes vectors",
         )
     if runs_by_transformers(raw, "auto"):
         raise ConfigError(
@@ -88,13 +99,18 @@ def quantise(
             hint="layers must be matrices of their own, with inputs a multiple of 32",
         )
     before = sum(stored.nbytes for stored in tensors.values())
-    with _written(folder, before) as partial:
-        errors, index = dict[str, float](), dict[str, str]()
+    with _written(folder, _needed_bytes(tensors, rounded, to)) as partial:
+        errors, index, umask = dict[str, float](), dict[str, str](), _umask(partial)
         for file in weight_files(checkpoint.path):
             written = dict[str, Tensor]()
             for name, tensor in _read(file, tensors):
                 if name in rounded:
                     module = name.removesuffix(".weight")
+                    if not tensor.isfinite().all():
+                        raise ModelLoadError(
+                            f"{name} in {file.name} has numbers that are infinite, or none",
+                            hint="the checkpoint is broken; download it again",
+                        )
                     own = round_matrix(tensor, to)
                     errors[module] = own.error
                     written |= {f"{module}.{last}": part for last, part in own.tensors.items()}
@@ -106,12 +122,17 @@ def quantise(
                 partial / file.name,
                 metadata={"format": "pt"},
             )
+            (partial / file.name).chmod(0o666 & ~umask)  # the library lets the owner alone read it
             index |= dict.fromkeys(written, file.name)
-        kept = sorted(
-            name.removesuffix(".weight") for name in _matrices(tensors) if name not in rounded
-        )
+        kept = _unrounded(tensors, rounded)
         after = _write_rest(checkpoint, partial, quantization_config(to, kept), index)
-    left = [module for module in kept if f"{module}.weight" in linears]
+    own_names = {name for one in expected if len(one.shape) > 2 for name, _ in one.parts} | linears
+    inside = tuple(f"{module}." for module in kept)
+    left = [
+        module.removesuffix(".")
+        for module in inside
+        if any(name.startswith(module) for name in own_names)
+    ]
     return Quantised(errors, left, before, after)
 
 
@@ -144,11 +165,26 @@ class _NotedSource:
         return []
 
 
-def _matrices(tensors: Mapping[str, StoredTensor]) -> Iterator[str]:
-    """All that a reader may take for a linear layer."""
+def _unrounded(tensors: Mapping[str, StoredTensor], rounded: Collection[str]) -> list[str]:
+    """Modules that a reader may take for linear layers, or for experts that share a tensor."""
+    modules = set[str]()
     for name, stored in tensors.items():
-        if name.endswith(".weight") and len(stored.shape) == 2:
-            yield name
+        if name in rounded or len(stored.shape) < 2:
+            continue
+        module, _, last = name.rpartition(".")
+        is_stack = len(stored.shape) > 2 and 1 not in stored.shape  # or it is a convolution
+        if last == "weight" or is_stack:
+            modules.add(module)
+    return sorted(modules)
+
+
+def _umask(folder: Path) -> int:
+    """The permissions that new files lack here, from one that is made."""
+    probe = folder / ".probe"
+    probe.touch(0o666)
+    mode = probe.stat().st_mode & 0o666
+    probe.unlink()
+    return 0o666 & ~mode
 
 
 def _read(file: Path, tensors: Collection[str]) -> Iterator[tuple[str, Tensor]]:
@@ -166,36 +202,64 @@ def _write_rest(
         for file in checkpoint.path.glob(pattern):
             if not (file.name.endswith(".index.json") or (folder / file.name).exists()):
                 shutil.copyfile(file, folder / file.name)
+    for name in _folders_beside(checkpoint.path):
+        shutil.copytree(checkpoint.path / name, folder / name)
     config = {**checkpoint.config, "quantization_config": stated}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     size = sum(stored.nbytes for stored in FolderCheckpoint(folder).tensors().values())
-    if len(set(index.values())) > 1:
+    if set(index.values()) != {"model.safetensors"}:
         table = {"metadata": {"total_size": size}, "weight_map": dict(sorted(index.items()))}
         (folder / INDEX).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     return size
 
 
+def _folders_beside(path: Path) -> Iterator[str]:
+    """What belongs to the model in folders: chat templates, and layers that make vectors."""
+    names = {"additional_chat_templates"}
+    if (path / "modules.json").is_file():
+        layers = json.loads((path / "modules.json").read_text(encoding="utf-8"))
+        names |= {str(layer.get("path", "")) for layer in layers}
+    for name in sorted(names):
+        if name and Path(name).name == name and (path / name).is_dir():
+            yield name
+
+
 @contextmanager
-def _written(folder: Path, most_bytes: int) -> Iterator[Path]:
-    """A folder beside, which takes this one's place at the end, and goes if there is an error."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists, and is not empty", hint="give another -o")
-    partial = folder.with_name(f"{folder.name}.partial")
+def _written(folder: Path, needed: int) -> Iterator[Path]:
+    """A folder in this one, whose contents move up at the end; if there is an error, all goes."""
+    was_there = folder.exists()
     try:
-        shutil.rmtree(partial, ignore_errors=True)  # of one that was cut off
-        partial.mkdir(parents=True)
-        free = shutil.disk_usage(partial).free
-        if free < most_bytes // 2:
+        if was_there and any(folder.iterdir()):
+            raise ConfigError(f"{folder} exists, and is not empty", hint="give another -o")
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+        if free < needed:
             raise ConfigError(
-                f"{folder} needs up to {format_bytes(most_bytes // 2)}, and"
-                f" {format_bytes(free)} are free there",
+                f"{folder} needs {format_bytes(needed)}, and {format_bytes(free)} are free there",
                 hint="free some room, or give another -o",
             )
-        yield partial
-        if folder.exists():
-            folder.rmdir()
-        partial.rename(folder)
-    except OSError as error:
-        raise ConfigError(f"cannot write {folder}: {error.strerror}") from error
+        partial = folder / ".partial"
+        partial.mkdir()
+        try:
+            yield partial
+            # Until config.json is there, it is no checkpoint.
+            for file in sorted(partial.iterdir(), key=lambda file: file.name == "config.json"):
+                file.rename(folder / file.name)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        why = reason(error) if isinstance(error, OSError) else panic_text(error)
+        raise ConfigError(f"cannot write {folder}: {why}") from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if not was_there and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _needed_bytes(tensors: Mapping[str, StoredTensor], rounded: Collection[str], to: str) -> int:
+    """Room for all tensors, and for what lies beside them."""
+    bits = {"int4": 4 + 16 / GROUP, "int8": 8.1}[to]
+    sizes = (
+        math.prod(stored.shape) * bits / 8 if name in rounded else stored.nbytes
+        for name, stored in tensors.items()
+    )
+    return int(sum(sizes)) + _BESIDE

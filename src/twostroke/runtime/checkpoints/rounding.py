@@ -36,10 +36,14 @@ def can_round(shape: tuple[int, ...]) -> bool:
 
 
 def round_matrix(weight: Tensor, to: str) -> RoundedMatrix:
-    """Round ``[outputs, inputs]`` to one of ``FORMATS``; scales have the weight's precision."""
+    """Round ``[outputs, inputs]`` to one of ``FORMATS``.
+
+    Scales have the weight's precision, at most float32.
+    """
     wide = weight.float()
     groups = wide.view(len(wide), -1, GROUP) if to == "int4" else wide.unsqueeze(1)
-    codes, scales = _round_groups(groups, _WIDTHS[to], weight.dtype)
+    dtype = torch.float32 if weight.dtype == torch.float64 else weight.dtype
+    codes, scales = _round_groups(groups, _WIDTHS[to], dtype)
     difference = (codes.float() * scales.float().unsqueeze(2) - groups).double()  # may be squared
     error = difference.norm() / groups.double().norm().clamp(min=torch.finfo(torch.float64).tiny)
     codes = codes.view(weight.shape)
