@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.fakes import FakeExecutor
+from tests.runtime.adapters.peft_files import adapter_config, adapter_tensors, write_adapter
+from tests.text.tiny_tokenizers import byte_level
 from twostroke import LLM, EngineConfig, SamplingParams, StructuredOutputsParams
 from twostroke.core.errors import ConfigError, EngineDeadError, EngineError, InvalidRequestError
 from twostroke.core.request import FinishReason
@@ -195,3 +199,21 @@ def test_the_operators_template_and_sampling_defaults() -> None:
     for name, wrong in (("chat_template", "{% if %}"), ("override_generation_config", "[]")):
         with pytest.raises(ConfigError, match="--" + name.replace("_", "-")):
             LLM("pilot", device="cpu", **{name: wrong})
+
+
+def test_an_adapter_is_named_by_the_call(tmp_path: Path) -> None:
+    raw = tiny_config("llama", vocab_size=331)
+    model, tensors = write_checkpoint(tmp_path / "base", raw), adapter_tensors(random_tensors(raw))
+    (model / "tokenizer.json").write_text(byte_level().to_str())
+    folder = write_adapter(tmp_path / "lora", adapter_config(), tensors)
+    with LLM(str(model), kv_cache_memory="1MiB", lora=(f"own={folder}",)) as llm:
+        base, adapted, again = (
+            llm.generate([[*range(5, 25)]], GREEDY, adapter=name)[0].outputs[0].token_ids
+            for name in ("", "own", "")
+        )
+        streamed = [
+            t for out in llm.stream([*range(5, 25)], GREEDY, adapter="own") for t in out.token_ids
+        ]
+        assert base == again != adapted == streamed
+        with pytest.raises(InvalidRequestError, match="there is no adapter 'other'"):
+            llm.generate("x", GREEDY, adapter="other")

@@ -40,6 +40,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "cohere2": {"head_dim": 16, "layer_norm_eps": 1e-5},
     "glm4": {"head_dim": 16, "partial_rotary_factor": 0.5, "pad_token_id": 0},
     "olmo2": {},
+    # Experts have no additions, attention beside them has.
+    "mixtral": {"num_local_experts": 4, "head_dim": 16},
 }
 TARGETS = (*ATTENTION, *MLP, "qkv_proj", "gate_up_proj")
 
