@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,26 +102,11 @@ def quantise(
     with _written(folder, _needed_bytes(tensors, rounded, to)) as partial:
         errors, index, umask = dict[str, float](), dict[str, str](), _umask(partial)
         for file in weight_files(checkpoint.path):
-            written = dict[str, Tensor]()
-            for name, tensor in _read(file, tensors):
-                if name in rounded:
-                    module = name.removesuffix(".weight")
-                    if not tensor.isfinite().all():
-                        raise ModelLoadError(
-                            f"{name} in {file.name} has numbers that are infinite, or none",
-                            hint="the checkpoint is broken; download it again",
-                        )
-                    own = round_matrix(tensor, to)
-                    errors[module] = own.error
-                    written |= {f"{module}.{last}": part for last, part in own.tensors.items()}
-                else:
-                    written[name] = tensor
-                advance(tensor.nbytes)
-            save_file(
-                {name: tensor.contiguous() for name, tensor in written.items()},
-                partial / file.name,
-                metadata={"format": "pt"},
-            )
+            parts = _read(file, tensors, advance)
+            written = {
+                name: part for own in _round(parts, rounded, to, errors) for name, part in own
+            }
+            save_file(written, partial / file.name, metadata={"format": "pt"})
             (partial / file.name).chmod(0o666 & ~umask)  # the library lets the owner alone read it
             index |= dict.fromkeys(written, file.name)
         kept = _unrounded(tensors, rounded)
@@ -187,11 +172,34 @@ def _umask(folder: Path) -> int:
     return 0o666 & ~mode
 
 
-def _read(file: Path, tensors: Collection[str]) -> Iterator[tuple[str, Tensor]]:
+def _read(file: Path, tensors: Collection[str], advance: Advance) -> Iterator[tuple[str, Tensor]]:
     with safe_open(file, framework="pt") as opened:
         for name in opened.keys():  # noqa: SIM118 (it is no mapping)
             if name in tensors:
-                yield name, opened.get_tensor(name)
+                tensor = opened.get_tensor(name)
+                yield name, tensor
+                advance(tensor.nbytes)
+
+
+def _round(
+    tensors: Iterable[tuple[str, Tensor]],
+    rounded: Collection[str],
+    to: str,
+    errors: dict[str, float],
+) -> Iterator[list[tuple[str, Tensor]]]:
+    """What is stored in place of each tensor; the errors of rounded ones are noted."""
+    for name, tensor in tensors:
+        if name not in rounded:
+            yield [(name, tensor.contiguous())]
+            continue
+        if not tensor.isfinite().all():
+            raise ModelLoadError(
+                f"{name} has numbers that are infinite, or none",
+                hint="the checkpoint is broken; download it again",
+            )
+        module, own = name.removesuffix(".weight"), round_matrix(tensor, to)
+        errors[module] = own.error
+        yield [(f"{module}.{last}", part.contiguous()) for last, part in own.tensors.items()]
 
 
 def _write_rest(
