@@ -38,7 +38,7 @@ def quantize(
 ) -> None:
     """Write a copy of MODEL whose linear layers are rounded to 4 or 8 bits, and say what it costs.
 
-    The copy is a folder in the layout of compressed-tensors, which `twostroke serve` and vLLM read.
+    The copy is a folder in the layout of compressed-tensors, which `twostroke serve` reads.
     FOLDER/quantization_report.json has the error of every layer.
 
     Example: twostroke quantize ./my-model --to int4 -o ./my-model-int4
