@@ -82,12 +82,10 @@ def load_model(
     torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
     if quantization is not None:
         _check_quantization(torch_dtype, device)
-    kept = _kept_as_stored(expected, files, torch_dtype, device, quantization)
+    kept = kept_as_stored(expected, files, torch_dtype, device, quantization)
     weights = loaded_bytes(spec, torch_dtype.itemsize, quantization)
     if quantization is None:
-        weights -= sum(
-            math.prod(own.shape) * torch_dtype.itemsize - files.kept_bytes(own) for own in kept
-        )
+        weights -= spared_bytes(kept, files, torch_dtype)
     check_memory(weights, device)
     cache_dtype = str(torch_dtype).removeprefix("torch.") if kv_format == "auto" else kv_format
     check_context_fits(max_length, spec, cache_dtype, weights, device)
@@ -97,17 +95,22 @@ def load_model(
         return Decoder(spec, family, parameters, max_length, quantization, profiler)
 
 
-def _kept_as_stored(
+def kept_as_stored(
     expected: list[Parameter],
     files: TensorFiles,
     dtype: torch.dtype,
     device: torch.device,
-    quantization: str | None,
+    quantization: str | None = None,
 ) -> list[Parameter]:
     """What stays as it is stored: where the kernels run, and nothing rounds it."""
     if device.type != "cpu" or dtype != torch.bfloat16 or load_library() is None:
         return []
     return [parameter for parameter in expected if files.is_kept(parameter, quantization)]
+
+
+def spared_bytes(kept: Sequence[Parameter], files: TensorFiles, dtype: torch.dtype) -> int:
+    """What parameters that are ``kept_as_stored`` take less than in ``dtype``."""
+    return sum(math.prod(own.shape) * dtype.itemsize - files.kept_bytes(own) for own in kept)
 
 
 def match_checkpoint(

@@ -24,6 +24,9 @@ def test_pilot_rounded_to_int8_says_what_pilot_says(
     assert compared["same"] > 0.95 * compared["tokens"]
     assert compared["perplexity_after"] < 1.1 * compared["perplexity_before"]
     assert max(report["errors"].values()) < 0.02
+    assert run(["models", str(folder), "--json"]) == 0
+    survey = json.loads(capsys.readouterr().out)  # what stays as it is stored counts so
+    assert survey["weight_bytes"] == pytest.approx(report["bytes_after"], rel=0.03)
     with LLM(str(folder), kv_cache_memory=2**26) as now, LLM(kv_cache_memory=2**26) as was:
         params = SamplingParams(temperature=0, max_tokens=8)
         texts = [one.generate("Prefill is", params)[0].text for one in (was, now)]

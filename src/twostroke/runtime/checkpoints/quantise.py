@@ -100,24 +100,18 @@ def quantise(
         )
     before = sum(stored.nbytes for stored in tensors.values())
     with _written(folder, _needed_bytes(tensors, rounded, to)) as partial:
-        errors, index, umask = dict[str, float](), dict[str, str](), _umask(partial)
+        errors, index = dict[str, float](), dict[str, str]()
         for file in weight_files(checkpoint.path):
             parts = _read(file, tensors, advance)
             written = {
                 name: part for own in _round(parts, rounded, to, errors) for name, part in own
             }
             save_file(written, partial / file.name, metadata={"format": "pt"})
-            (partial / file.name).chmod(0o666 & ~umask)  # the library lets the owner alone read it
             index |= dict.fromkeys(written, file.name)
         kept = _unrounded(tensors, rounded)
         after = _write_rest(checkpoint, partial, quantization_config(to, kept), index)
-    own_names = {name for one in expected if len(one.shape) > 2 for name, _ in one.parts} | linears
-    inside = tuple(f"{module}." for module in kept)
-    left = [
-        module.removesuffix(".")
-        for module in inside
-        if any(name.startswith(module) for name in own_names)
-    ]
+    in_model = linears | {name for one in expected if len(one.shape) > 2 for name, _ in one.parts}
+    left = [module for module in kept if any(name.startswith(f"{module}.") for name in in_model)]
     return Quantised(errors, left, before, after)
 
 
@@ -163,15 +157,6 @@ def _unrounded(tensors: Mapping[str, StoredTensor], rounded: Collection[str]) ->
     return sorted(modules)
 
 
-def _umask(folder: Path) -> int:
-    """The permissions that new files lack here, from one that is made."""
-    probe = folder / ".probe"
-    probe.touch(0o666)
-    mode = probe.stat().st_mode & 0o666
-    probe.unlink()
-    return 0o666 & ~mode
-
-
 def _read(file: Path, tensors: Collection[str], advance: Advance) -> Iterator[tuple[str, Tensor]]:
     with safe_open(file, framework="pt") as opened:
         for name in opened.keys():  # noqa: SIM118 (it is no mapping)
@@ -214,6 +199,8 @@ def _write_rest(
         shutil.copytree(checkpoint.path / name, folder / name)
     config = {**checkpoint.config, "quantization_config": stated}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    for name in {*index.values()}:  # the library lets the owner alone read them
+        shutil.copymode(folder / "config.json", folder / name)
     size = sum(stored.nbytes for stored in FolderCheckpoint(folder).tensors().values())
     if set(index.values()) != {"model.safetensors"}:
         table = {"metadata": {"total_size": size}, "weight_map": dict(sorted(index.items()))}

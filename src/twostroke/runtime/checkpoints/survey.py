@@ -21,7 +21,12 @@ from twostroke.runtime.checkpoints.foreign import load_foreign_target
 from twostroke.runtime.checkpoints.tensor_files import TensorFiles
 from twostroke.runtime.device import resolve_device
 from twostroke.runtime.vectors.encoder_weights import match_encoder
-from twostroke.runtime.weights import choose_dtype, match_checkpoint
+from twostroke.runtime.weights import (
+    choose_dtype,
+    kept_as_stored,
+    match_checkpoint,
+    spared_bytes,
+)
 
 
 def read_survey(checkpoint: Checkpoint) -> CheckpointSurvey:
@@ -44,6 +49,7 @@ def read_survey(checkpoint: Checkpoint) -> CheckpointSurvey:
     count = spec.num_parameters if in_bytes else _count(expected)
     elements = _count(expected) - in_bytes
     device, name = resolve_device("auto"), str(dtype).removeprefix("torch.")
+    kept = kept_as_stored(expected, files, dtype, device)
     has_kernels = device.type == "cpu" and load_library() is not None
     return CheckpointSurvey(
         model_type=spec.model_type,
@@ -52,7 +58,7 @@ def read_survey(checkpoint: Checkpoint) -> CheckpointSurvey:
         dtype=name,
         stored=stored,
         parameters=count,
-        weight_bytes=elements * dtype.itemsize + in_bytes,
+        weight_bytes=elements * dtype.itemsize + in_bytes - spared_bytes(kept, files, dtype),
         kv_bytes_per_token=int(spec.kv_bytes_per_token(name)),
         state_bytes=_state_bytes(spec, family, expected, dtype) if spec.state_bytes() else 0,
         context_length=spec.context_length,
