@@ -147,7 +147,7 @@ def measure(name: str, folder: Path) -> Loaded:
     write_tokenizer(VOCABULARY, folder)
     per_token = int(spec.kv_bytes_per_token())
     requests = CLIENTS + (-(-KV_BYTES // (per_token * PROMPT)) if per_token else CLIENTS)
-    flags = ["--kv-cache-memory", str(KV_BYTES)]
+    flags = ["--kv-cache-memory", str(KV_BYTES), "--max-model-len", "1024"]
     for _ in range(2):
         with running_server(str(folder), folder / "server.log", *flags) as server:
             began = time.perf_counter()

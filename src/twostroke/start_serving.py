@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from twostroke.checkpoints.open_checkpoint import find_checkpoint
+from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerOptions
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
+from twostroke.engine.process.engine_process import EngineProcess
+from twostroke.engine.process.handshake import StartEngine
+from twostroke.engine.process.process_link import start_engine
 from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
 from twostroke.observability.observer import Observer
-from twostroke.startup import CallsTaker, load_engine
+from twostroke.observability.recorder import Recorder
+from twostroke.server.version import package_version
+from twostroke.startup import CallsTaker, load_engine, load_tokenizer
 
 # Of a decoder that ranks documents: most tokens of a pair, and how many such pairs its cache holds.
 RANKED_TOKENS, RANKED_AT_ONCE = 8192, 2
@@ -41,6 +48,53 @@ def start_async_engine(
 def start_model(config: EngineConfig, **settings: Any) -> LoadedModel:
     """Start the engine, and return it with what a front end needs beside it."""
     return start_async_engine(config, **settings).loaded_model()
+
+
+def start_engine_process(
+    config: EngineConfig,
+    *,
+    served_model_name: str | None = None,
+    log_level: str = "info",
+    log_json: bool = False,
+    take_calls: CallsTaker | None = None,
+    stall_seconds: float = STALL_SECONDS,
+    max_queued_requests: int | None = None,
+) -> LoadedModel:
+    """Start the engine in a process of its own; the tokenizer is loaded here meanwhile.
+
+    Args:
+        log_level, log_json: Of the engine's log, which goes to the same place.
+        take_calls: See ``Recorder``. What is to be recorded is written by this process.
+
+    Raises:
+        ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
+    """
+    watched = config.observability
+    recorder = Recorder(watched.step_events, watched.record, take_calls)
+    start = StartEngine(
+        package_version(),
+        replace(config, observability=replace(watched, record=None)),
+        served_model_name,
+        log_level,
+        log_json,
+    )
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        starting = pool.submit(start_engine, start)
+        tokenizer = load_tokenizer(
+            find_checkpoint(config.model.model, config.model.revision), config.chat
+        )
+        grammars = GrammarCompiler(tokenizer)
+        started = starting.result()
+    client = EngineProcess(
+        start,
+        started,
+        tokenizer=tokenizer,
+        grammars=grammars,
+        recorder=recorder,
+        stall_seconds=stall_seconds,
+        max_queued_requests=max_queued_requests,
+    )
+    return client.loaded_model()
 
 
 def start_ranker(

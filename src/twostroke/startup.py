@@ -74,7 +74,7 @@ def _load(
     config.chat.source()
     checkpoint = find_checkpoint(config.model.model, config.model.revision)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        tokenizer = pool.submit(_load_tokenizer, checkpoint, config.chat, seconds)
+        tokenizer = pool.submit(load_tokenizer, checkpoint, config.chat, seconds)
         began = time.perf_counter()
         from twostroke.runtime.choose_executor import load_executor
 
@@ -156,14 +156,20 @@ def name_of_device(device: str) -> str:
     return name_of_gpu(device)
 
 
-def _load_tokenizer(
-    checkpoint: Checkpoint, chat: ChatTemplateConfig, seconds: dict[str, float]
+def load_tokenizer(
+    checkpoint: Checkpoint, chat: ChatTemplateConfig, seconds: dict[str, float] | None = None
 ) -> Tokenizer:
-    """Load the tokenizer while torch is imported, so its seconds are part of those."""
+    """The tokenizer, with the chat template that the operator wants.
+
+    Args:
+        seconds: Gets the time that it took; where it is loaded while torch is imported, that is
+            part of the import's.
+    """
     began = time.perf_counter()
     tokenizer = checkpoint.tokenizer()
     apply_template(tokenizer, chat)
-    seconds["tokenizer"] = time.perf_counter() - began
+    if seconds is not None:
+        seconds["tokenizer"] = time.perf_counter() - began
     return tokenizer
 
 

@@ -18,6 +18,7 @@ from twostroke.cli.flags import (
     TierFlags,
     engine_config,
 )
+from twostroke.core.errors import ConfigError
 from twostroke.server.options import SERVED, ServerOptions
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def serve(
     from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import run_server
-    from twostroke.start_serving import start_model, start_ranker
+    from twostroke.start_serving import start_engine_process, start_model, start_ranker
 
     config = engine_config(
         model, model_options, cache, scheduler, observability, speculation, tiers, template, lora
@@ -77,6 +78,17 @@ def serve(
         observers=observers if content is None else [*observers, content],
         take_calls=tracer.calls.take if records else None,
     )
+    if options.engine_process:
+        check_engine_process(options)
+        load = partial(
+            start_engine_process,
+            max_queued_requests=options.max_queued_requests,
+            served_model_name=name,
+            stall_seconds=options.stall_timeout,
+            log_level=options.log_level,
+            log_json=options.log_format == "json",
+            take_calls=tracer.calls.take if records else None,
+        )
     load_ranker = None
     if options.context_ranker is not None and options.context_ranker != SERVED:
         ranker, seconds = options.context_ranker, options.stall_timeout
@@ -88,6 +100,19 @@ def serve(
     describe = partial(describe_model, config.model, options.inspect_efficiencies)
     traced = tracer if endpoint is not None or records or options.inspector else None
     run_server(config, options, load, gateway, traced, load_ranker, content, describe)
+
+
+def check_engine_process(options: ServerOptions) -> None:
+    """Raise ConfigError for what needs the engine in the server's own process."""
+    for given, flag in (
+        (options.inspect_content, "--inspect-content"),
+        (options.otlp_traces_endpoint is not None, "--otlp-traces-endpoint"),
+    ):
+        if given:
+            raise ConfigError(
+                f"{flag} needs the engine in the server's process",
+                hint="leave out --engine-process",
+            )
 
 
 def describe_model(

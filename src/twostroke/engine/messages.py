@@ -28,6 +28,20 @@ from twostroke.scheduling.admission.load_meter import Left
 from twostroke.scheduling.admission.prediction import EngineLoad
 
 
+class SampleSoFar(msgspec.Struct, frozen=True):
+    """A sample that another engine has begun.
+
+    Attributes:
+        index: Which of the call's samples.
+        token_ids: What its client has got.
+        num_scored_tokens: Prompt tokens whose log-probabilities its client has got.
+    """
+
+    index: int
+    token_ids: list[int]
+    num_scored_tokens: int = 0
+
+
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
     """A validated call, ready to be queued.
 
@@ -35,11 +49,15 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
         request: Its first sample.
         other_params: For the other samples: only the first reports the prompt's log-probabilities.
         arrival_time: When it is sent, in seconds on the engine's clock.
+        resumed: Where another engine has begun the call: its samples that have not ended, which go
+            on where they were. A draw depends on seed and position alone, so they end as they would
+            have ended there.
     """
 
     request: ResolvedRequest
     other_params: SamplingParams
     arrival_time: float
+    resumed: list[SampleSoFar] | None = None
 
     @property
     def request_id(self) -> str:
@@ -47,7 +65,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def num_samples(self) -> int:
-        return self.request.params.n
+        """Those that are to be queued."""
+        return self.request.params.n if self.resumed is None else len(self.resumed)
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag=True):
@@ -233,18 +252,30 @@ EngineReply = (
 
 def make_requests(message: AddRequest) -> list[Request]:
     """One request per sample. The first leads: the others share its prompt's blocks."""
-    call, num_samples = message.request, message.num_samples
-    if num_samples == 1:
-        return [Request(call, arrival_time=message.arrival_time)]
+    samples = message.resumed
+    if samples is None:
+        samples = [SampleSoFar(index, []) for index in range(message.request.params.n)]
     requests: list[Request] = []
-    for index in range(num_samples):
-        sample = replace(
-            call,
-            request_id=f"{call.request_id}#{index}",
-            index=index,
-            params=message.other_params if index else call.params,
-            seed=derive_seed(call.seed, index) if index else call.seed,
-        )
+    for sample in samples:
         leader = requests[0] if requests else None
-        requests.append(Request(sample, arrival_time=message.arrival_time, leader=leader))
+        request = Request(
+            _spec_of(message, sample.index), arrival_time=message.arrival_time, leader=leader
+        )
+        request.token_ids += sample.token_ids
+        request.num_scored_tokens = sample.num_scored_tokens
+        requests.append(request)
     return requests
+
+
+def _spec_of(message: AddRequest, index: int) -> ResolvedRequest:
+    """What one sample of a call asks for."""
+    call = message.request
+    if call.params.n == 1:
+        return call
+    return replace(
+        call,
+        request_id=f"{call.request_id}#{index}",
+        index=index,
+        params=message.other_params if index else call.params,
+        seed=derive_seed(call.seed, index) if index else call.seed,
+    )

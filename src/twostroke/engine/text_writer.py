@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from twostroke.core.output import RequestOutput
+from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.observability.observer import ObservedStep
@@ -48,14 +48,20 @@ class TextWriter:
     def on_add(self, requests: Sequence[Request]) -> None:
         for request in requests:
             params = request.params
-            if params.detokenize:
-                self._samples[request.spec.parent_id, request.spec.index] = _SampleText(
-                    request,
-                    IncrementalDetokenizer(
-                        self._tokenizer, params.skip_special_tokens, context_ids=request.token_ids
-                    ),
-                    StopChecker(self._stop_strings(params)),
-                )
+            if not params.detokenize:
+                continue
+            sample = _SampleText(
+                request,
+                IncrementalDetokenizer(
+                    self._tokenizer,
+                    params.skip_special_tokens,
+                    context_ids=request.spec.prompt_token_ids,
+                ),
+                StopChecker(self._stop_strings(params)),
+            )
+            self._samples[request.spec.parent_id, request.spec.index] = sample
+            if request.num_output_tokens:  # resumed: its client has the text of these
+                self._write(sample, make_output(request, request.output_token_ids))
 
     def on_step(self, step: ObservedStep) -> None:
         self.write(step.outputs)

@@ -147,7 +147,13 @@ class ServerOptions:
     can have.
     """
     stall_timeout: Timeout = 60.0
-    """Seconds after which a step that has not ended makes /health answer 503."""
+    """Seconds after which a step that has not ended makes /health answer 503; an engine in a
+    process of its own is then ended and started again.
+    """
+    engine_process: bool = False
+    """Run the engine in a process of its own. If that ends, it is started again, and answers that
+    are under way go on where they were, without a change.
+    """
     tool_call_parser: ToolCallParser = "auto"
     """Form in which the model writes tool calls, by vLLM's names: auto reads it off the chat
     template.

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
 from twostroke.core.errors import EngineDeadError, InvalidRequestError
 from twostroke.engine.clients.answers import Answers
 from twostroke.engine.messages import EngineRecords, StepReport
 from twostroke.observability.events import SchedulerStats, StepEvent
-from twostroke.observability.kv_events import KVEventBatch, KVEventRing
+from twostroke.observability.kv_events import AllBlocksCleared, KVEventBatch, KVEventRing
 from twostroke.observability.load_gauges import LoadGauges
-from twostroke.observability.recorder import StepRing
+from twostroke.observability.recorder import Recorder
 
 PATIENCE = 1.0  # seconds that an answer is waited for; people look while a step hangs, too
 
@@ -25,7 +26,7 @@ class KeptRecords:
     the place of others; the rest runs on the event loop's.
 
     Args:
-        num_events: Step events that are kept.
+        steps: Keeps step events.
         labels: Labels of the engine's metrics.
         publishes_kv: Whether the engine tells of its KV cache.
 
@@ -33,8 +34,10 @@ class KeptRecords:
         answers: To ``ask``.
     """
 
-    def __init__(self, num_events: int, labels: dict[str, str], *, publishes_kv: bool) -> None:
-        self._steps = StepRing(num_events)
+    def __init__(self, steps: Recorder, labels: dict[str, str], *, publishes_kv: bool) -> None:
+        self._steps = steps
+        # Of the engine that runs; one that is started after another counts from zero again.
+        self._first_step = self._first_batch = self._next_step = self._next_batch = 0
         self._kv = KVEventRing() if publishes_kv else None
         self._latest = EngineRecords(b"", "text/plain")
         self._stats = SchedulerStats()
@@ -45,10 +48,13 @@ class KeptRecords:
     def take(self, report: StepReport) -> None:
         """Keep what a report tells."""
         self._stats = report.status.stats
-        self._steps.add(report.events)
-        if self._kv is not None:
-            for batch in report.kv_events:
-                self._kv.add(batch)
+        for event in report.events:
+            if self._first_step:
+                event = replace(event, step=self._first_step + event.step)
+            self._steps.add(event)
+            self._next_step = event.step + 1
+        for batch in report.kv_events:
+            self._publish(batch)
         if report.records is not None:
             self.keep(report.records)
 
@@ -56,9 +62,26 @@ class KeptRecords:
         """These are the latest."""
         self._latest = records
 
+    def begin_again(self, now: float) -> None:
+        """Another engine goes on, whose cache is empty; its steps follow those there are."""
+        seq = self._next_batch - self._first_batch
+        self._publish(KVEventBatch(seq=seq, ts=now, events=[AllBlocksCleared()]))
+        self._first_step, self._first_batch = self._next_step, self._next_batch
+
+    def close(self) -> None:
+        """Write what is to be recorded; all stays readable."""
+        self._steps.close()
+
+    def _publish(self, batch: KVEventBatch) -> None:
+        if self._kv is not None:
+            if self._first_batch:
+                batch = replace(batch, seq=self._first_batch + batch.seq)
+            self._kv.add(batch)
+            self._next_batch = batch.seq + 1
+
     def events(self, since: int) -> list[StepEvent]:
         """Events of steps after ``since``."""
-        return self._steps.since(since)
+        return self._steps.events(since)
 
     def kv_events(self, since: int) -> list[KVEventBatch]:
         """See ``EngineClient.kv_events``."""

@@ -11,6 +11,7 @@ from twostroke.core.errors import ErrorMessage
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
+from twostroke.engine.clients.answer_so_far import AnswerSoFar
 from twostroke.engine.clients.base import ChargedTokens
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class AsyncStream:
         send_abort: Asks the engine to end the request. Its last outputs come here all the same, and
             are dropped.
         grammar: The grammar of its answers; kept here so that the engine finds it when they begin.
+        so_far: Keeps what another engine needs to go on with it, where there may be one.
     """
 
     def __init__(
@@ -31,9 +33,11 @@ class AsyncStream:
         call: GenerationRequest,
         send_abort: Callable[[], None],
         grammar: Grammar | None = None,
+        so_far: AnswerSoFar | None = None,
     ) -> None:
         self._call = call
         self._grammar = grammar
+        self.so_far = so_far
         # Until there is a listener, outputs are kept for it, or for an iterator.
         self._outputs: asyncio.Queue[RequestOutput | None] = asyncio.Queue()
         self._on_output: Callable[[RequestOutput], None] = self._outputs.put_nowait
@@ -64,6 +68,11 @@ class AsyncStream:
             self._outputs.put_nowait(None)  # a reader must not wait for what will not come
             self._send_abort()
 
+    @property
+    def aborted(self) -> bool:
+        """Whether nobody waits for more of it."""
+        return self._aborted
+
     def abandon(self) -> None:
         """Its event loop is closed: it will not be read again."""
         self._aborted = True
@@ -80,6 +89,8 @@ class AsyncStream:
 
     def put(self, output: RequestOutput) -> bool:
         """Pass an output on; returns whether the request has ended."""
+        if self.so_far is not None:
+            self.so_far.note(output)
         self._output_tokens += len(output.token_ids)
         if output.num_used_prompt_tokens > self._prompt_tokens:
             self._prompt_tokens = output.num_used_prompt_tokens

@@ -1,0 +1,54 @@
+"""What a call's client has got, so that another engine can go on with it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from twostroke.core.output import RequestOutput
+from twostroke.core.prefix_hit import PrefixHit
+from twostroke.engine.messages import AddRequest, SampleSoFar
+
+
+class AnswerSoFar:
+    """The tokens of all samples of one call.
+
+    Args:
+        message: As the engine got it: with the seed that was drawn for it.
+
+    Attributes:
+        num_engines_lost: Engines that ended since it last got a token.
+    """
+
+    def __init__(self, message: AddRequest) -> None:
+        self._message = message
+        indices = range(message.request.params.n)
+        self._tokens: dict[int, list[int]] = {index: [] for index in indices}
+        self._num_scored = dict.fromkeys(indices, 0)
+        self._first: dict[int, tuple[int, PrefixHit | None]] = {}
+        self.num_engines_lost = 0
+
+    def note(self, output: RequestOutput) -> None:
+        """Keep what an output brings.
+
+        What its first output has told of the prefix cache is put in place of what another engine
+        says later.
+        """
+        tokens = self._tokens.get(output.index)
+        if tokens is None:
+            return
+        first = (output.num_cached_tokens, output.prefix_hit)
+        output.num_cached_tokens, output.prefix_hit = self._first.setdefault(output.index, first)
+        if output.finish_reason is not None:
+            del self._tokens[output.index]
+            return
+        self.num_engines_lost = 0
+        tokens += output.token_ids
+        self._num_scored[output.index] += len(output.prompt_logprobs or ())
+
+    def resume(self) -> AddRequest:
+        """The call for another engine: the samples that have not ended, from where they were."""
+        samples = [
+            SampleSoFar(index, list(tokens), self._num_scored[index])
+            for index, tokens in self._tokens.items()
+        ]
+        return msgspec.structs.replace(self._message, resumed=samples)

@@ -1,0 +1,305 @@
+"""A client of messages: validates calls, and keeps their streams and what the engine tells."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from twostroke.constraints.compiler import GrammarCompiler
+from twostroke.core.config import EngineConfig, SchedulerConfig
+from twostroke.core.errors import ErrorMessage, InvalidRequestError, ShuttingDownError
+from twostroke.core.generation_request import GenerationRequest
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason
+from twostroke.core.speculation_config import Speculation
+from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
+from twostroke.engine.adapters.registry import Adapters
+from twostroke.engine.cache_orders import CacheOrder, CacheReport
+from twostroke.engine.clients.answer_so_far import AnswerSoFar
+from twostroke.engine.clients.answers import Answers
+from twostroke.engine.clients.facts import EngineFacts
+from twostroke.engine.clients.kept_records import KeptRecords
+from twostroke.engine.clients.link import EngineLink
+from twostroke.engine.clients.loaded_model import LoadedModel
+from twostroke.engine.clients.queue_limit import QueueLimit
+from twostroke.engine.clients.stream import AsyncStream
+from twostroke.engine.clients.target_limit import TargetLimit
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.intake import Intake
+from twostroke.engine.messages import (
+    AbortRequest,
+    AdaptersAnswer,
+    AddRequest,
+    CacheAnswer,
+    EngineEnded,
+    EngineMessage,
+    EngineRecords,
+    EngineReply,
+    EngineStatus,
+    ForgetRequest,
+    Forgotten,
+    ManageAdapters,
+    ManageCache,
+    NoteRefusal,
+    RecordsAnswer,
+    SnapshotAnswer,
+    StepReport,
+    TakeRecords,
+    TakeSnapshot,
+)
+from twostroke.observability.events import RefusedRequest, StepEvent
+from twostroke.observability.kv_events import KVEventBatch
+from twostroke.observability.snapshot import EngineSnapshot
+from twostroke.scheduling.admission.ttft_targets import TTFTTargets
+from twostroke.text.tokenizer import Tokenizer
+
+SNAPSHOT_SECONDS = 10.0  # a step that takes longer leaves a reader without an answer
+
+
+class MessageClient:
+    """Implements ``EngineClient`` for an engine behind a link. Also its ``Receiver``.
+
+    The event loop's thread validates calls and sends messages. It gets each step's outputs back in
+    one call; the engine's status is kept at once, by the thread that brings it.
+
+    Args:
+        config: That of the engine.
+        facts: What the engine has said of itself.
+        link: Carries messages to the engine, and its replies here.
+        clock: Seconds on the engine's clock.
+        adapters: Those of the engine.
+        records: Keeps what the engine tells of its steps.
+        stall_seconds: A step that takes longer than this makes the engine unhealthy until it ends.
+        max_queued_requests: How many samples may wait for their first step; see ``QueueLimit``.
+            What comes during a step waits until the next, however much room there is.
+
+    Attributes:
+        info: The loaded model.
+        scheduler_config: The scheduler's settings.
+        speculation: How tokens are guessed ahead, if they are.
+        watched_targets: The targets that are watched, each as ``--target`` takes it.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        facts: EngineFacts,
+        link: EngineLink,
+        *,
+        clock: Callable[[], float],
+        tokenizer: Tokenizer | None,
+        grammars: GrammarCompiler | None,
+        adapters: Adapters,
+        records: KeptRecords,
+        stall_seconds: float,
+        max_queued_requests: int | None,
+    ) -> None:
+        self.speculation: Speculation | None = config.speculation.resolve()
+        self._seed, self._clock = config.model.seed, clock
+        self._tokenizer, self._grammars = tokenizer, grammars
+        self._adapters, self._records, self._link = adapters, records, link
+        self._targets = TTFTTargets(config.observability.targets(), facts.model_name)
+        self._max_queued_requests = max_queued_requests
+        self._stall_seconds = stall_seconds
+        self._streams: dict[str, AsyncStream] = {}
+        self._cache_answers: Answers[CacheReport] = Answers()
+        self._adapter_answers: Answers[KnownAdapter] = Answers()
+        self._snapshots: Answers[EngineSnapshot] = Answers(SNAPSHOT_SECONDS)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining = self._closed = False
+        self._status = EngineStatus()
+        self.meet(facts)
+
+    def meet(self, facts: EngineFacts) -> None:
+        """Go by what an engine has said of itself, which has no requests yet."""
+        self.info: ExecutorInfo = facts.info
+        self.scheduler_config: SchedulerConfig = facts.scheduler_config
+        self.watched_targets = facts.watched_targets
+        self._intake = Intake(
+            facts.info, self._tokenizer, self._seed, self._grammars, self._targets, self._adapters
+        )
+        self._queue_limit = QueueLimit(self._max_queued_requests)
+        self._target_limit = TargetLimit(
+            facts.scheduler_config, self._targets, facts.info, self._clock, self._note_refusal
+        )
+
+    @property
+    def status(self) -> EngineStatus:
+        return self._status
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The front end's own; an engine in this process makes its texts with the same one."""
+        if self._tokenizer is None:
+            raise InvalidRequestError("this engine has no tokenizer")
+        return self._tokenizer
+
+    def loaded_model(self) -> LoadedModel:
+        """This engine, and what a front end needs beside it."""
+        grammars = self._grammars
+        if grammars is None:
+            grammars = GrammarCompiler(self.tokenizer)
+        return LoadedModel(self, self.tokenizer, grammars)
+
+    def submit(self, request: GenerationRequest) -> AsyncStream:
+        self._use_loop(asyncio.get_running_loop())
+        if self._draining:
+            what = "has been closed" if self._closed else "is shutting down"
+            raise ShuttingDownError(f"the engine {what}", hint="retry against another server")
+        if request.request_id in self._streams:
+            raise InvalidRequestError(
+                f"request id {request.request_id!r} is in use", param="request_id"
+            )
+        if not request.follows:  # before the work: a refusal must cost little
+            num_samples = request.params.n + request.num_following_samples
+            self._queue_limit.check(request.tenant, num_samples)
+            self._target_limit.check(request)
+        self._check_alive()
+        message = self._intake.prepare(request, self._clock())
+        self._queue_limit.add(request.tenant, request.params.n)
+        self._target_limit.add(request)
+        abort = AbortRequest(request.request_id)
+        form, grammars = request.params.structured_outputs, self._grammars
+        grammar = None if form is None or grammars is None else grammars.find(form)
+        stream = AsyncStream(request, partial(self._send, abort), grammar, self._so_far(message))
+        self._streams[request.request_id] = stream
+        self._send(message)
+        return stream
+
+    def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
+        self._target_limit.check_least(tenant, request_id, waited)
+
+    def events(self, since: int = -1) -> list[StepEvent]:
+        return self._records.events(since)
+
+    def kv_events(self, since: int = -1) -> list[KVEventBatch]:
+        return self._records.kv_events(since)
+
+    async def records(self) -> EngineRecords:
+        if self._link.why_ended() is not None:
+            return self._records.latest()
+        self._use_loop(asyncio.get_running_loop())
+        return await self._records.ask(lambda n: self._send(TakeRecords(n)))
+
+    async def manage_cache(self, order: CacheOrder) -> CacheReport:
+        self._use_loop(asyncio.get_running_loop())
+        self._check_alive()
+        return await self._cache_answers.ask(lambda n: self._send(ManageCache(n, order)))
+
+    @property
+    def adapters(self) -> Mapping[str, KnownAdapter]:
+        return self._adapters.known
+
+    async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
+        self._use_loop(asyncio.get_running_loop())
+        self._check_alive()
+        return await self._adapter_answers.ask(lambda n: self._send(ManageAdapters(n, order)))
+
+    async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
+        self._use_loop(asyncio.get_running_loop())
+        return await self._snapshots.ask(lambda n: self._send(TakeSnapshot(n, with_blocks)))
+
+    def unhealthy_reason(self) -> str | None:
+        status = self._status
+        if status.error is not None:
+            return status.error.message
+        if (ended := self._link.why_ended()) is not None:
+            return ended
+        since = status.busy_since
+        if since is not None and self._clock() - since > self._stall_seconds:
+            return f"a step has been running for more than {self._stall_seconds:g} s"
+        return None
+
+    async def drain(self, timeout: float) -> None:
+        self._draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._streams:
+                    await asyncio.sleep(0.02)
+        message = "the server shut down before the answer was complete"
+        for request_id, stream in list(self._streams.items()):
+            error = ErrorMessage.of(
+                ShuttingDownError(message, hint="send the request again, to another server")
+            )
+            self._send(AbortRequest(request_id, error))
+            # At once: the engine aborts after the step that it is in, which may outlast the server.
+            stream.fail(error, FinishReason.ABORT)
+
+    def close(self) -> None:
+        """Stop the engine after its step, end what runs, and release its resources."""
+        self._draining = self._closed = True
+        self._link.close()
+
+    def _send(self, message: EngineMessage) -> None:
+        self._link.send(message)
+
+    def _so_far(self, message: AddRequest) -> AnswerSoFar | None:
+        """What to keep of an answer; an engine in this process ends no sooner than its client."""
+        return None
+
+    def _note_refusal(self, refused: RefusedRequest) -> None:
+        self._send(NoteRefusal(refused))
+
+    def _check_alive(self) -> None:
+        if self._status.error is not None:
+            raise self._status.error.to_exception()
+
+    def _use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on outputs go to ``loop``; requests of a loop that is closed are aborted."""
+        former, self._loop = self._loop, loop
+        if former is loop:
+            return
+        self._link.use_loop(loop)
+        if former is not None and former.is_closed():
+            for request_id, stream in self._streams.items():
+                stream.abandon()
+                self._send(ForgetRequest(request_id))
+
+    # ---- what comes back -------------------------------------------------------------------------
+
+    def keep(self, reply: EngineReply) -> None:
+        if isinstance(reply, StepReport):
+            self._status = reply.status
+            self._records.take(reply)
+            self._queue_limit.num_left.update(reply.num_left)
+            if reply.load is not None:
+                self._target_limit.take(reply.load)
+        elif isinstance(reply, RecordsAnswer) and reply.value is not None:
+            self._records.keep(reply.value)
+
+    def carry_out(self, reply: EngineReply) -> None:
+        match reply:
+            case StepReport():
+                self._deliver(reply.outputs)
+            case Forgotten():
+                self._streams.pop(reply.request_id, None)
+            case CacheAnswer():
+                self._cache_answers.put(reply.number, reply.value, reply.error)
+            case AdaptersAnswer():
+                self._adapter_answers.put(reply.number, reply.value, reply.error)
+            case SnapshotAnswer():
+                self._snapshots.put(reply.number, reply.value, reply.error)
+            case RecordsAnswer():
+                self._records.answers.put(reply.number, reply.value, reply.error)
+            case EngineEnded():
+                self._fail_all(reply.error)
+
+    def _deliver(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            # The id stays taken until the engine's last output: a step in flight still uses it.
+            if (stream := self._streams.get(output.request_id)) and stream.put(output):
+                del self._streams[output.request_id]
+
+    def _fail_all(self, error: ErrorMessage) -> None:
+        failed, self._streams = self._streams, {}
+        for stream in failed.values():
+            stream.fail(error)
+        self._fail_questions(error)
+
+    def _fail_questions(self, error: ErrorMessage) -> None:
+        self._cache_answers.fail_all(error)
+        self._adapter_answers.fail_all(error)
+        self._snapshots.fail_all(error)
+        self._records.answers.fail_all(error)

@@ -1,0 +1,258 @@
+"""A client whose engine runs in a process of its own, is started again when it ends, and goes on.
+
+A draw depends on its request's seed and position alone. So a request whose engine has ended goes on
+in the next one from the tokens that its client has, and ends with the bytes it would have had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from twostroke.constraints.compiler import GrammarCompiler
+from twostroke.core.errors import EngineDeadError, ErrorMessage, TwostrokeError
+from twostroke.core.request import FinishReason
+from twostroke.engine.adapters.orders import LoadAdapter
+from twostroke.engine.adapters.registry import Adapters
+from twostroke.engine.clients.answer_so_far import AnswerSoFar
+from twostroke.engine.clients.facts import EngineFacts
+from twostroke.engine.clients.kept_records import KeptRecords
+from twostroke.engine.clients.message_client import MessageClient
+from twostroke.engine.messages import (
+    AdaptersAnswer,
+    AddRequest,
+    EngineReply,
+    EngineStatus,
+    ManageAdapters,
+)
+from twostroke.engine.process.handshake import StartEngine
+from twostroke.engine.process.process_link import ProcessLink, StartedEngine, start_engine
+from twostroke.observability.recorder import Recorder
+from twostroke.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # seconds before one start after another
+STEADY_SECONDS = 60.0  # after as long a life the pauses begin anew
+WATCH_SECONDS = 0.1
+MAX_LOST = 3  # engines that may end under a request with no token in between
+T = TypeVar("T")
+
+
+class EngineProcess(MessageClient):
+    """Implements ``EngineClient`` for an engine in another process of this machine.
+
+    While none runs, new requests are refused, those that are not through wait, and metrics and
+    events stay readable. A thread watches the process.
+
+    Args:
+        start: How each engine is started.
+        started: The first of them.
+        tokenizer, grammars: The front end's own.
+        recorder: Keeps the engine's steps.
+        stall_seconds: A process that has not answered for as long is ended and started again.
+        max_queued_requests: See ``MessageClient``.
+    """
+
+    def __init__(
+        self,
+        start: StartEngine,
+        started: StartedEngine,
+        *,
+        tokenizer: Tokenizer,
+        grammars: GrammarCompiler,
+        recorder: Recorder,
+        stall_seconds: float,
+        max_queued_requests: int | None = None,
+    ) -> None:
+        facts, config = started.facts, start.config
+        super().__init__(
+            config,
+            facts,
+            started.link,
+            clock=time.monotonic,  # one for all processes of a machine
+            tokenizer=tokenizer,
+            grammars=grammars,
+            adapters=Adapters(config.adapters),
+            records=KeptRecords(recorder, facts.labels, publishes_kv=config.tiers.kv_events),
+            stall_seconds=stall_seconds,
+            max_queued_requests=max_queued_requests,
+        )
+        self._start = start
+        self._process: ProcessLink = started.link
+        self._adapters.known = {each.name: each for each in facts.adapters}
+        self._process.start(self)
+        self._closing = threading.Event()
+        self._watcher = threading.Thread(
+            target=self._watch, name="twostroke-watch-engine", daemon=True
+        )
+        self._watcher.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the engine that runs, or ran last."""
+        return self._process.pid
+
+    def carry_out(self, reply: EngineReply) -> None:
+        if isinstance(reply, AdaptersAnswer) and reply.value is not None:
+            known = dict(self._adapters.known)
+            if known.pop(reply.value.name, None) is None:  # else it was unloaded
+                known[reply.value.name] = reply.value
+            self._adapters.known = known
+        super().carry_out(reply)
+
+    def unhealthy_reason(self) -> str | None:
+        with contextlib.suppress(RuntimeError):  # asked without a loop: as it was told last
+            self._use_loop(asyncio.get_running_loop())
+        return super().unhealthy_reason()
+
+    def close(self) -> None:
+        self._closing.set()
+        super().close()
+        self._records.close()
+
+    def _so_far(self, message: AddRequest) -> AnswerSoFar | None:
+        return AnswerSoFar(message)
+
+    # ---- the thread that watches -----------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Start an engine whenever the one before it has ended, until that is given up."""
+        num_starts = 0
+        while True:
+            began = time.monotonic()
+            reason = self._wait_for_the_end()
+            if self._closing.is_set():
+                return
+            logger.error("%s; it is started again", reason)
+            hint = "it is being started again: try again in some seconds"
+            error = EngineDeadError(reason, hint=hint)
+            self._on_loop(lambda e=error: self._lose(ErrorMessage.of(e)))  # type: ignore[misc]
+            num_starts = 0 if time.monotonic() - began > STEADY_SECONDS else num_starts
+            started, num_starts = self._start_again(num_starts)
+            if self._closing.is_set():
+                if started is not None:
+                    started.link.close()
+                return
+            if started is None:
+                hint = "see the log; restart the server"
+                last = EngineDeadError(f"{reason}, and cannot be started again", hint=hint)
+                self._on_loop(lambda e=last: self._give_up(ErrorMessage.of(e)))  # type: ignore[misc]
+                return
+            self._on_loop(lambda s=started: self._go_on(s))  # type: ignore[misc]
+            logger.warning("the engine runs again, as process %d", started.link.pid)
+
+    def _wait_for_the_end(self) -> str:
+        """Wait until the process has ended; end one that has failed or hangs. Returns why."""
+        process, reason = self._process, ""
+        while not process.wait(WATCH_SECONDS):
+            if self._closing.is_set():
+                return ""
+            if not reason and (reason := self._failure()):
+                process.kill()
+        return reason or process.why_ended() or ""
+
+    def _failure(self) -> str:
+        """Why an engine that runs must be ended; empty: it need not."""
+        if self._stalls():
+            self._on_loop(self._process.take_in)  # the loop may have been busy with other things
+        if self._stalls():
+            return f"the engine has not answered for {self._stall_seconds:g} s"
+        error = self._status.error
+        return "" if error is None else error.message
+
+    def _stalls(self) -> bool:
+        since = (self._status.busy_since, self._process.unanswered_since)
+        now = self._clock()
+        return any(t is not None and now - t > self._stall_seconds for t in since)
+
+    def _start_again(self, num_starts: int) -> tuple[StartedEngine | None, int]:
+        """An engine, and how many starts lie behind it; none, once too many have failed."""
+        for number in range(num_starts, len(PAUSES)):
+            if self._closing.wait(PAUSES[number]):
+                break
+            try:
+                return start_engine(self._start), number + 1
+            except TwostrokeError as error:
+                logger.error("the engine cannot be started: %s", error)
+            except OSError:
+                logger.exception("the engine cannot be started")
+        return None, len(PAUSES)
+
+    def _on_loop(self, do: Callable[[], T]) -> T | None:
+        """Have it done on the event loop's thread, and wait; here, if there is no loop."""
+        loop = self._loop
+        if loop is None or not loop.is_running():
+            return do()
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(do())
+            except BaseException as error:
+                done.set_exception(error)
+
+        try:
+            loop.call_soon_threadsafe(run)
+        except RuntimeError:  # it was closed meanwhile
+            return do()
+        while True:
+            try:
+                return done.result(WATCH_SECONDS)
+            except TimeoutError:
+                if self._closing.is_set() or not loop.is_running():
+                    return None
+
+    # ---- on the event loop's thread --------------------------------------------------------------
+
+    def _lose(self, error: ErrorMessage) -> None:
+        """The engine has ended: nothing more comes from it."""
+        self._process.drain()
+        self._status = EngineStatus(self._status.stats, error)
+        self._fail_questions(error)
+        for request_id, stream in list(self._streams.items()):
+            so_far = stream.so_far
+            if so_far is None or stream.aborted:
+                del self._streams[request_id]
+                stream.fail(error, FinishReason.ABORT)
+                continue
+            so_far.num_engines_lost += 1
+            if so_far.num_engines_lost >= MAX_LOST:
+                del self._streams[request_id]
+                message = f"{MAX_LOST} engines ended while they ran this request"
+                hint = "send another one; see the server's log"
+                stream.fail(ErrorMessage.of(EngineDeadError(message, hint=hint)))
+
+    def _go_on(self, started: StartedEngine) -> None:
+        """Send the new engine what the one before it had not ended."""
+        self._link = self._process = started.link
+        self._process.start(self)
+        self.meet(started.facts)
+        self._records.begin_again(time.time())
+        self._status = EngineStatus()
+        if self._loop is not None and not self._loop.is_closed():
+            self._process.use_loop(self._loop)
+        self._restore_adapters(started.facts)
+        for stream in self._streams.values():
+            assert stream.so_far is not None
+            message = stream.so_far.resume()
+            self._queue_limit.add(message.request.tenant, message.num_samples)
+            self._target_limit.add(message.request)
+            self._send(message)
+
+    def _restore_adapters(self, facts: EngineFacts) -> None:
+        """Load what was loaded over HTTP; nobody waits for the answers."""
+        former = self._adapters.known
+        self._adapters.known = {each.name: each for each in facts.adapters}
+        for adapter in former.values():
+            if adapter.name not in self._adapters.known:
+                self._send(ManageAdapters(-1, LoadAdapter(adapter.name, adapter.path)))
+
+    def _give_up(self, error: ErrorMessage) -> None:
+        self._status = EngineStatus(self._status.stats, error)
+        self._fail_all(error)

@@ -1,0 +1,41 @@
+"""What crosses once, before anything else: how the engine is to be, and what it is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import ErrorMessage
+from twostroke.engine.clients.facts import EngineFacts
+
+
+class StartEngine(msgspec.Struct, frozen=True, tag=True):
+    """From the front end.
+
+    Attributes:
+        version: The front end's; an engine of another one refuses.
+        served_model_name: The model's name in metrics; by default as in ``config``.
+        log_level: As ``--log-level`` takes it.
+        log_json: Whether lines of the log are JSON.
+    """
+
+    version: str
+    config: EngineConfig
+    served_model_name: str | None = None
+    log_level: str = "info"
+    log_json: bool = False
+
+
+class EngineStarted(msgspec.Struct, frozen=True, tag=True):
+    """The engine is ready."""
+
+    facts: EngineFacts
+
+
+class EngineRefused(msgspec.Struct, frozen=True, tag=True):
+    """It cannot be started."""
+
+    error: ErrorMessage
+
+
+StartAnswer = EngineStarted | EngineRefused

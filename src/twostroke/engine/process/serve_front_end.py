@@ -1,0 +1,140 @@
+"""The engine's side of a connection: one front end, until it closes or is gone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from twostroke.constraints.compiler import GrammarCompiler
+from twostroke.core.errors import ConfigError, ErrorMessage, ModelLoadError, TwostrokeError
+from twostroke.engine.clients.facts import EngineFacts
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.message_loop import MessageLoop
+from twostroke.engine.messages import AddRequest, Close, EngineMessage
+from twostroke.engine.process.frames import (
+    RECEIVE_BYTES,
+    FrameCutter,
+    encode_frame,
+    message_decoder,
+)
+from twostroke.engine.process.handshake import EngineRefused, EngineStarted, StartEngine
+
+logger = logging.getLogger(__name__)
+ORPHAN_SECONDS = 10.0  # for the step that runs when the front end is gone
+
+
+class FrontEnd:
+    """The connection, seen from the engine.
+
+    Args:
+        connection: Blocking; closed with the process.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._frames = self._receive()
+        self._sending = threading.Lock()
+        self.inbox: queue.SimpleQueue[EngineMessage] = queue.SimpleQueue()
+        self._grammars: GrammarCompiler | None = None
+        self._loaded = False
+
+    def first(self) -> StartEngine:
+        """How the engine is to be. Raises ``EOFError`` if the front end is gone."""
+        data = next(self._frames, None)
+        if data is None:
+            raise EOFError
+        return msgspec.msgpack.decode(data, type=StartEngine)
+
+    def send(self, message: object) -> None:
+        """Wait until it is on its way; on any thread. What nobody reads any more is dropped."""
+        data = encode_frame(message)
+        with self._sending:
+            try:
+                self._socket.sendall(data)
+            except OSError:
+                logger.debug("the front end is gone")
+
+    def listen(self) -> None:
+        """Put what comes into the inbox, on a thread of its own, until the front end is gone."""
+        threading.Thread(target=self._listen, name="twostroke-front-end", daemon=True).start()
+
+    def begin(self, grammars: GrammarCompiler | None) -> None:
+        """The engine is there; the forms of answers are compiled as requests arrive."""
+        self._grammars, self._loaded = grammars, True
+
+    def _listen(self) -> None:
+        decoder = message_decoder()
+        try:
+            for data in self._frames:
+                message = decoder.decode(data)
+                if isinstance(message, AddRequest):
+                    self._compile(message)
+                self.inbox.put(message)
+        except Exception:
+            logger.exception("the front end's messages cannot be read")
+        if not self._loaded:
+            os._exit(0)  # the interpreter cannot be torn down while a thread imports torch
+        self.inbox.put(Close())
+        threading.Timer(ORPHAN_SECONDS, os._exit, (1,)).start()
+
+    def _compile(self, message: AddRequest) -> None:
+        """Compile a request's form beside the engine's steps, which then finds it there.
+
+        The front end has compiled it, too, so it does not fail.
+        """
+        form = message.request.params.structured_outputs
+        if form is not None and self._grammars is not None:
+            self._grammars.compile(form)
+
+    def _receive(self) -> Iterator[bytes]:
+        cutter = FrameCutter()
+        while data := self._socket.recv(RECEIVE_BYTES):
+            yield from cutter.cut(data)
+
+
+def serve_front_end(
+    connection: socket.socket,
+    load: Callable[[StartEngine], LLMEngine],
+    set_up: Callable[[StartEngine], None],
+    version: str,
+) -> None:
+    """Load the engine that the front end asks for, and run it until the front end ends it.
+
+    Args:
+        load: Runs on this thread, and so do all steps.
+        set_up: Called first, for the log and the like.
+        version: The engine's own.
+    """
+    front_end = FrontEnd(connection)
+    try:
+        start = front_end.first()
+    except EOFError:
+        return
+    set_up(start)
+    front_end.listen()
+    try:
+        if start.version != version:
+            raise ConfigError(
+                f"the front end is twostroke {start.version}, the engine {version}",
+                hint="install one version",
+            )
+        engine = load(start)
+    except TwostrokeError as error:
+        front_end.send(EngineRefused(ErrorMessage.of(error)))
+        return
+    except Exception as error:
+        logger.exception("the engine cannot be started")
+        failed = ModelLoadError(f"loading the model failed: {type(error).__name__}: {error}")
+        front_end.send(EngineRefused(ErrorMessage.of(failed)))
+        return
+    front_end.begin(engine.grammars)
+    front_end.send(EngineStarted(EngineFacts.of(engine)))
+    loop = MessageLoop(engine, front_end.inbox, front_end.send)
+    front_end.send(loop.report(with_records=True))
+    loop.run()
