@@ -50,6 +50,7 @@ class ProcessLink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receiver: Receiver
         self.unanswered_since: float | None = None
+        self._closed = False
 
     @property
     def pid(self) -> int:
@@ -106,18 +107,21 @@ class ProcessLink:
         """Take in what a process that has ended had sent before; on the event loop's thread."""
         self.take_in()
         self._stop_reading()
-        self._socket.close()
 
     def close(self) -> None:
         self.send(Close())
-        # Nobody reads its last outputs: without this it would wait for room in the socket.
-        reader = threading.Thread(target=self._read_to_the_end, daemon=True)
-        reader.start()
-        if not self.wait(END_SECONDS):
-            self.kill()
-            self.wait(END_SECONDS)
-        reader.join()
-        self._socket.close()
+        self._closed = True
+        deadline = time.monotonic() + END_SECONDS
+        while not self.wait(0.02):
+            if time.monotonic() > deadline:
+                self.kill()
+            # Nobody reads its last outputs, and it must not wait for room in the socket.
+            while self._receive():
+                pass
+        if self._loop is None or self._loop.is_closed():
+            self._socket.close()
+        else:
+            self._loop.call_soon_threadsafe(self._stop_reading)
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         """Some of what has come; then the loop goes on with other things."""
@@ -133,6 +137,8 @@ class ProcessLink:
         except OSError:
             return 0
         self.unanswered_since = None
+        if self._closed:
+            return len(data)
         for frame in self._cutter.cut(data):
             reply = self._decoder.decode(frame)
             self._receiver.keep(reply)
@@ -140,9 +146,10 @@ class ProcessLink:
         return len(data)
 
     def _stop_reading(self) -> None:
-        if self._loop is not None and not self._loop.is_closed():
+        if self._loop is not None and not self._loop.is_closed() and self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._loop.remove_writer(self._socket)
+        self._socket.close()
 
     def _wait_to_send(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is loop and self._socket.fileno() >= 0:
@@ -162,12 +169,6 @@ class ProcessLink:
             return 0
         except OSError:
             return len(data)
-
-    def _read_to_the_end(self) -> None:
-        self._socket.setblocking(True)
-        with contextlib.suppress(OSError):
-            while self._socket.recv(RECEIVE_BYTES):
-                pass
 
 
 class StartedEngine(NamedTuple):

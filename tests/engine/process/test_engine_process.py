@@ -1,0 +1,244 @@
+"""Protects: an engine in a process of its own may end at any time, and no request is lost by it.
+
+Real processes, whose engines have no model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.engine.process import scripted_engine
+from tests.engine.process.scripted_engine import ENDS, HANGS, VERSION
+from tests.fakes import FakeExecutor, failed_with
+from tests.text.tiny_tokenizers import byte_level
+from twostroke.constraints.compiler import GrammarCompiler
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import (
+    ConfigError,
+    EngineDeadError,
+    InsufficientMemoryError,
+    ShuttingDownError,
+)
+from twostroke.core.generation_request import GenerationRequest
+from twostroke.core.request import FinishReason
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.clients.stream import AsyncStream
+from twostroke.engine.clients.thread import AsyncEngine
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.process import engine_process, process_link
+from twostroke.engine.process.engine_process import MAX_LOST, EngineProcess
+from twostroke.engine.process.frames import encode_frame
+from twostroke.engine.process.handshake import StartEngine
+from twostroke.engine.process.process_link import start_engine
+from twostroke.observability.kv_events import AllBlocksCleared
+from twostroke.observability.recorder import Recorder
+from twostroke.text.tokenizer import Tokenizer
+
+CONFIG = EngineConfig.from_flat({"kv_events": True})
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(process_link, "MODULE", scripted_engine.__name__)
+    monkeypatch.setattr(engine_process, "PAUSES", (0.0, 0.05, 0.05, 0.05, 0.05))
+    monkeypatch.setenv("TWOSTROKE_TEST_HUNG", str(tmp_path / "hung"))
+
+
+@contextmanager
+def running(
+    stall_seconds: float = 60.0, recorder: Recorder | None = None
+) -> Iterator[EngineProcess]:
+    start = StartEngine(VERSION, CONFIG)
+    tokenizer = Tokenizer(byte_level())
+    engine = EngineProcess(
+        start,
+        start_engine(start),
+        tokenizer=tokenizer,
+        grammars=GrammarCompiler(tokenizer),
+        recorder=recorder or Recorder(1000),
+        stall_seconds=stall_seconds,
+    )
+    try:
+        yield engine
+    finally:
+        engine.close()
+    assert not alive(engine.pid)
+
+
+def call(request_id: str, first: int = 1, **params: Any) -> GenerationRequest:
+    fields = {"max_tokens": 40, "ignore_eos": True, "detokenize": False, "seed": 7, **params}
+    return GenerationRequest(
+        request_id=request_id,
+        prompt_token_ids=[first, 2, 3, 4, 5, 6],
+        params=SamplingParams(**fields),
+    )
+
+
+async def tokens_of(stream: AsyncStream) -> dict[int, list[int]]:
+    tokens: dict[int, list[int]] = {}
+    async for output in stream:
+        assert output.error is None
+        tokens.setdefault(output.index, []).extend(output.token_ids)
+    return tokens
+
+
+async def undisturbed(request: GenerationRequest) -> dict[int, list[int]]:
+    engine = AsyncEngine(LLMEngine(FakeExecutor()))
+    try:
+        return await tokens_of(engine.submit(request))
+    finally:
+        engine.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_whichever_engine_ends_the_streams_go_on_with_the_tokens_they_would_have_had() -> (
+    None
+):
+    requests = [call("a", temperature=1.0), call("b", n=3, temperature=1.0), call("c", first=8)]
+    expected = [await undisturbed(request) for request in requests]
+    with running() as engine:
+        streams = [engine.submit(request) for request in requests]
+        reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
+        for num_steps in (4, 12, 25):
+            await until(lambda n=num_steps: len(engine.events()) >= n)
+            os.kill(engine.pid, signal.SIGKILL)
+            await until(lambda: engine.unhealthy_reason() is not None)
+            assert "SIGKILL" in (engine.unhealthy_reason() or "")
+            await until(lambda: engine.unhealthy_reason() is None)
+        assert [await task for task in reading] == expected
+        assert [stream.usage.output_tokens for stream in streams] == [40, 120, 40]
+        steps = [event.step for event in engine.events()]
+        assert steps == list(range(len(steps))), "numbers go on"
+        batches = engine.kv_events()
+        assert [batch.seq for batch in batches] == list(range(len(batches)))
+        cleared = [e for b in batches for e in b.events if isinstance(e, AllBlocksCleared)]
+        assert len(cleared) == 3
+        assert b"vllm:generation_tokens_total" in (await engine.records()).metrics
+
+
+async def test_while_no_engine_runs_new_requests_are_refused_and_aborts_are_kept() -> None:
+    with running() as engine:
+        stream = engine.submit(call("a"))
+        kept = engine.submit(call("b"))
+        await until(lambda: stream.usage.output_tokens > 2)
+        os.kill(engine.pid, signal.SIGKILL)
+        await until(lambda: engine.status.error is not None)
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            engine.submit(call("c"))
+        ended = asyncio.Event()
+        stream.when_ended(lambda usage: ended.set())
+        stream.abort()
+        assert (await tokens_of(kept)) == await undisturbed(call("b"))
+        async with asyncio.timeout(10):
+            await ended.wait()
+        assert engine.status.error is None
+        assert len(await tokens_of(engine.submit(call("a")))) == 1, "its id is free again"
+
+
+async def test_a_request_that_ends_its_engine_again_and_again_is_given_up() -> None:
+    with running() as engine:
+        pids = {engine.pid}
+        bad = engine.submit(call("bad", first=ENDS))
+        outputs = []
+        async for output in bad:
+            outputs.append(output)
+            pids.add(engine.pid)
+        assert outputs[-1].finish_reason is FinishReason.ERROR
+        assert failed_with(outputs[-1].error, EngineDeadError)
+        assert f"{MAX_LOST} engines" in str(outputs[-1].error)
+        await until(lambda: engine.unhealthy_reason() is None)
+        assert await tokens_of(engine.submit(call("good"))) == await undisturbed(call("good"))
+
+
+async def test_an_engine_that_hangs_is_ended_and_its_requests_go_on() -> None:
+    with running(stall_seconds=0.5) as engine:
+        first = engine.pid
+        other = engine.submit(call("other", max_tokens=60))
+        await until(lambda: other.usage.output_tokens > 3)
+        stream = engine.submit(call("hangs", first=HANGS))
+        async with asyncio.timeout(30):
+            assert await tokens_of(stream) == await undisturbed(call("hangs", first=HANGS))
+            assert len((await tokens_of(other))[0]) == 60
+        assert engine.pid != first
+
+
+async def test_an_engine_that_is_stopped_is_ended_too() -> None:
+    """It does not answer a message, though no step runs."""
+    with running(stall_seconds=0.5) as engine:
+        first = engine.pid
+        os.kill(first, signal.SIGSTOP)
+        async with asyncio.timeout(30):
+            assert await tokens_of(engine.submit(call("a"))) == await undisturbed(call("a"))
+        assert engine.pid != first
+
+
+async def test_what_cannot_be_started_again_is_given_up_with_a_named_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with running() as engine:
+        stream = engine.submit(call("a"))
+        monkeypatch.setattr(process_link, "MODULE", "tests.engine.process.no_such_module")
+        os.kill(engine.pid, signal.SIGKILL)
+        outputs = [output async for output in stream]
+        assert failed_with(outputs[-1].error, EngineDeadError)
+        assert "cannot be started again" in (engine.unhealthy_reason() or "")
+        with pytest.raises(EngineDeadError, match="cannot be started again"):
+            engine.submit(call("b"))
+        assert b"vllm:num_requests" in (await engine.records()).metrics
+
+
+async def test_a_front_end_that_closes_ends_what_runs() -> None:
+    with running() as engine:
+        stream = engine.submit(call("a", max_tokens=100))
+        await until(lambda: stream.usage.output_tokens > 2)
+        await engine.drain(0.05)
+        outputs = [output async for output in stream]
+        assert failed_with(outputs[-1].error, ShuttingDownError)
+
+
+def test_an_engine_whose_front_end_is_gone_ends() -> None:
+    started = start_engine(StartEngine(VERSION, CONFIG))
+    started.link._socket.close()
+    assert started.link.wait(10)
+
+
+def test_a_start_that_is_refused_says_why() -> None:
+    with pytest.raises(InsufficientMemoryError, match="there is no room"):
+        start_engine(StartEngine(VERSION, CONFIG, served_model_name="refused"))
+    with pytest.raises(EngineDeadError, match="ended with status 7 before it was ready"):
+        start_engine(StartEngine(VERSION, CONFIG, served_model_name="gone"))
+    with pytest.raises(ConfigError, match="the front end is twostroke other"):
+        start_engine(StartEngine("other", CONFIG))
+
+
+def test_configurations_cross_unchanged() -> None:
+    """Among them those whose defaults depend on the device."""
+    for options in (
+        {},
+        {"max_num_seqs": 3, "target": ("ttft=p95:100",)},
+        {"kv_host_memory": 2**30},
+    ):
+        start = StartEngine("1", EngineConfig.from_flat(options))
+        assert msgspec.msgpack.decode(encode_frame(start)[4:], type=StartEngine) == start
