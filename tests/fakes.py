@@ -11,7 +11,9 @@ from tests import wire
 from twostroke.core.errors import ErrorMessage, TwostrokeError
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.step import NO_SLOT, ScheduledRequest, StepPlan, StepResult
+from twostroke.engine.clients.thread import AsyncEngine, ThreadLink
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.kv_cache.connector import KVConnector
 from twostroke.kv_tiers.transfers import Transfers
 from twostroke.runtime.live_requests import LiveRequests
@@ -40,6 +42,12 @@ def next_token(token_ids: Iterable[int], seed: int = 0) -> int:
     for token in token_ids:
         state = chain(state, token)
     return int.from_bytes(state, "little") % VOCAB
+
+
+def engine_of(client: object) -> LLMEngine:
+    """The engine that a client runs on a thread."""
+    assert isinstance(client, AsyncEngine) and isinstance(client._link, ThreadLink)
+    return client._link._messages.engine
 
 
 def failed_with(error: ErrorMessage | None, kind: type[TwostrokeError]) -> bool:

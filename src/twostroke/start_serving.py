@@ -69,8 +69,9 @@ def start_engine_process(
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
     """
-    watched = config.observability
-    recorder = Recorder(watched.step_events, watched.record, take_calls)
+    watched, recorder = config.observability, None
+    if watched.record is not None:
+        recorder = Recorder(1, watched.record, take_calls)
     start = StartEngine(
         package_version(),
         replace(config, observability=replace(watched, record=None)),

@@ -315,7 +315,7 @@ async def test_what_is_no_exception_ends_the_engine(
     monkeypatch.setattr(llm_engine.executor, "execute", panic)
     last = (await asyncio.wait_for(_all(engine.submit(call("a"))), 5))[-1]
     assert failed_with(last.error, EngineDeadError) and "panicked" in last.error.message
-    await until(lambda: not engine._thread.is_alive())
+    await until(lambda: engine._link.why_ended() is not None)
     with pytest.raises(EngineDeadError):
         engine.submit(call("later"))
 

@@ -30,7 +30,7 @@ from twostroke.engine.cache_orders import (
     TierReport,
 )
 from twostroke.engine.clients.base import EngineClient
-from twostroke.engine.clients.thread import AsyncEngine
+from twostroke.engine.clients.thread import AsyncEngine, ThreadLink
 from twostroke.engine.intake import Intake
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import (
@@ -233,13 +233,19 @@ class ByteEngine(AsyncEngine):
 
     def __init__(self, engine: LLMEngine) -> None:
         super().__init__(engine)
-        former, self._inbox = self._inbox, ByteInbox()
-        self._messages._inbox = self._inbox
+        link = self._link
+        assert isinstance(link, ThreadLink)
+        former, link._inbox = link._inbox, ByteInbox()
+        link._messages._inbox = link._inbox
         former.put(ForgetRequest("nothing"))  # for which the thread waits there
 
-    def _receive(self, reply: EngineReply) -> None:
+    def keep(self, reply: EngineReply) -> None:
         kind: Any = EngineReply
-        super()._receive(wire.decode(wire.encode(reply), kind))
+        super().keep(wire.decode(wire.encode(reply), kind))
+
+    def carry_out(self, reply: EngineReply) -> None:
+        kind: Any = EngineReply
+        super().carry_out(wire.decode(wire.encode(reply), kind))
 
 
 async def test_a_thread_is_spoken_to_as_another_process_would_be() -> None:

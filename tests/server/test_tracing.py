@@ -13,6 +13,7 @@ import httpx
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from tests.fakes import engine_of
 from tests.observability.tracing.collector import (
     Collector,
     event_names,
@@ -236,7 +237,7 @@ def test_a_client_that_leaves_is_an_abort(server: Traced) -> None:
 def test_a_failed_step_is_an_error_with_its_reason(
     server: Traced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor = server.engine._messages.engine.executor
+    executor = engine_of(server.engine).executor
     monkeypatch.setattr(executor, "execute", lambda plan: 1 / 0)
     answer = call(server)
     monkeypatch.undo()
@@ -274,7 +275,7 @@ def test_only_slow_calls_and_failures_are_exported() -> None:
     """Tail sampling: nothing of these calls takes an hour."""
     with traced_server(slow_ttft=3600) as server:
         fast = call(server)
-        executor = server.engine._messages.engine.executor
+        executor = engine_of(server.engine).executor
         with patch.object(executor, "execute", side_effect=RuntimeError("the device is broken")):
             failed = call(server)
         spans = server.collector.trace(failed.headers["traceresponse"])

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
     from twostroke.core.config import ModelOptions
     from twostroke.engine.executor import ExecutorInfo
+    from twostroke.inspector.content import ContentBook
     from twostroke.observability.observer import Observer
+    from twostroke.observability.tracing.tracer import Tracer
     from twostroke.questions.model_facts import ModelFacts
+    from twostroke.server.process import Loader
 
 
 def serve(
@@ -57,38 +60,19 @@ def serve(
     from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import run_server
-    from twostroke.start_serving import start_engine_process, start_model, start_ranker
+    from twostroke.start_serving import start_ranker
 
     config = engine_config(
         model, model_options, cache, scheduler, observability, speculation, tiers, template, lora
     )
     options = server or ServerOptions()
-    name = next(iter(options.served_model_name), None)
+    name = next(iter(options.served_model_name), None) or config.model.model
     endpoint, slow = options.otlp_traces_endpoint, options.otlp_traces_slow_ttft
     records = config.observability.record is not None
     calls = CallBook(keep_unwritten=records)
-    tracer = Tracer(endpoint, name or config.model.model, slow, calls=calls)
+    tracer = Tracer(endpoint, name, slow, calls=calls)
     content = ContentBook() if options.inspect_content and options.inspector else None
-    observers: list[Observer] = [] if endpoint is None else [tracer.observer]
-    load = partial(
-        start_model,
-        max_queued_requests=options.max_queued_requests,
-        served_model_name=name,
-        stall_seconds=options.stall_timeout,
-        observers=observers if content is None else [*observers, content],
-        take_calls=tracer.calls.take if records else None,
-    )
-    if options.engine_process:
-        check_engine_process(options)
-        load = partial(
-            start_engine_process,
-            max_queued_requests=options.max_queued_requests,
-            served_model_name=name,
-            stall_seconds=options.stall_timeout,
-            log_level=options.log_level,
-            log_json=options.log_format == "json",
-            take_calls=tracer.calls.take if records else None,
-        )
+    load = model_loader(options, tracer, content, records=records)
     load_ranker = None
     if options.context_ranker is not None and options.context_ranker != SERVED:
         ranker, seconds = options.context_ranker, options.stall_timeout
@@ -100,6 +84,38 @@ def serve(
     describe = partial(describe_model, config.model, options.inspect_efficiencies)
     traced = tracer if endpoint is not None or records or options.inspector else None
     run_server(config, options, load, gateway, traced, load_ranker, content, describe)
+
+
+def model_loader(
+    options: ServerOptions, tracer: Tracer, content: ContentBook | None, *, records: bool
+) -> Loader:
+    """What loads the model: on a thread of the server's process, or in one of its own.
+
+    Args:
+        records: Whether a recording gets the calls.
+
+    Raises:
+        ConfigError: An option needs the engine in the server's own process.
+    """
+    from twostroke.start_serving import start_engine_process, start_model
+
+    load = partial(
+        start_engine_process if options.engine_process else start_model,
+        max_queued_requests=options.max_queued_requests,
+        served_model_name=next(iter(options.served_model_name), None),
+        stall_seconds=options.stall_timeout,
+        take_calls=tracer.calls.take if records else None,
+    )
+    if options.engine_process:
+        check_engine_process(options)
+        as_json = options.log_format == "json"
+        return partial(load, log_level=options.log_level, log_json=as_json)
+    observers: list[Observer] = []
+    if options.otlp_traces_endpoint is not None:
+        observers.append(tracer.observer)
+    if content is not None:
+        observers.append(content)
+    return partial(load, observers=observers)
 
 
 def check_engine_process(options: ServerOptions) -> None:

@@ -65,7 +65,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def num_samples(self) -> int:
-        """Those that are to be queued."""
+        """How many are to be queued."""
         return self.request.params.n if self.resumed is None else len(self.resumed)
 
 

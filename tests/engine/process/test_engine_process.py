@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def running(
         start_engine(start),
         tokenizer=tokenizer,
         grammars=GrammarCompiler(tokenizer),
-        recorder=recorder or Recorder(1000),
+        recorder=recorder,
         stall_seconds=stall_seconds,
     )
     try:
@@ -72,6 +73,10 @@ def running(
     finally:
         engine.close()
     assert not alive(engine.pid)
+
+
+def has_events(engine: EngineProcess, number: int) -> bool:
+    return len(engine.events()) >= number
 
 
 def call(request_id: str, first: int = 1, **params: Any) -> GenerationRequest:
@@ -122,7 +127,7 @@ async def test_whichever_engine_ends_the_streams_go_on_with_the_tokens_they_woul
         streams = [engine.submit(request) for request in requests]
         reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
         for num_steps in (4, 12, 25):
-            await until(lambda n=num_steps: len(engine.events()) >= n)
+            await until(partial(has_events, engine, num_steps))
             os.kill(engine.pid, signal.SIGKILL)
             await until(lambda: engine.unhealthy_reason() is not None)
             assert "SIGKILL" in (engine.unhealthy_reason() or "")

@@ -10,10 +10,10 @@ from twostroke.engine.messages import AddRequest, SampleSoFar
 
 
 class AnswerSoFar:
-    """The tokens of all samples of one call.
+    """Keeps the tokens of all samples of one call.
 
     Args:
-        message: As the engine got it: with the seed that was drawn for it.
+        message: What the engine got, with the seed that was drawn for it.
 
     Attributes:
         num_engines_lost: Engines that ended since it last got a token.

@@ -26,7 +26,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, engine: LLMEngine) -> EngineFacts:
-        """Those of an engine in this process."""
+        """Read them off an engine in this process."""
         return cls(
             engine.info,
             engine.scheduler.config,

@@ -14,7 +14,7 @@ from twostroke.engine.messages import EngineRecords, StepReport
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import AllBlocksCleared, KVEventBatch, KVEventRing
 from twostroke.observability.load_gauges import LoadGauges
-from twostroke.observability.recorder import Recorder
+from twostroke.observability.recorder import Recorder, StepRing
 
 PATIENCE = 1.0  # seconds that an answer is waited for; people look while a step hangs, too
 
@@ -26,16 +26,25 @@ class KeptRecords:
     the place of others; the rest runs on the event loop's.
 
     Args:
-        steps: Keeps step events.
+        num_events: Step events that are kept.
         labels: Labels of the engine's metrics.
         publishes_kv: Whether the engine tells of its KV cache.
+        recorder: Writes them to a file, where the engine does not.
 
     Attributes:
         answers: To ``ask``.
     """
 
-    def __init__(self, steps: Recorder, labels: dict[str, str], *, publishes_kv: bool) -> None:
-        self._steps = steps
+    def __init__(
+        self,
+        num_events: int,
+        labels: dict[str, str],
+        *,
+        publishes_kv: bool,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._steps = StepRing(num_events)
+        self._recorder = recorder
         # Of the engine that runs; one that is started after another counts from zero again.
         self._first_step = self._first_batch = self._next_step = self._next_batch = 0
         self._kv = KVEventRing() if publishes_kv else None
@@ -51,7 +60,9 @@ class KeptRecords:
         for event in report.events:
             if self._first_step:
                 event = replace(event, step=self._first_step + event.step)
-            self._steps.add(event)
+            self._steps.add((event,))
+            if self._recorder is not None:
+                self._recorder.add(event)
             self._next_step = event.step + 1
         for batch in report.kv_events:
             self._publish(batch)
@@ -70,7 +81,8 @@ class KeptRecords:
 
     def close(self) -> None:
         """Write what is to be recorded; all stays readable."""
-        self._steps.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def _publish(self, batch: KVEventBatch) -> None:
         if self._kv is not None:
@@ -81,7 +93,7 @@ class KeptRecords:
 
     def events(self, since: int) -> list[StepEvent]:
         """Events of steps after ``since``."""
-        return self._steps.events(since)
+        return self._steps.since(since)
 
     def kv_events(self, since: int) -> list[KVEventBatch]:
         """See ``EngineClient.kv_events``."""

@@ -14,7 +14,6 @@ from twostroke.engine.clients.message_client import MessageClient
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.message_loop import MessageLoop
 from twostroke.engine.messages import Close, EngineMessage, EngineReply, StepReport
-from twostroke.observability.recorder import Recorder
 
 STALL_SECONDS = 60.0
 
@@ -91,7 +90,7 @@ class AsyncEngine(MessageClient):
             grammars=engine.grammars,
             adapters=engine.adapters,
             records=KeptRecords(
-                Recorder(engine.config.observability.step_events),
+                engine.config.observability.step_events,
                 facts.labels,
                 publishes_kv=engine.cache.events is not None,
             ),

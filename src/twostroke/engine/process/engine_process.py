@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 from twostroke.constraints.compiler import GrammarCompiler
@@ -54,7 +55,7 @@ class EngineProcess(MessageClient):
         start: How each engine is started.
         started: The first of them.
         tokenizer, grammars: The front end's own.
-        recorder: Keeps the engine's steps.
+        recorder: Writes the engine's steps to a file.
         stall_seconds: A process that has not answered for as long is ended and started again.
         max_queued_requests: See ``MessageClient``.
     """
@@ -66,7 +67,7 @@ class EngineProcess(MessageClient):
         *,
         tokenizer: Tokenizer,
         grammars: GrammarCompiler,
-        recorder: Recorder,
+        recorder: Recorder | None = None,
         stall_seconds: float,
         max_queued_requests: int | None = None,
     ) -> None:
@@ -79,7 +80,12 @@ class EngineProcess(MessageClient):
             tokenizer=tokenizer,
             grammars=grammars,
             adapters=Adapters(config.adapters),
-            records=KeptRecords(recorder, facts.labels, publishes_kv=config.tiers.kv_events),
+            records=KeptRecords(
+                config.observability.step_events,
+                facts.labels,
+                publishes_kv=config.tiers.kv_events,
+                recorder=recorder,
+            ),
             stall_seconds=stall_seconds,
             max_queued_requests=max_queued_requests,
         )
@@ -95,7 +101,7 @@ class EngineProcess(MessageClient):
 
     @property
     def pid(self) -> int:
-        """Of the engine that runs, or ran last."""
+        """The process of the engine that runs, or ran last."""
         return self._process.pid
 
     def carry_out(self, reply: EngineReply) -> None:
@@ -132,7 +138,7 @@ class EngineProcess(MessageClient):
             logger.error("%s; it is started again", reason)
             hint = "it is being started again: try again in some seconds"
             error = EngineDeadError(reason, hint=hint)
-            self._on_loop(lambda e=error: self._lose(ErrorMessage.of(e)))  # type: ignore[misc]
+            self._on_loop(partial(self._lose, ErrorMessage.of(error)))
             num_starts = 0 if time.monotonic() - began > STEADY_SECONDS else num_starts
             started, num_starts = self._start_again(num_starts)
             if self._closing.is_set():
@@ -141,10 +147,10 @@ class EngineProcess(MessageClient):
                 return
             if started is None:
                 hint = "see the log; restart the server"
-                last = EngineDeadError(f"{reason}, and cannot be started again", hint=hint)
-                self._on_loop(lambda e=last: self._give_up(ErrorMessage.of(e)))  # type: ignore[misc]
+                error = EngineDeadError(f"{reason}, and cannot be started again", hint=hint)
+                self._on_loop(partial(self._give_up, ErrorMessage.of(error)))
                 return
-            self._on_loop(lambda s=started: self._go_on(s))  # type: ignore[misc]
+            self._on_loop(partial(self._go_on, started))
             logger.warning("the engine runs again, as process %d", started.link.pid)
 
     def _wait_for_the_end(self) -> str:

@@ -10,12 +10,12 @@ from twostroke.engine.clients.facts import EngineFacts
 
 
 class StartEngine(msgspec.Struct, frozen=True, tag=True):
-    """From the front end.
+    """The front end's wishes.
 
     Attributes:
         version: The front end's; an engine of another one refuses.
         served_model_name: The model's name in metrics; by default as in ``config``.
-        log_level: As ``--log-level`` takes it.
+        log_level: What ``--log-level`` takes.
         log_json: Whether lines of the log are JSON.
     """
 

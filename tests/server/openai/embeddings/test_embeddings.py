@@ -12,6 +12,7 @@ import numpy as np
 import openai
 import pytest
 
+from tests.fakes import engine_of
 from tests.server.running import running_server
 from tests.server.tiny import tiny_engine
 from twostroke.core.pooling import Pooling
@@ -40,7 +41,7 @@ def client(url: str) -> openai.OpenAI:
 
 
 def naive(engine: AsyncEngine, tokens: list[int], size: int = 32) -> list[float]:
-    executor = engine._messages.engine.executor
+    executor = engine_of(engine).executor
     assert isinstance(executor, TorchExecutor)
     pooling = Pooling(task="embed", kind="last", normalise=True, size=size)
     return embed_naive(executor.model, tokens, pooling)
