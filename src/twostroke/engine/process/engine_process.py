@@ -31,6 +31,7 @@ from twostroke.engine.messages import (
     EngineReply,
     EngineStatus,
     ManageAdapters,
+    StepReport,
 )
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import ProcessLink, StartedEngine, start_engine
@@ -38,8 +39,9 @@ from twostroke.observability.recorder import Recorder
 from twostroke.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
-PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # seconds before one start after another
-STEADY_SECONDS = 60.0  # after as long a life the pauses begin anew
+# Seconds before one start after another, while none gives a token; after the last it is given up.
+PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+STEADY_SECONDS = 10.0  # an engine that has lived as long is no reason for a pause
 WATCH_SECONDS = 0.1
 MAX_LOST = 3  # engines that may end under a request with no token in between
 T = TypeVar("T")
@@ -93,6 +95,7 @@ class EngineProcess(MessageClient):
         self._process: ProcessLink = started.link
         self._adapters.known = {each.name: each for each in facts.adapters}
         self._process.start(self)
+        self._answered = False  # whether the engine that runs has given a token
         self._closing = threading.Event()
         self._watcher = threading.Thread(
             target=self._watch, name="twostroke-watch-engine", daemon=True
@@ -103,6 +106,11 @@ class EngineProcess(MessageClient):
     def pid(self) -> int:
         """The process of the engine that runs, or ran last."""
         return self._process.pid
+
+    def keep(self, reply: EngineReply) -> None:
+        if isinstance(reply, StepReport) and reply.outputs:
+            self._answered |= any(output.token_ids for output in reply.outputs)
+        super().keep(reply)
 
     def carry_out(self, reply: EngineReply) -> None:
         if isinstance(reply, AdaptersAnswer) and reply.value is not None:
@@ -139,7 +147,8 @@ class EngineProcess(MessageClient):
             hint = "it is being started again: try again in some seconds"
             error = EngineDeadError(reason, hint=hint)
             self._on_loop(partial(self._lose, ErrorMessage.of(error)))
-            num_starts = 0 if time.monotonic() - began > STEADY_SECONDS else num_starts
+            if self._answered or time.monotonic() - began > STEADY_SECONDS:
+                num_starts = 0
             started, num_starts = self._start_again(num_starts)
             if self._closing.is_set():
                 if started is not None:
@@ -240,7 +249,7 @@ class EngineProcess(MessageClient):
         self._process.start(self)
         self.meet(started.facts)
         self._records.begin_again(time.time())
-        self._status = EngineStatus()
+        self._status, self._answered = EngineStatus(), False
         if self._loop is not None and not self._loop.is_closed():
             self._process.use_loop(self._loop)
         self._restore_adapters(started.facts)

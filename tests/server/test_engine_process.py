@@ -1,0 +1,142 @@
+"""``twostroke serve --engine-process``: the engine is killed, and clients see no byte of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.running import ServerProcess, running_process, wait_until
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"steps": {"type": "array", "items": {"type": "string"}, "maxItems": 9}},
+    "required": ["steps"],
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}},
+    },
+}
+CHAT = {"messages": [{"role": "user", "content": "What is the KV cache?"}], "max_tokens": 120}
+CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "samples": ("completions", {"prompt": "The river", "n": 3, "max_tokens": 120, "logprobs": 2}),
+    "chat": ("chat/completions", CHAT),
+    "schema": (
+        "chat/completions",
+        {
+            **CHAT,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "steps", "schema": SCHEMA},
+            },
+        },
+    ),
+    "tools": ("chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": "required"}),
+    "responses": ("responses", {"input": "What is a token?", "max_output_tokens": 120}),
+}
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engine-process") / "steps.jsonl"
+
+
+@pytest.fixture(scope="module")
+def server(recording: Path) -> Iterator[ServerProcess]:
+    flags = ["--engine-process", "--port", "0", "--no-enable-prefix-caching", "--max-num-seqs", "8"]
+    flags += ["--kv-cache-memory", "64MiB", "--record", str(recording)]
+    with running_process("-m", "twostroke", "serve", *flags) as process:
+        process.url()
+        yield process
+        engine = engine_of(process)
+        process.process.send_signal(signal.SIGTERM)
+        assert process.end() == 0
+        assert not Path(f"/proc/{engine}").exists()
+
+
+def engine_of(server: ServerProcess) -> int:
+    """The id of the one process that the server has started."""
+    listed = ["ps", "--ppid", str(server.process.pid), "-o", "pid=,args="]
+    lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
+    (pid,) = (int(line.split()[0]) for line in lines if "engine_process" in line)
+    return pid
+
+
+def is_well(server: ServerProcess) -> bool:
+    return httpx.get(server.url() + "/health").status_code == 200
+
+
+def stream(server: ServerProcess, name: str, kill_after: int | None = None) -> list[str]:
+    """The events of a call, without ids and times; the engine is killed after some of them."""
+    route, body = CALLS[name]
+    body = {"model": "pilot", "seed": 11, "temperature": 0.9, "stream": True, **body}
+    lines: list[str] = []
+    url = f"{server.url()}/v1/{route}"
+    with httpx.stream("POST", url, json=body, timeout=60) as answer:
+        assert answer.status_code == 200
+        for line in answer.iter_lines():
+            if line.startswith("data"):
+                lines.append(without_ids(line))
+            if len(lines) == kill_after:
+                os.kill(engine_of(server), signal.SIGKILL)
+                kill_after = None
+    assert kill_after is None, "it was over before"
+    # Samples are sent as they come; only the order of each is promised.
+    return sorted(lines, key=index_of)
+
+
+def index_of(line: str) -> int:
+    """Which sample an event is of; those of all come last."""
+    found = re.search(r'"choices":\[\{"index":(\d+)', line)
+    return int(found[1]) if found else 99
+
+
+def without_ids(line: str) -> str:
+    line = re.sub(r'"((?:item_|call_)?id|item)":"[^"]*"', r'"\1":""', line)
+    line = re.sub(r'"(created|created_at|completed_at)":\d+', r'"\1":0', line)
+    return re.sub(r'"(chatcmpl|cmpl|resp|msg|call)_?-?[0-9a-f]+"', '""', line)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_stream_goes_on_with_the_same_bytes(server: ServerProcess, name: str) -> None:
+    expected = stream(server, name)
+    assert len(expected) > 8
+    assert stream(server, name, kill_after=len(expected) // 3) == expected
+    wait_until(lambda: is_well(server))
+
+
+def test_health_tells_and_new_requests_get_a_503_meanwhile(server: ServerProcess) -> None:
+    os.kill(engine_of(server), signal.SIGKILL)
+    wait_until(lambda: not is_well(server), 5)
+    assert "SIGKILL" in httpx.get(server.url() + "/health").text
+    answer = httpx.post(server.url() + "/v1/completions", json={"model": "pilot", "prompt": "a"})
+    assert answer.status_code == 503 and "SIGKILL" in answer.text
+    assert httpx.get(server.url() + "/metrics").status_code == 200
+    wait_until(lambda: is_well(server))
+    assert "the engine runs again" in server.stderr
+
+
+def test_the_recording_goes_on(server: ServerProcess, recording: Path) -> None:
+    records = [json.loads(line) for line in recording.read_text().splitlines()]
+    steps = [record["step"] for record in records if "step" in record]
+    assert steps == list(range(len(steps)))
+    assert any("call" in record for record in records)
+
+
+def test_what_needs_the_engine_here_is_refused_by_name() -> None:
+    with running_process(
+        "-m", "twostroke", "serve", "--engine-process", "--inspect-content"
+    ) as process:
+        assert process.end(30) != 0
+        assert "--inspect-content needs the engine in the server's process" in process.stderr
