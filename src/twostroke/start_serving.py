@@ -59,6 +59,7 @@ def start_engine_process(
     take_calls: CallsTaker | None = None,
     stall_seconds: float = STALL_SECONDS,
     max_queued_requests: int | None = None,
+    idle_seconds: float | None = None,
 ) -> LoadedModel:
     """Start the engine in a process of its own; the tokenizer is loaded here meanwhile.
 
@@ -94,6 +95,7 @@ def start_engine_process(
         recorder=recorder,
         stall_seconds=stall_seconds,
         max_queued_requests=max_queued_requests,
+        idle_seconds=idle_seconds,
     )
     return client.loaded_model()
 

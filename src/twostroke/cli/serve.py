@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,24 +21,23 @@ from twostroke.cli.flags import (
     engine_config,
 )
 from twostroke.core.errors import ConfigError
+from twostroke.core.operator.named_models import configs_by_name, named_models, parse_shares
 from twostroke.server.options import SERVED, ServerOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from twostroke.core.config import ModelOptions
+    from twostroke.engine.clients.loaded_model import LoadedModel
     from twostroke.engine.executor import ExecutorInfo
     from twostroke.inspector.content import ContentBook
     from twostroke.observability.observer import Observer
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.questions.model_facts import ModelFacts
-    from twostroke.server.process import Loader
 
 
 def serve(
-    model: str | None = None,
-    /,
-    *,
+    *models: str,
     server: ServerFlags | None = None,
     gateway: GatewayFlags | None = None,
     model_options: ModelFlags | None = None,
@@ -48,24 +49,30 @@ def serve(
     speculation: SpeculationFlags | None = None,
     tiers: TierFlags | None = None,
 ) -> None:
-    """Serve MODEL over OpenAI's HTTP API.
+    """Serve one model or several over OpenAI's HTTP API.
 
     The first Ctrl-C, SIGTERM or SIGHUP lets running requests finish, the second ends at once.
 
     Args:
-        model: `pilot` (embedded, the default), a local folder or GGUF file, or a Hugging Face Hub
-            id; the same as --model.
+        models: `pilot` (embedded, the default), a local folder or GGUF file, or a Hugging Face Hub
+            id; the same as --model. Several are written NAME=MODEL, and requests name them; each
+            has a process and a KV cache of its own. The first answers where none is named.
     """
     from twostroke.inspector.content import ContentBook
     from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
-    from twostroke.server.process import run_server
+    from twostroke.server.process import ModelToLoad, run_server
     from twostroke.start_serving import start_ranker
 
+    options, named = server or ServerOptions(), named_models(models)
     config = engine_config(
-        model, model_options, cache, scheduler, observability, speculation, tiers, template, lora
+        next(iter(named.values()), None),
+        *(model_options, cache, scheduler, observability, speculation, tiers, template, lora),
     )
-    options = server or ServerOptions()
+    options = with_names(options, named)
+    shares = parse_shares(options.kv_cache_share, [name for name in named if name])
+    configs = configs_by_name(config, named, shares) if len(named) > 1 else {}
+    config = next(iter(configs.values()), config)
     name = next(iter(options.served_model_name), None) or config.model.model
     endpoint, slow = options.otlp_traces_endpoint, options.otlp_traces_slow_ttft
     records = config.observability.record is not None
@@ -73,6 +80,10 @@ def serve(
     tracer = Tracer(endpoint, name, slow, calls=calls)
     content = ContentBook() if options.inspect_content and options.inspector else None
     load = model_loader(options, tracer, content, records=records)
+    beside = {
+        each: ModelToLoad(own, partial(load, served_model_name=each, take_calls=None))
+        for each, own in list(configs.items())[1:]
+    }
     load_ranker = None
     if options.context_ranker is not None and options.context_ranker != SERVED:
         ranker, seconds = options.context_ranker, options.stall_timeout
@@ -83,12 +94,35 @@ def serve(
         measured_ceilings(options.inspect_efficiencies)  # what is wrong with it is said now
     describe = partial(describe_model, config.model, options.inspect_efficiencies)
     traced = tracer if endpoint is not None or records or options.inspector else None
-    run_server(config, options, load, gateway, traced, load_ranker, content, describe)
+    run_server(config, options, load, gateway, traced, load_ranker, content, describe, beside)
+
+
+def with_names(options: ServerOptions, named: Mapping[str, str]) -> ServerOptions:
+    """The options with what follows from the models' names.
+
+    Raises:
+        ConfigError: They contradict each other.
+    """
+    names = [name for name in named if name]
+    if names and options.served_model_name:
+        raise ConfigError(
+            "NAME=MODEL gives the name, and --served-model-name another", hint="leave one out"
+        )
+    several = len(named) > 1
+    if options.idle_unload is not None and not (several or options.engine_process):
+        raise ConfigError(
+            "--idle-unload ends the model's process, which is the server's", hint="--engine-process"
+        )
+    return replace(
+        options,
+        served_model_name=tuple(names[:1]) or options.served_model_name,
+        engine_process=options.engine_process or several,
+    )
 
 
 def model_loader(
     options: ServerOptions, tracer: Tracer, content: ContentBook | None, *, records: bool
-) -> Loader:
+) -> Callable[..., LoadedModel]:
     """What loads the model: on a thread of the server's process, or in one of its own.
 
     Args:
@@ -109,7 +143,8 @@ def model_loader(
     if options.engine_process:
         check_engine_process(options)
         as_json = options.log_format == "json"
-        return partial(load, log_level=options.log_level, log_json=as_json)
+        own = {"log_level": options.log_level, "log_json": as_json}
+        return partial(load, **own, idle_seconds=options.idle_unload)
     observers: list[Observer] = []
     if options.otlp_traces_endpoint is not None:
         observers.append(tracer.observer)

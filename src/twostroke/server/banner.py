@@ -42,6 +42,7 @@ def ready_banner(
                 f" {age_of_process():.1f} s"
             ),
             *memory_summary(info),
+            *beside_summary(model),
             *tier_summary(info),
             *sampling_summary(info),
             *ranker_summary(model),
@@ -82,6 +83,16 @@ def memory_summary(info: ExecutorInfo) -> list[str]:
             f"  {'KV cache':<10} {kv_cache}{kind}: {info.num_blocks:,} blocks of {info.block_size},"
             f" {info.capacity_text}, {share} of maximum length ({info.max_model_len:,})"
         ),
+    ]
+
+
+def beside_summary(model: ServedModel) -> list[str]:
+    """The server's other models, and what their KV caches hold."""
+    return [
+        f"  {'beside it':<10} {other.name} on {other.client.info.device}, weights"
+        f" {format_bytes(other.client.info.weight_bytes)}, KV cache of"
+        f" {other.client.info.capacity_text}"
+        for other in model.beside
     ]
 
 

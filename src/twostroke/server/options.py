@@ -154,6 +154,14 @@ class ServerOptions:
     """Run the engine in a process of its own. If that ends, it is started again, and answers that
     are under way go on where they were, without a change.
     """
+    idle_unload: Timeout | None = None
+    """Seconds without a request after which a model's process ends, which frees its memory; the
+    next request waits until it has started again. Needs --engine-process, or several models.
+    """
+    kv_cache_share: Annotated[tuple[str, ...], each("not empty", bool)] = ()
+    """Part of the memory for a model's KV cache as `NAME=PART`, where several models are served; by
+    default each has part 1 (repeat the flag for more).
+    """
     tool_call_parser: ToolCallParser = "auto"
     """Form in which the model writes tool calls, by vLLM's names: auto reads it off the chat
     template.

@@ -9,11 +9,11 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError, ModelLoadError, panic_text
@@ -37,6 +37,19 @@ CHECK = "the checkpoint may be broken: download it again"
 Loader = Callable[[EngineConfig], "LoadedModel"]
 
 
+class ModelToLoad(NamedTuple):
+    """A model that the server is to have, and what loads it."""
+
+    config: EngineConfig
+    load: Loader
+
+    def for_keys(self) -> ModelToLoad:
+        """With the scheduling of a server that asks for keys."""
+        return self._replace(
+            config=replace(self.config, scheduler=self.config.scheduler.for_keys())
+        )
+
+
 def run_server(
     config: EngineConfig,
     options: ServerOptions,
@@ -46,6 +59,7 @@ def run_server(
     load_ranker: Loader | None = None,
     content: ContentBook | None = None,
     describe_model: DescribeModel | None = None,
+    beside: Mapping[str, ModelToLoad] | None = None,
 ) -> None:
     """Serve until a signal ends it.
 
@@ -60,6 +74,7 @@ def run_server(
         content: Keeps prompts and answers for the inspector, if they are to be shown; ``load``
             gives it to the engine.
         describe_model: Tells the inspector of the loaded model.
+        beside: Further models by name, loaded after it one by one.
 
     Raises:
         ConfigError: The address cannot be bound, or a file of keys, certificates, responses or
@@ -74,28 +89,31 @@ def run_server(
     gateway = Gateway(gateway_options or GatewayOptions())
     store = ResponseStore(options.responses_store, options.responses_store_size)
     files = FileStore(options.files_store, options.files_store_size)
+    beside = beside or {}
+    models = [ModelToLoad(config, load), *beside.values()]
     if gateway.asks_for_keys:
-        config = replace(config, scheduler=config.scheduler.for_keys())
+        models = [each.for_keys() for each in models]
     listener = listen(options)
     configure_logging(options)
     names = options.served_model_name or (config.model.model,)
     end_at_uncaught_memory_error()
     sys.setswitchinterval(SWITCH_SECONDS)
-    loading, loading_ranker = _begin_loading(config, load, load_ranker)
+    loading, loading_ranker = _begin_loading(models, load_ranker)
     # Imported while the model loads on its thread; half a second in all.
     from twostroke.server.application import create_app_for
     from twostroke.server.http.lifecycle import run_until_signalled
     from twostroke.server.state.server_state import ServerState
 
     options = replace(options, served_model_name=names)
-    state = ServerState(loading, options, loading_ranker)
+    loading_beside = dict(zip(beside, loading[1:], strict=True))
+    state = ServerState(loading[0], options, loading_ranker, loading_beside)
     app = EndAtMemoryError(
         create_app_for(state, options, gateway, store, tracer, content, describe_model, files)
     )
     run_until_signalled(app, state, options, listener, asks_for_keys=gateway.asks_for_keys, tls=tls)
     if options.uds is not None:
         Path(options.uds).unlink(missing_ok=True)
-    _end_engines(loading, loading_ranker, tracer)
+    _end_engines([*loading, *([] if loading_ranker is None else [loading_ranker])], tracer)
 
 
 def server_tls(options: ServerOptions) -> ServerTls | None:
@@ -118,28 +136,29 @@ def server_tls(options: ServerOptions) -> ServerTls | None:
 
 
 def _begin_loading(
-    config: EngineConfig, load: Loader, load_ranker: Loader | None
-) -> tuple[Future[LoadedModel], Future[LoadedModel] | None]:
-    """The served model, once the ranker is loaded, if there is one."""
-    if load_ranker is None:
-        return load_on_thread(config, load), None
-    ranker = load_on_thread(config, load_ranker)
-    return load_on_thread(config, after(ranker, load)), ranker
+    models: Sequence[ModelToLoad], load_ranker: Loader | None
+) -> tuple[list[Future[LoadedModel]], Future[LoadedModel] | None]:
+    """The served models one after another, once the ranker is loaded, if there is one."""
+    ranker = None if load_ranker is None else load_on_thread(models[0].config, load_ranker)
+    former, loading = ranker, []
+    for config, load in models:
+        former = load_on_thread(config, load if former is None else after(former, load))
+        loading.append(former)
+    return loading, ranker
 
 
-def _end_engines(
-    loading: Future[LoadedModel],
-    loading_ranker: Future[LoadedModel] | None,
-    tracer: Tracer | None,
-) -> None:
-    """End them; the whole process, if the model is still being loaded. Then the traces are sent."""
-    if not loading.done():
+def _end_engines(loading: Sequence[Future[LoadedModel]], tracer: Tracer | None) -> None:
+    """End them; the whole process, if a model is still being loaded. Then the traces are sent."""
+    failures = [error for f in loading if f.done() and (error := f.exception()) is not None]
+    if not failures and not all(future.done() for future in loading):
         # The interpreter cannot be torn down under a thread that is importing torch.
         sys.stderr.flush()
         os._exit(0)
-    loading.result().client.close()
-    if loading_ranker is not None:
-        loading_ranker.result().client.close()
+    for future in loading:
+        if future.done() and future.exception() is None:
+            future.result().client.close()
+    if failures:
+        raise failures[0]
     if tracer is not None:
         tracer.close()
 

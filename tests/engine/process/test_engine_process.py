@@ -41,7 +41,6 @@ from twostroke.engine.process.frames import encode_frame
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import start_engine
 from twostroke.observability.kv_events import AllBlocksCleared
-from twostroke.observability.recorder import Recorder
 from twostroke.text.tokenizer import Tokenizer
 
 CONFIG = EngineConfig.from_flat({"kv_events": True})
@@ -56,7 +55,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @contextmanager
 def running(
-    stall_seconds: float = 60.0, recorder: Recorder | None = None
+    stall_seconds: float = 60.0, idle_seconds: float | None = None
 ) -> Iterator[EngineProcess]:
     start = StartEngine(VERSION, CONFIG)
     tokenizer = Tokenizer(byte_level())
@@ -65,7 +64,7 @@ def running(
         start_engine(start),
         tokenizer=tokenizer,
         grammars=GrammarCompiler(tokenizer),
-        recorder=recorder,
+        idle_seconds=idle_seconds,
         stall_seconds=stall_seconds,
     )
     try:
@@ -197,6 +196,24 @@ async def test_an_engine_that_is_stopped_is_ended_too() -> None:
         async with asyncio.timeout(30):
             assert await tokens_of(engine.submit(call("a"))) == await undisturbed(call("a"))
         assert engine.pid != first
+
+
+async def test_an_engine_without_requests_ends_and_the_next_request_starts_another() -> None:
+    with running(idle_seconds=0.3) as engine:
+        first = engine.pid
+        stream = engine.submit(call("a"))
+        assert await tokens_of(stream) == await undisturbed(call("a"))
+        await until(lambda: not alive(first))
+        assert engine.unhealthy_reason() is None and engine.status.error is None
+        with pytest.raises(EngineDeadError, match="no request came"):
+            await engine.snapshot()
+        assert (await engine.records()).metrics
+        aborted, stream = engine.submit(call("b")), engine.submit(call("c"))
+        aborted.abort()
+        async with asyncio.timeout(20):
+            assert await tokens_of(stream) == await undisturbed(call("c"))
+        assert engine.pid != first
+        assert aborted.usage.output_tokens == 0
 
 
 async def test_what_cannot_be_started_again_is_given_up_with_a_named_error(

@@ -16,18 +16,25 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.errors import EngineDeadError, ErrorMessage, TwostrokeError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.request import FinishReason
-from twostroke.engine.adapters.orders import LoadAdapter
+from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter, LoadAdapter
 from twostroke.engine.adapters.registry import Adapters
+from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.answer_so_far import AnswerSoFar
 from twostroke.engine.clients.facts import EngineFacts
 from twostroke.engine.clients.kept_records import KeptRecords
 from twostroke.engine.clients.message_client import MessageClient
+from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.messages import (
     AdaptersAnswer,
     AddRequest,
+    Close,
+    EngineEnded,
     EngineReply,
     EngineStatus,
     ManageAdapters,
@@ -36,6 +43,7 @@ from twostroke.engine.messages import (
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import ProcessLink, StartedEngine, start_engine
 from twostroke.observability.recorder import Recorder
+from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -60,6 +68,8 @@ class EngineProcess(MessageClient):
         recorder: Writes the engine's steps to a file.
         stall_seconds: A process that has not answered for as long is ended and started again.
         max_queued_requests: See ``MessageClient``.
+        idle_seconds: After as long without a request the process is ended; the next request starts
+            another.
     """
 
     def __init__(
@@ -72,6 +82,7 @@ class EngineProcess(MessageClient):
         recorder: Recorder | None = None,
         stall_seconds: float,
         max_queued_requests: int | None = None,
+        idle_seconds: float | None = None,
     ) -> None:
         facts, config = started.facts, start.config
         super().__init__(
@@ -95,6 +106,9 @@ class EngineProcess(MessageClient):
         self._process: ProcessLink = started.link
         self._adapters.known = {each.name: each for each in facts.adapters}
         self._process.start(self)
+        self._idle_seconds, self._idle_since = idle_seconds, self._clock()
+        self._asleep = False  # ended for want of requests
+        self._wake = threading.Event()
         self._answered = False  # whether the engine that runs has given a token
         self._closing = threading.Event()
         self._watcher = threading.Thread(
@@ -107,12 +121,36 @@ class EngineProcess(MessageClient):
         """The process of the engine that runs, or ran last."""
         return self._process.pid
 
+    def submit(self, request: GenerationRequest) -> AsyncStream:
+        stream = super().submit(request)
+        self._idle_since = self._clock()
+        if self._asleep:
+            self._wake.set()  # it is sent once an engine runs
+        return stream
+
+    async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
+        self._check_runs()
+        return await super().snapshot(with_blocks=with_blocks)
+
+    async def manage_cache(self, order: CacheOrder) -> CacheReport:
+        self._check_runs()
+        return await super().manage_cache(order)
+
+    async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
+        self._check_runs()
+        return await super().manage_adapters(order)
+
     def keep(self, reply: EngineReply) -> None:
         if isinstance(reply, StepReport) and reply.outputs:
             self._answered |= any(output.token_ids for output in reply.outputs)
+            self._idle_since = self._clock()
+        if self._asleep and isinstance(reply, StepReport):  # its last: that it was closed
+            reply = replace(reply, status=EngineStatus())
         super().keep(reply)
 
     def carry_out(self, reply: EngineReply) -> None:
+        if self._asleep and isinstance(reply, EngineEnded):
+            return  # what has come meanwhile goes to the next engine
         if isinstance(reply, AdaptersAnswer) and reply.value is not None:
             known = dict(self._adapters.known)
             if known.pop(reply.value.name, None) is None:  # else it was unloaded
@@ -123,12 +161,20 @@ class EngineProcess(MessageClient):
     def unhealthy_reason(self) -> str | None:
         with contextlib.suppress(RuntimeError):  # asked without a loop: as it was told last
             self._use_loop(asyncio.get_running_loop())
-        return super().unhealthy_reason()
+        return None if self._asleep else super().unhealthy_reason()
 
     def close(self) -> None:
         self._closing.set()
+        self._wake.set()
         super().close()
         self._records.close()
+
+    def _check_runs(self) -> None:
+        """Raise EngineDeadError if nothing answers questions at the moment."""
+        self._check_alive()
+        if self._asleep:
+            message = "the engine has ended, since no request came for a while"
+            raise EngineDeadError(message, hint="the next request starts it")
 
     def _so_far(self, message: AddRequest) -> AnswerSoFar | None:
         return AnswerSoFar(message)
@@ -143,11 +189,16 @@ class EngineProcess(MessageClient):
             reason = self._wait_for_the_end()
             if self._closing.is_set():
                 return
-            logger.error("%s; it is started again", reason)
-            hint = "it is being started again: try again in some seconds"
-            error = EngineDeadError(reason, hint=hint)
-            self._on_loop(partial(self._lose, ErrorMessage.of(error)))
-            if self._answered or time.monotonic() - began > STEADY_SECONDS:
+            if self._asleep:
+                reason = "the engine had ended for want of requests"
+                self._on_loop(self._process.drain)
+                self._wake.wait()
+            else:
+                logger.error("%s; it is started again", reason)
+                hint = "it is being started again: try again in some seconds"
+                error = EngineDeadError(reason, hint=hint)
+                self._on_loop(partial(self._lose, ErrorMessage.of(error)))
+            if self._asleep or self._answered or time.monotonic() - began > STEADY_SECONDS:
                 num_starts = 0
             started, num_starts = self._start_again(num_starts)
             if self._closing.is_set():
@@ -168,8 +219,12 @@ class EngineProcess(MessageClient):
         while not process.wait(WATCH_SECONDS):
             if self._closing.is_set():
                 return ""
-            if not reason and (reason := self._failure()):
+            if not reason and not self._asleep and (reason := self._failure()):
                 process.kill()
+            if self._streams:
+                self._idle_since = self._clock()
+            elif not reason and not self._asleep and self._is_idle():
+                self._on_loop(self._fall_asleep)
         return reason or process.why_ended() or ""
 
     def _failure(self) -> str:
@@ -180,6 +235,10 @@ class EngineProcess(MessageClient):
             return f"the engine has not answered for {self._stall_seconds:g} s"
         error = self._status.error
         return "" if error is None else error.message
+
+    def _is_idle(self) -> bool:
+        limit = self._idle_seconds
+        return limit is not None and self._clock() - self._idle_since > limit
 
     def _stalls(self) -> bool:
         since = (self._status.busy_since, self._process.unanswered_since)
@@ -225,6 +284,14 @@ class EngineProcess(MessageClient):
 
     # ---- on the event loop's thread --------------------------------------------------------------
 
+    def _fall_asleep(self) -> None:
+        """End the process, unless a request has come meanwhile."""
+        if self._is_idle() and not self._streams:
+            self._asleep = True
+            self._status = EngineStatus()
+            logger.info("the engine ends: no request came for %g s", self._idle_seconds or 0)
+            self._process.send(Close())
+
     def _lose(self, error: ErrorMessage) -> None:
         """The engine has ended: nothing more comes from it."""
         self._process.drain()
@@ -232,10 +299,7 @@ class EngineProcess(MessageClient):
         self._fail_questions(error)
         for request_id, stream in list(self._streams.items()):
             so_far = stream.so_far
-            if so_far is None or stream.aborted:
-                del self._streams[request_id]
-                stream.fail(error, FinishReason.ABORT)
-                continue
+            assert so_far is not None
             so_far.num_engines_lost += 1
             if so_far.num_engines_lost >= MAX_LOST:
                 del self._streams[request_id]
@@ -252,9 +316,15 @@ class EngineProcess(MessageClient):
         self._status, self._answered = EngineStatus(), False
         if self._loop is not None and not self._loop.is_closed():
             self._process.use_loop(self._loop)
+        self._asleep, self._idle_since = False, self._clock()
+        self._wake.clear()
         self._restore_adapters(started.facts)
-        for stream in self._streams.values():
-            assert stream.so_far is not None
+        for request_id, stream in list(self._streams.items()):
+            if stream.aborted or stream.so_far is None:
+                del self._streams[request_id]
+                aborted = EngineDeadError("the engine ended while it was aborted")
+                stream.fail(ErrorMessage.of(aborted), FinishReason.ABORT)
+                continue
             message = stream.so_far.resume()
             self._queue_limit.add(message.request.tenant, message.num_samples)
             self._target_limit.add(message.request)

@@ -75,12 +75,13 @@ class ProcessLink:
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         former, self._loop = self._loop, loop
-        if former is not None and not former.is_closed():
+        if former is not None and not former.is_closed() and self._socket.fileno() >= 0:
             former.remove_reader(self._socket)
             former.remove_writer(self._socket)
-        loop.add_reader(self._socket, self._read, loop)
-        if self._unsent:
-            self._wait_to_send(loop)
+        if self._socket.fileno() >= 0:
+            loop.add_reader(self._socket, self._read, loop)
+            if self._unsent:
+                self._wait_to_send(loop)
 
     def why_ended(self) -> str | None:
         code = self._process.poll()

@@ -13,6 +13,9 @@ class LoadAdapterRequest(RequestFields):
 
     lora_name: Label = Field(description="The name by which requests will ask for it.")
     lora_path: Label = Field(description="A folder on the server, as PEFT's save_pretrained wrote.")
+    base_model_name: Label | None = Field(
+        None, description="The model that it is for, where the server has several."
+    )
 
 
 class UnloadAdapterRequest(RequestFields):

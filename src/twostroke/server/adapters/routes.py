@@ -40,11 +40,12 @@ def adapters_router(state: ServerState) -> APIRouter:
     )
     async def load_lora_adapter(body: LoadAdapterRequest, request: Request) -> Response:
         """Read a LoRA adapter from a folder of the server; then it is a model's name."""
-        model = state.model_for_new_work()
+        model = state.model_for_new_work(body.base_model_name)
         _only_for_admins(request)
-        if body.lora_name in model.names:
+        model.check_name(body.base_model_name)
+        if body.lora_name in {name for each in (model, *model.beside) for name in each.names}:
             raise InvalidRequestError(
-                f"the model itself is called {body.lora_name!r}", param="lora_name"
+                f"a model itself is called {body.lora_name!r}", param="lora_name"
             )
         order = LoadAdapter(body.lora_name, body.lora_path)
         return await _manage(model, order, "loaded", body.dropped_fields())
@@ -58,7 +59,8 @@ def adapters_router(state: ServerState) -> APIRouter:
         """Forget a LoRA adapter, once no request uses it."""
         _only_for_admins(request)
         order = UnloadAdapter(body.lora_name)
-        return await _manage(state.model(), order, "unloaded", body.dropped_fields())
+        model = state.model(body.lora_name)
+        return await _manage(model, order, "unloaded", body.dropped_fields())
 
     return router
 

@@ -40,7 +40,7 @@ def messages_router(state: ServerState) -> APIRouter:
     async def create_message(body: MessageRequest, request: Request) -> Response:
         """The model's answer to a conversation, in Anthropic's dialect."""
         body.check_thread()
-        model = state.model_for_new_work().named(body.model)
+        model = state.model_for_new_work(body.model).named(body.model)
         try:
             generation, answer = await _begin(model, body, request)
         except RequestTooLargeError as error:
@@ -55,7 +55,7 @@ def messages_router(state: ServerState) -> APIRouter:
     async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
         """How many tokens a conversation's prompt has."""
         body.check_thread()
-        model = state.model().named(body.model)
+        model = state.model(body.model).named(body.model)
         try:
             turns = await read_turns(model, body, body.callable_tools())
             tokens = await encode_messages(model, turns.messages, turns.rendering)

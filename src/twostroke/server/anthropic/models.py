@@ -57,8 +57,7 @@ def anthropic_models_router(state: ServerState) -> APIRouter:
         before_id: str | None = None,
     ) -> Response:
         """One page of the names under which requests reach the model."""
-        model = state.model()
-        names = list(model.all_names)
+        names = [name for model in state.models() for name in model.all_names]
         if after_id is not None:
             names = names[_place(names, "after_id", after_id) + 1 :]
         if before_id is not None:
@@ -66,7 +65,7 @@ def anthropic_models_router(state: ServerState) -> APIRouter:
         # Backwards, a page is the one right before.
         shown = names[-limit:] if before_id is not None else names[:limit]
         page = ModelPage(
-            data=[_info(model, name) for name in shown],
+            data=[_info(state.model(name), name) for name in shown],
             has_more=len(shown) < len(names),
             first_id=shown[0] if shown else None,
             last_id=shown[-1] if shown else None,
@@ -76,7 +75,7 @@ def anthropic_models_router(state: ServerState) -> APIRouter:
     @router.get(MODELS_PATH + "/{name:path}")
     async def show_model(name: str) -> Response:
         """One of them."""
-        model = state.model()
+        model = state.model(name)
         model.named(name)
         return json_response(_info(model, name))
 

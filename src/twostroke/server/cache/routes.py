@@ -15,6 +15,7 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import output_error
 from twostroke.engine.cache_orders import CacheReport, ClearCache, PinPrefix, ShowCache
+from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.caller import Caller, caller_of
 from twostroke.gateway.feeds import Feeds
 from twostroke.http.request_id import name_request
@@ -51,11 +52,11 @@ def cache_router(state: ServerState, feeds: Feeds) -> APIRouter:
         response_class=Response,
         responses=answer_responses(CacheObject, "What is held.") | refusals,
     )
-    async def show_cache(request: Request) -> Response:
+    async def show_cache(request: Request, model: str | None = None) -> Response:
         """The cached prefixes as a tree, and how full each tier is."""
         caller = caller_of(request.scope)
         order = ShowCache(None if caller.admin else caller.tenant)
-        report = await state.model().client.manage_cache(order)
+        report = await _model(state, model).client.manage_cache(order)
         return await asyncio.to_thread(json_response, _shown(report, caller))
 
     @router.delete(
@@ -63,10 +64,10 @@ def cache_router(state: ServerState, feeds: Feeds) -> APIRouter:
         response_class=Response,
         responses=answer_responses(ClearedCache, "It is empty.") | refusals,
     )
-    async def clear_cache(request: Request) -> Response:
+    async def clear_cache(request: Request, model: str | None = None) -> Response:
         """Forget all prefixes, pinned ones and those in tiers too. Running requests go on."""
         _only_for_admins(caller_of(request.scope))
-        report = await state.model().client.manage_cache(ClearCache())
+        report = await _model(state, model).client.manage_cache(ClearCache())
         return json_response(ClearedCache(cleared_blocks=report.cleared_blocks))
 
     @router.post(
@@ -76,7 +77,7 @@ def cache_router(state: ServerState, feeds: Feeds) -> APIRouter:
     )
     async def pin_prefix(body: PinRequest, request: Request) -> Response:
         """Compute a prefix, unless it is cached, and evict it last for a time."""
-        model = state.model_for_new_work()
+        model = state.model_for_new_work(body.model)
         model.check_name(body.model)
         body.check_combinations()
         request_id = name_request(request.scope, "cache")
@@ -85,19 +86,26 @@ def cache_router(state: ServerState, feeds: Feeds) -> APIRouter:
 
     @router.get("/v1/cache/events", response_class=Response, responses=STREAMED | refusals)
     async def stream_events(
-        request: Request, since: int = Query(-1, ge=-1, le=MAX_SEQ)
+        request: Request, since: int = Query(-1, ge=-1, le=MAX_SEQ), model: str | None = None
     ) -> Response:
         """What is stored and removed, in vLLM's form, from the batch after number `since` on."""
         _only_for_admins(caller := caller_of(request.scope))
-        client = state.model().client
+        client = _model(state, model).client
         client.kv_events(MAX_SEQ)  # raises here, with a status, if nothing is published
         return StreamingResponse(
-            feeds.counted(_frames(state, since), caller),
+            feeds.counted(_frames(state, client, since), caller),
             media_type="text/event-stream",
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
         )
 
     return router
+
+
+def _model(state: ServerState, name: str | None) -> ServedModel:
+    """The model whose cache is meant; raises ``ModelNotFoundError`` if there is none."""
+    model = state.model(name)
+    model.check_name(name)
+    return model
 
 
 def _shown(report: CacheReport, caller: Caller) -> CacheObject:
@@ -163,9 +171,9 @@ async def _compute(
     return num_cached
 
 
-async def _frames(state: ServerState, since: int) -> AsyncIterator[bytes]:
+async def _frames(state: ServerState, client: EngineClient, since: int) -> AsyncIterator[bytes]:
     """The stream, until its client leaves or the server drains."""
-    client, encoder, silent = state.model().client, msgspec.json.Encoder(), 0.0
+    encoder, silent = msgspec.json.Encoder(), 0.0
     while state.status()[0] != "draining":
         batches = client.kv_events(since)
         for batch in batches:

@@ -29,7 +29,7 @@ def distribution_router(state: ServerState) -> APIRouter:
     @router.post("/v1/inspect/distribution", response_class=Response)
     async def next_token(body: DistributionRequest, request: Request) -> Response:
         """The next token's distribution, filter by filter, and the token that is drawn from it."""
-        model = state.model_for_new_work().named(body.model)
+        model = state.model_for_new_work(body.model).named(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
         caller = caller_of(request.scope)
         params = await compile_answer_form(model, body.asked_forms(), params, caller.tenant)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter
 from msgspec import UNSET, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
+from twostroke.engine.messages import EngineRecords
 from twostroke.gateway.caller import caller_of
+from twostroke.observability.exposition import merge_expositions
 from twostroke.observability.targets.watch import TargetReport
 from twostroke.server.http.api_document import ERROR_RESPONSES, Responses, answer_responses
 from twostroke.server.http.json_response import encode_json, json_response
@@ -69,7 +73,7 @@ def health_router(state: ServerState) -> APIRouter:
     @router.get("/metrics", response_class=Response, responses=exposition | refusals)
     async def metrics(request: Request) -> Response:
         """Prometheus exposition, with vLLM's names; where there are keys, what this one may see."""
-        records = await state.model().client.records()
+        records = await _records(state)
         text = caller_of(request.scope).metrics(records)
         return Response(text, headers={"content-type": records.content_type})
 
@@ -85,7 +89,7 @@ def health_router(state: ServerState) -> APIRouter:
     @router.get("/v1/targets", response_class=Response, responses=watched | unloaded)
     async def targets(request: Request) -> Response:
         """What good is, how it stands, and which requests missed most."""
-        records = await state.model().client.records()
+        records = await _records(state)
         return json_response(TargetList(caller_of(request.scope).targets(records)))
 
     @router.get("/version", response_class=Response, responses=versioned)
@@ -94,3 +98,14 @@ def health_router(state: ServerState) -> APIRouter:
         return json_response(Version(package_version()))
 
     return router
+
+
+async def _records(state: ServerState) -> EngineRecords:
+    """Those of all engines; their series differ in the model's name."""
+    clients = [model.client for model in state.models()]
+    records = await asyncio.gather(*(client.records() for client in clients))
+    if len(records) == 1:
+        return records[0]
+    targets = [report for each in records for report in each.targets]
+    metrics = merge_expositions(each.metrics for each in records)
+    return EngineRecords(metrics, records[0].content_type, targets)

@@ -95,7 +95,7 @@ def ollama_embed_router(state: ServerState) -> APIRouter:
     @router.post("/api/embed", response_class=Response, responses=many | OLLAMA_ERRORS)
     async def ollama_embed(body: EmbedRequest, request: Request) -> Response:
         """The embedding of a text, or of each of several."""
-        model = state.model_for_new_work()
+        model = state.model_for_new_work(body.model)
         name, texts = known_name(model, body.model), body.texts()
         ignored = body.dropped_fields()
         if not texts:
@@ -120,7 +120,7 @@ def ollama_embed_router(state: ServerState) -> APIRouter:
     @router.post("/api/embeddings", response_class=Response, responses=one | OLLAMA_ERRORS)
     async def ollama_embeddings(body: EmbeddingsRequest, request: Request) -> Response:
         """The embedding of a text, in the older form."""
-        model = state.model_for_new_work()
+        model = state.model_for_new_work(body.model)
         known_name(model, body.model)
         ignored = body.dropped_fields()
         if not body.prompt:

@@ -53,7 +53,7 @@ def ollama_generation_router(state: ServerState) -> APIRouter:
     )
     async def ollama_chat(body: OllamaChatRequest, request: Request) -> Response:
         """The model's answer to a conversation, in Ollama's dialect."""
-        model = known_model(state.model_for_new_work(), body.model)
+        model = known_model(state.model_for_new_work(body.model), body.model)
         name = known_name(model, body.model)
         if not body.messages:
             return _loaded(chat_line, model, name, body)
@@ -66,7 +66,7 @@ def ollama_generation_router(state: ServerState) -> APIRouter:
     )
     async def ollama_generate(body: OllamaGenerateRequest, request: Request) -> Response:
         """The model's answer to a single prompt."""
-        model = known_model(state.model_for_new_work(), body.model)
+        model = known_model(state.model_for_new_work(body.model), body.model)
         name = known_name(model, body.model)
         if not body.prompt:
             return _loaded(generate_line, model, name, body)

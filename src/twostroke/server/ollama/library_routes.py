@@ -55,7 +55,7 @@ def ollama_library_router(state: ServerState) -> APIRouter:
         Another is not there, and is not fetched.
         """
         asked = body.model or body.name
-        known_name(known_model(state.model(), asked), asked)
+        known_name(known_model(state.model(asked), asked), asked)
         headers, done = ignored_header(body.dropped_fields()), PullStatus("success")
         if body.stream is False:
             return json_response(done, headers)

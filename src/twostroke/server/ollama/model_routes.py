@@ -29,6 +29,7 @@ from twostroke.server.ollama.model_answers import (
 from twostroke.server.ollama.names import known_model, known_name
 from twostroke.server.ollama.option_fields import OllamaFields
 from twostroke.server.ollama.route import OllamaRoute
+from twostroke.server.state.served_model import ServedModel
 from twostroke.server.state.server_state import ServerState
 
 # The release of Ollama whose API this is: clients compare it with the one that they need.
@@ -133,26 +134,34 @@ class OllamaModelRoutes:
 
     async def ollama_tags(self) -> Response:
         """The names under which requests reach the model, each with its tag."""
-        model = self._state.model()
-        known = await self._facts()
-        return json_response(ListedModels([listed_model(model, n, known) for n in model.all_names]))
+        listed = [
+            listed_model(model, name, await self._facts(model))
+            for model in self._state.models()
+            for name in model.all_names
+        ]
+        return json_response(ListedModels(listed))
 
     async def ollama_ps(self) -> Response:
         """The model as it runs: it is loaded as long as the server runs."""
-        model = self._state.model()
-        known = await self._facts()
-        running = [running_model(model, n, known) for n in model.all_names]
+        running = [
+            running_model(model, name, await self._facts(model))
+            for model in self._state.models()
+            for name in model.all_names
+        ]
         return json_response(RunningModels(running))
 
     async def ollama_show(self, body: ShowRequest) -> Response:
         """What the model is and what it can do."""
         asked = body.model or body.name
-        model = known_model(self._state.model(), asked)
+        model = known_model(self._state.model(asked), asked)
         name = known_name(model, asked)
-        shown = shown_model(model, name, await self._facts())
+        shown = shown_model(model, name, await self._facts(model))
         return json_response(shown, ignored_header(body.dropped_fields()))
 
-    async def _facts(self) -> ModelFacts | None:
+    async def _facts(self, model: ServedModel) -> ModelFacts | None:
+        """What is known of the main model; of others nothing beside what their engines say."""
+        if model.client is not self._state.model().client:
+            return None
         try:
             return await self._find_facts()
         except TwostrokeError:  # encoders have no such description

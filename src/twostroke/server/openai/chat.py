@@ -39,7 +39,7 @@ def chat_router(state: ServerState) -> APIRouter:
     )
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
         """The model's answer to a conversation."""
-        model = state.model_for_new_work().named(body.model)
+        model = state.model_for_new_work(body.model).named(body.model)
         request_id, caller = name_request(request.scope, "chatcmpl"), caller_of(request.scope)
         find_whole = partial(without_cut_calls, body.messages)
         whole = await beside_loop(find_whole, slow=body.is_large)

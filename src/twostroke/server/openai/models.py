@@ -45,8 +45,8 @@ def models_router(state: ServerState) -> APIRouter:
     @router.get("/v1/models", response_class=Response, responses=listed)
     async def list_models() -> Response:
         """The names under which requests reach the model."""
-        model = state.model()
-        return json_response(ModelList(data=[_card(model, name) for name in model.all_names]))
+        cards = [_card(model, name) for model in state.models() for name in model.all_names]
+        return json_response(ModelList(data=cards))
 
     @router.get(
         "/v1/models/{name:path}",
@@ -55,7 +55,7 @@ def models_router(state: ServerState) -> APIRouter:
     )
     async def show_model(name: str) -> Response:
         """One of them."""
-        model = state.model()
+        model = state.model(name)
         model.named(name)
         return json_response(_card(model, name))
 

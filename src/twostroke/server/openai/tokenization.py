@@ -134,7 +134,7 @@ def tokenization_router(state: ServerState) -> APIRouter:
         ),
     )
     async def tokenize(body: TokenizeRequest, request: Request) -> Response:
-        model = state.model().named(body.model)
+        model = state.model(body.model).named(body.model)
         body.check_combinations()
         return await _answer_tokens(model, body, caller_of(request.scope))
 
@@ -145,7 +145,7 @@ def tokenization_router(state: ServerState) -> APIRouter:
     )
     async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
         """The text of token ids, special tokens written out."""
-        model = state.model().named(body.model)
+        model = state.model(body.model).named(body.model)
         check_tokens(model, body.tokens, "tokens")
         caller_of(request.scope).charge(len(body.tokens))
         # On a thread: a body may hold millions of them.

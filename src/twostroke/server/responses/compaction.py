@@ -127,7 +127,7 @@ def compaction_router(state: ServerState, workroom: Workroom) -> APIRouter:
     )
     async def count_input_tokens(body: ResponsesRequest, request: Request) -> Response:
         """The tokens of the prompt that a request for a response would have; nothing runs."""
-        model = state.model_for_new_work().named(body.model)
+        model = state.model_for_new_work(body.model).named(body.model)
         body.check_combinations()
         caller = caller_of(request.scope)
         brought = await workroom.brought(caller.tenant, body)
@@ -154,7 +154,7 @@ async def _summary(
     request: Request,
 ) -> tuple[ResponseObject, Sequence[str]] | None:
     """The model's summary of items, and what it leaves out; ``None``: the client has left."""
-    model = state.model_for_new_work().named(ask.model)
+    model = state.model_for_new_work(ask.model).named(ask.model)
     caller = caller_of(request.scope)
     request_id = name_request(request.scope, "resp")
     ask.max_output_tokens = max(1, min(MAX_SUMMARY, model.client.info.max_model_len // SHARE))

@@ -47,7 +47,7 @@ def responses_router(state: ServerState, workroom: Workroom) -> APIRouter:
     @router.post("/v1/responses", response_class=Response, responses=responses | ERROR_RESPONSES)
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
         """The model's answer to a conversation of items, which the server may keep."""
-        model = state.model_for_new_work().named(body.model)
+        model = state.model_for_new_work(body.model).named(body.model)
         body.check_combinations()
         caller = caller_of(request.scope)
         request_id = name_request(request.scope, "resp")

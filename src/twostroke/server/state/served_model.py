@@ -45,6 +45,7 @@ class ServedModel:
         tool_family: In which form the model writes tool calls, if it does.
         reasoning_parser: In which form it writes thoughts, if it does.
         ranker: What ranks the documents of chats, if a model does.
+        beside: The server's other models.
         ends_with_usage: Streams of OpenAI's APIs do, whatever the request says.
 
     Args:
@@ -67,6 +68,7 @@ class ServedModel:
         info = self.client.info
         self.names = tuple(names) or (info.model_id,)
         self.adapter = ""
+        self.beside: Sequence[ServedModel] = ()
         if same := set(self.names) & set(self.client.adapters):
             raise ConfigError(
                 f"--lora {same.pop()}: the model itself has this name", hint="give it another name"
@@ -137,7 +139,8 @@ class ServedModel:
                     param="model",
                     hint=f"name the model itself: {served}",
                 )
-            served = ", ".join(self.all_names[:20])
+            names = [name for model in (self, *self.beside) for name in model.all_names]
+            served = ", ".join(names[:20])
             message = f"the model {name!r} does not exist here"
             raise ModelNotFoundError(message, param="model", hint=f"this server serves {served}")
 

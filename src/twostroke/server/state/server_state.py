@@ -1,8 +1,9 @@
-"""Where a server is in its life: loading, ready or draining; and its model once that is there."""
+"""Where a server is in its life: loading, ready or draining; and its models once they are there."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import NoReturn
 
@@ -12,36 +13,43 @@ from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.server.options import ServerOptions
 from twostroke.server.state.served_model import ServedModel
 
+Source = LoadedModel | Future[LoadedModel]
+
 
 class ServerState:
     """The life of one server: loading, ready, draining.
 
     Args:
-        source: A loaded model, or the future of one that is being loaded.
+        source: A loaded model, or the future of one that is being loaded. It is the server's main
+            model, which answers where a request names none.
+        beside: Further models by name.
         ranker: The model of ``--context-ranker``, or its future, unless it is the served one.
     """
 
     def __init__(
         self,
-        source: LoadedModel | Future[LoadedModel],
+        source: Source,
         options: ServerOptions,
-        ranker: LoadedModel | Future[LoadedModel] | None = None,
+        ranker: Source | None = None,
+        beside: Mapping[str, Source] | None = None,
     ) -> None:
         self._options = options
-        self._source, self._ranker = source, ranker
-        self._model: ServedModel | None = None
+        self._source, self._ranker, self._beside = source, ranker, dict(beside or {})
+        self._models: list[ServedModel] = []  # the main one first
         self._load_error: Exception | None = None
         self._draining = False
         self.settled = asyncio.Event()  # set once the model is there, or known not to come
-        if not isinstance(source, Future) and not isinstance(ranker, Future):
-            self._attach(source, ranker)
+        if not isinstance(source, Future) and not isinstance(ranker, Future) and not beside:
+            self._attach(source, ranker, {})
 
     async def load(self) -> None:
-        """Wait for the model; a failure is kept and reported by ``/health``."""
-        if self._model is None:
+        """Wait for the models; a failure is kept and reported by ``/health``."""
+        if not self._models:
             try:
                 ranker = None if self._ranker is None else await _loaded(self._ranker)
-                self._attach(await _loaded(self._source), ranker)
+                main = await _loaded(self._source)
+                beside = {name: await _loaded(source) for name, source in self._beside.items()}
+                self._attach(main, ranker, beside)
             except Exception as error:
                 self._load_error = error
         self.settled.set()
@@ -50,13 +58,18 @@ class ServerState:
     def load_error(self) -> Exception | None:
         return self._load_error
 
-    def _attach(self, loaded: LoadedModel, ranker: LoadedModel | None) -> None:
-        names = self._options.served_model_name
-        self._model = ServedModel(loaded, names, self._options, ranker)
+    def _attach(
+        self, main: LoadedModel, ranker: LoadedModel | None, beside: Mapping[str, LoadedModel]
+    ) -> None:
+        models = [ServedModel(main, self._options.served_model_name, self._options, ranker)]
+        models += [ServedModel(each, (name,), self._options) for name, each in beside.items()]
+        for model in models:
+            model.beside = [other for other in models if other is not model]
+        self._models = models
 
     def is_loading(self) -> bool:
         """Whether the model is still to come."""
-        return self._model is None and self._load_error is None
+        return not self._models and self._load_error is None
 
     def begin_drain(self) -> None:
         """From here on new work is refused."""
@@ -65,46 +78,59 @@ class ServerState:
     async def drain(self) -> None:
         """Refuse new work, and let what runs finish for ``--shutdown-timeout`` seconds."""
         self.begin_drain()
-        if self._model is not None:
-            await self._model.client.drain(self._options.shutdown_timeout)
+        seconds = self._options.shutdown_timeout
+        await asyncio.gather(*(model.client.drain(seconds) for model in self._models))
 
     def num_unfinished(self) -> int:
         """Requests that run or wait."""
-        if self._model is None:
-            return 0
-        stats = self._model.client.status.stats
-        return stats.num_running + stats.num_waiting
+        stats = [model.client.status.stats for model in self._models]
+        return sum(each.num_running + each.num_waiting for each in stats)
 
-    def model(self) -> ServedModel:
-        """The model, to read about it.
+    def models(self) -> list[ServedModel]:
+        """All of them, the main one first.
 
         Raises:
-            ModelLoadingError: It is not there yet, or never will be.
+            ModelLoadingError: They are not there yet, or never will be.
         """
-        if self._model is None:
+        if not self._models:
             self._raise_not_loaded()
-        return self._model
+        return self._models
+
+    def model(self, name: str | None = None) -> ServedModel:
+        """The model to which a name belongs, its own or that of an adapter; else the main one.
+
+        Raises:
+            ModelLoadingError: See ``models``.
+        """
+        models = self.models()
+        if name is not None and len(models) > 1:
+            for known in (name, f"{name}:latest", name.removesuffix(":latest")):
+                for model in models:
+                    if known in model.all_names:
+                        return model
+        return models[0]
 
     def max_model_len(self) -> int:
-        """The model's context in tokens; 0 until it is there."""
-        return 0 if self._model is None else self._model.client.info.max_model_len
+        """The longest context of a model in tokens; 0 until they are there."""
+        return max((model.client.info.max_model_len for model in self._models), default=0)
 
-    def model_for_new_work(self) -> ServedModel:
-        """The model, to send it requests.
+    def model_for_new_work(self, name: str | None = None) -> ServedModel:
+        """The model of that name, as ``model`` finds it, to send it requests.
 
         Raises:
             ShuttingDownError: The server is draining.
-            ModelLoadingError: See ``model``.
+            ModelLoadingError: See ``models``.
         """
         if self._draining:
             raise ShuttingDownError(
                 "the server is shutting down and takes no new work", hint="try another server"
             )
-        return self.model()
+        return self.model(name)
 
     def client_for_new_work(self) -> EngineClient | None:
-        """The engine, if it is there and the server is not draining."""
-        return None if self._draining or self._model is None else self._model.client
+        """The engine of all new work, if there is one, and the server is not draining."""
+        is_one = len(self._models) == 1 and not self._draining
+        return self._models[0].client if is_one else None
 
     def status(self) -> tuple[str, str | None]:
         """``ok``, ``loading``, ``draining`` or ``unhealthy``, and why it is not ok."""
@@ -112,10 +138,13 @@ class ServerState:
             return "draining", "the server is shutting down"
         if self._load_error is not None:
             return "unhealthy", f"the model could not be loaded: {self._load_error}"
-        if self._model is None:
+        if not self._models:
             return "loading", "the model is loading"
-        reason = self._model.client.unhealthy_reason()
-        return ("ok", None) if reason is None else ("unhealthy", reason)
+        reasons = {model.name: model.client.unhealthy_reason() for model in self._models}
+        for name, reason in reasons.items():
+            if reason is not None:
+                return "unhealthy", reason if len(reasons) == 1 else f"{name}: {reason}"
+        return "ok", None
 
     def _raise_not_loaded(self) -> NoReturn:
         if isinstance(self._load_error, TwostrokeError):
@@ -125,5 +154,5 @@ class ServerState:
         raise ModelLoadingError("the model is loading", hint="wait until /health answers 200")
 
 
-async def _loaded(source: LoadedModel | Future[LoadedModel]) -> LoadedModel:
+async def _loaded(source: Source) -> LoadedModel:
     return await asyncio.wrap_future(source) if isinstance(source, Future) else source

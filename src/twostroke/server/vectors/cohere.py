@@ -139,7 +139,7 @@ def cohere_router(state: ServerState) -> APIRouter:
     )
     async def cohere_embed(body: CohereEmbedRequest, request: Request) -> Response:
         """The embedding of each text, in each of the forms that are asked for."""
-        model = state.model_for_new_work()
+        model = state.model_for_new_work(body.model)
         model.check_name(body.model)
         info = model.client.info
         ignored = body.dropped_fields()

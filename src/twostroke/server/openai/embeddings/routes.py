@@ -41,7 +41,7 @@ def embeddings_router(state: ServerState) -> APIRouter:
     @router.post("/v1/embeddings", response_class=Response, responses=embedded | ERROR_RESPONSES)
     async def create_embeddings(body: EmbeddingRequest, request: Request) -> Response:
         """The embedding of a text, or of each of several, by the model's own pooling."""
-        model = state.model_for_new_work()
+        model = state.model_for_new_work(body.model)
         generation = await _begin(model, body, request, "embd")
 
         def listed(vectors: list[list[float] | str], num_tokens: int) -> EmbeddingList:
@@ -58,7 +58,7 @@ def embeddings_router(state: ServerState) -> APIRouter:
     @router.post("/pooling", response_class=Response, responses=pooled | ERROR_RESPONSES)
     async def create_pooling(body: PoolingRequest, request: Request) -> Response:
         """Make embeddings, or a ranking model's scores, in the form of vLLM's ``/pooling``."""
-        model = state.model_for_new_work()
+        model = state.model_for_new_work(body.model)
         generation = await _begin(model, body, request, "pool")
 
         def listed(vectors: list[list[float] | str], num_tokens: int) -> PoolingList:

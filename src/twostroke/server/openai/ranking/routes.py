@@ -39,7 +39,7 @@ def ranking_router(state: ServerState) -> APIRouter:
     @router.post("/v1/score", response_class=Response, responses=scored)
     async def create_scores(body: ScoreRequest, request: Request) -> Response:
         """How well texts fit together: a ranking model's score, or the cosine of embeddings."""
-        model = state.model_for_new_work()
+        model = state.model_for_new_work(body.model)
         model.check_name(body.model)
         first, second = body.sides()
         generation, reader = await _compare(model, body, request, first, second)
@@ -52,7 +52,7 @@ def ranking_router(state: ServerState) -> APIRouter:
     @router.post("/v1/rerank", response_class=Response, responses=ranked)
     async def create_ranking(body: RerankRequest, request: Request) -> Response:
         """Documents by their relevance to a query, the most relevant first."""
-        model = state.model_for_new_work()
+        model = state.model_for_new_work(body.model)
         model.check_name(body.model)
         texts = body.texts()
         generation, reader = await _compare(model, body, request, [body.query], texts)

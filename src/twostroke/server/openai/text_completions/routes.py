@@ -33,7 +33,7 @@ def completions_router(state: ServerState) -> APIRouter:
     @router.post("/v1/completions", response_class=Response, responses=responses | ERROR_RESPONSES)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """What the model writes after a text, or after each of several."""
-        model = state.model_for_new_work().named(body.model)
+        model = state.model_for_new_work(body.model).named(body.model)
         params = body.to_params(model.client.info.sampling_defaults)
         caller = caller_of(request.scope)
         params = await compile_answer_form(model, body.asked_forms(), params, caller.tenant)
