@@ -26,7 +26,7 @@ def test_serve_flags() -> None:
         "--max-body-size", "1MiB",
     )  # fmt: skip
     config = engine_config(
-        bound["model"], bound["model_options"], bound["cache"], bound["scheduler"]
+        bound["models"][0], bound["model_options"], bound["cache"], bound["scheduler"]
     )
     assert (config.model.model, config.model.dtype) == ("folder", "bfloat16")
     assert (config.cache.kv_cache_memory, config.cache.enable_prefix_caching) == (2**29, False)

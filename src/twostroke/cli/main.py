@@ -45,7 +45,7 @@ def build_app() -> App:
         help_formatter=HelpPages(),
         default_parameter=Parameter(allow_repeating=True),  # the last value counts
     )
-    app.command(serve, usage="Usage: twostroke serve [MODEL] [OPTIONS]")
+    app.command(serve, usage="Usage: twostroke serve [MODEL] [NAME=MODEL ...] [OPTIONS]")
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
     app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
     app.command(

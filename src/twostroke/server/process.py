@@ -26,6 +26,7 @@ from twostroke.server.options import ServerOptions
 
 if TYPE_CHECKING:
     from twostroke.engine.clients.loaded_model import LoadedModel
+    from twostroke.gateway.gateway import Gateway
     from twostroke.inspector.content import ContentBook
     from twostroke.inspector.model.facts import DescribeModel
     from twostroke.observability.tracing.tracer import Tracer
@@ -44,7 +45,7 @@ class ModelToLoad(NamedTuple):
     load: Loader
 
     def for_keys(self) -> ModelToLoad:
-        """With the scheduling of a server that asks for keys."""
+        """Schedule as a server does that asks for keys."""
         return self._replace(
             config=replace(self.config, scheduler=self.config.scheduler.for_keys())
         )
@@ -89,31 +90,26 @@ def run_server(
     gateway = Gateway(gateway_options or GatewayOptions())
     store = ResponseStore(options.responses_store, options.responses_store_size)
     files = FileStore(options.files_store, options.files_store_size)
-    beside = beside or {}
-    models = [ModelToLoad(config, load), *beside.values()]
-    if gateway.asks_for_keys:
-        models = [each.for_keys() for each in models]
+    models = [ModelToLoad(config, load), *(beside or {}).values()]
     listener = listen(options)
     configure_logging(options)
-    names = options.served_model_name or (config.model.model,)
     end_at_uncaught_memory_error()
     sys.setswitchinterval(SWITCH_SECONDS)
-    loading, loading_ranker = _begin_loading(models, load_ranker)
+    loading, loading_ranker = _begin_loading(models, load_ranker, gateway)
     # Imported while the model loads on its thread; half a second in all.
     from twostroke.server.application import create_app_for
     from twostroke.server.http.lifecycle import run_until_signalled
     from twostroke.server.state.server_state import ServerState
 
+    names = options.served_model_name or (config.model.model,)
     options = replace(options, served_model_name=names)
-    loading_beside = dict(zip(beside, loading[1:], strict=True))
+    loading_beside = dict(zip(beside or {}, loading[1:], strict=True))
     state = ServerState(loading[0], options, loading_ranker, loading_beside)
     app = EndAtMemoryError(
         create_app_for(state, options, gateway, store, tracer, content, describe_model, files)
     )
     run_until_signalled(app, state, options, listener, asks_for_keys=gateway.asks_for_keys, tls=tls)
-    if options.uds is not None:
-        Path(options.uds).unlink(missing_ok=True)
-    _end_engines([*loading, *([] if loading_ranker is None else [loading_ranker])], tracer)
+    _end_engines([*loading, *filter(None, [loading_ranker])], tracer, options.uds)
 
 
 def server_tls(options: ServerOptions) -> ServerTls | None:
@@ -136,9 +132,11 @@ def server_tls(options: ServerOptions) -> ServerTls | None:
 
 
 def _begin_loading(
-    models: Sequence[ModelToLoad], load_ranker: Loader | None
+    models: Sequence[ModelToLoad], load_ranker: Loader | None, gateway: Gateway
 ) -> tuple[list[Future[LoadedModel]], Future[LoadedModel] | None]:
     """The served models one after another, once the ranker is loaded, if there is one."""
+    if gateway.asks_for_keys:
+        models = [each.for_keys() for each in models]
     ranker = None if load_ranker is None else load_on_thread(models[0].config, load_ranker)
     former, loading = ranker, []
     for config, load in models:
@@ -147,8 +145,12 @@ def _begin_loading(
     return loading, ranker
 
 
-def _end_engines(loading: Sequence[Future[LoadedModel]], tracer: Tracer | None) -> None:
+def _end_engines(
+    loading: Sequence[Future[LoadedModel]], tracer: Tracer | None, uds: str | None
+) -> None:
     """End them; the whole process, if a model is still being loaded. Then the traces are sent."""
+    if uds is not None:
+        Path(uds).unlink(missing_ok=True)
     failures = [error for f in loading if f.done() and (error := f.exception()) is not None]
     if not failures and not all(future.done() for future in loading):
         # The interpreter cannot be torn down under a thread that is importing torch.

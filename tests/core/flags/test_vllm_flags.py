@@ -74,4 +74,4 @@ def test_several_names_at_once() -> None:
     for names in (["a", "b"], ["a", "--served-model-name", "b"]):
         bound = serve_arguments("folder", "--served-model-name", *names, "--port", "1")
         assert bound["server"].served_model_name == ("a", "b")
-        assert (bound["model"], bound["server"].port) == ("folder", 1)
+        assert (bound["models"], bound["server"].port) == (("folder",), 1)

@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from twostroke.engine.messages import EngineRecords
 from twostroke.gateway.caller import caller_of
-from twostroke.observability.exposition import merge_expositions
 from twostroke.observability.targets.watch import TargetReport
 from twostroke.server.http.api_document import ERROR_RESPONSES, Responses, answer_responses
+from twostroke.server.http.exposition import merge_expositions
 from twostroke.server.http.json_response import encode_json, json_response
 from twostroke.server.state.server_state import ServerState
 from twostroke.server.version import package_version
@@ -101,7 +101,7 @@ def health_router(state: ServerState) -> APIRouter:
 
 
 async def _records(state: ServerState) -> EngineRecords:
-    """Those of all engines; their series differ in the model's name."""
+    """Ask all engines; their series differ in the model's name."""
     clients = [model.client for model in state.models()]
     records = await asyncio.gather(*(client.records() for client in clients))
     if len(records) == 1:
