@@ -86,7 +86,7 @@ def flood(policy: str, load: float, count: int, slower: float = 1.0) -> Outcome:
             except PredictedLateError:
                 continue
             engine.submit(call)
-            limit.add(call)
+            limit.add(call, 1)
         engine.step()
     assert engine.targets is not None
     (report,) = engine.targets.report()

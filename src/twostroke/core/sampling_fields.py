@@ -25,11 +25,9 @@ class MustEach(NamedTuple):
     parts: Callable[[Any], Iterable[object]] = iter
 
 
-def whole_number(allowed: str, least: int, most: int | None = None) -> Must:
-    """A whole number from ``least`` to ``most``."""
-    return Must(
-        allowed, lambda value: _is_int(value) and value >= least and (most is None or value <= most)
-    )
+def whole_number(allowed: str, least: int, most: int = 2**63 - 1) -> Must:
+    """A whole number from ``least`` to ``most``, by default the largest that a message holds."""
+    return Must(allowed, lambda value: _is_int(value) and least <= value <= most)
 
 
 def whole_from(least: int, most: int) -> Must:

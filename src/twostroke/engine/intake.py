@@ -45,6 +45,10 @@ class Intake:
         grammars: Checks what form answers are to have; without it, none can be asked for.
         ttft_targets: Those of requests that bring none of their own; by default there are none.
         adapters: The LoRA adapters that calls may name; by default none.
+        num_seeded: Requests that had seeds drawn before.
+
+    Attributes:
+        num_seeded: Requests that had seeds drawn so far.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Intake:
         grammars: GrammarCompiler | None = None,
         ttft_targets: TTFTTargets | None = None,
         adapters: Adapters | None = None,
+        num_seeded: int = 0,
     ) -> None:
         self._adapters = adapters or Adapters()
         self._ttft_targets = ttft_targets or TTFTTargets((), "")
@@ -62,7 +67,7 @@ class Intake:
         self._info = info
         self._tokenizer = tokenizer
         self._seed = seed
-        self._num_seeded = 0
+        self.num_seeded = num_seeded
         # Of the last call: all prompts of an HTTP call have the same parameters, and checking
         # them can take 20 ms. Bad words are compared: clients often send the same with each call.
         self._checked: _CheckedParams | None = None
@@ -171,9 +176,9 @@ class Intake:
             raise InvalidRequestError(
                 message, param="request_id", hint="'#' tells the samples of a request apart"
             )
-        if type(call.priority) is not int:
+        if type(call.priority) is not int or not -(2**63) <= call.priority < 2**63:
             raise InvalidRequestError(
-                f"priority must be an integer, got {call.priority!r}", param="priority"
+                f"priority must be an integer of 64 bits, got {call.priority!r}", param="priority"
             )
         target = call.ttft_target
         if target is not None and not (type(target) in (int, float) and 0 < target < 1e6):
@@ -274,5 +279,5 @@ class Intake:
     def _next_seed(self) -> int:
         if self._seed is None:
             return secrets.randbits(64)
-        self._num_seeded += 1
-        return derive_seed(self._seed, self._num_seeded)
+        self.num_seeded += 1
+        return derive_seed(self._seed, self.num_seeded)

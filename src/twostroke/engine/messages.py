@@ -35,11 +35,13 @@ class SampleSoFar(msgspec.Struct, frozen=True):
         index: Which of the call's samples.
         token_ids: What its client has got.
         num_scored_tokens: Prompt tokens whose log-probabilities its client has got.
+        first_token_time: When it got the first of them, in seconds on the engine's clock.
     """
 
     index: int
     token_ids: list[int]
     num_scored_tokens: int = 0
+    first_token_time: float | None = None
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag=True):
@@ -263,6 +265,8 @@ def make_requests(message: AddRequest) -> list[Request]:
         )
         request.token_ids += sample.token_ids
         request.num_scored_tokens = sample.num_scored_tokens
+        request.first_token_time = sample.first_token_time
+        request.num_preemptions = int(bool(sample.token_ids))
         requests.append(request)
     return requests
 

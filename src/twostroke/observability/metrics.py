@@ -200,7 +200,9 @@ class EngineMetrics:
         num_generated = num_prompt = num_first = 0
         for request, num_new in samples:
             last = self._last_token_time.get(request.request_id)
-            if last is None:
+            if last is None and request.num_output_tokens > num_new:
+                pass  # another engine gave the first: nothing here is timed from it
+            elif last is None:
                 num_first += 1
                 num_prompt += request.num_prompt_tokens
                 self._ttft.observe(now - request.received_time)
@@ -229,11 +231,14 @@ class EngineMetrics:
         if request.first_scheduled_time is None:
             return
         self._queue_time.observe(request.first_scheduled_time - request.arrival_time)
-        if request.first_token_time is None or last is None:
+        first_token = request.first_token_time
+        if first_token is None or last is None:
             return
-        self._prefill_time.observe(request.first_token_time - request.first_scheduled_time)
+        if first_token < request.first_scheduled_time:  # another engine gave it
+            return
+        self._prefill_time.observe(first_token - request.first_scheduled_time)
         self._inference_time.observe(last - request.first_scheduled_time)
-        decode_time = last - request.first_token_time
+        decode_time = last - first_token
         self._decode_time.observe(decode_time)
         if request.num_output_tokens > 1:  # a single token has no time between tokens
             self._tpot.observe(decode_time / (request.num_output_tokens - 1))

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.fakes import FakeExecutor
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.core.errors import InsufficientMemoryError
+from twostroke.core.output import RequestOutput
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.process.handshake import StartEngine
@@ -37,12 +38,24 @@ class ScriptedExecutor(FakeExecutor):
         return super().execute(plan)
 
 
+class FailingEngine(LLMEngine):
+    """Has a bug that a prompt shows, once."""
+
+    def step(self) -> list[RequestOutput]:
+        hung = Path(os.environ["TWOSTROKE_TEST_HUNG"])
+        prompts = [each.spec.prompt_token_ids for each in self.scheduler.requests.values()]
+        if any(prompt[0] == FAILS for prompt in prompts) and not hung.exists():
+            hung.touch()
+            raise KeyError("bug")
+        return super().step()
+
+
 def load(start: StartEngine) -> LLMEngine:
     if start.served_model_name == "refused":
         raise InsufficientMemoryError("there is no room", hint="buy some")
     if start.served_model_name == "gone":
         os._exit(7)
-    return LLMEngine(ScriptedExecutor(), Tokenizer(byte_level()), start.config)
+    return FailingEngine(ScriptedExecutor(), Tokenizer(byte_level()), start.config)
 
 
 if __name__ == "__main__":

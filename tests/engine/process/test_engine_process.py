@@ -6,10 +6,12 @@ Real processes, whose engines have no model.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,9 @@ import msgspec
 import pytest
 
 from tests.engine.process import scripted_engine
-from tests.engine.process.scripted_engine import ENDS, HANGS, VERSION
+from tests.engine.process.scripted_engine import ENDS, FAILS, HANGS, VERSION
 from tests.fakes import FakeExecutor, failed_with
+from tests.server.running import ROOT
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig
@@ -27,6 +30,7 @@ from twostroke.core.errors import (
     ConfigError,
     EngineDeadError,
     InsufficientMemoryError,
+    InvalidRequestError,
     ShuttingDownError,
 )
 from twostroke.core.generation_request import GenerationRequest
@@ -51,13 +55,15 @@ def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(process_link, "MODULE", scripted_engine.__name__)
     monkeypatch.setattr(engine_process, "PAUSES", (0.0, 0.05, 0.05, 0.05, 0.05))
     monkeypatch.setenv("TWOSTROKE_TEST_HUNG", str(tmp_path / "hung"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
 
 
 @contextmanager
 def running(
-    stall_seconds: float = 60.0, idle_seconds: float | None = None
+    stall_seconds: float = 60.0, idle_seconds: float | None = None, seed: int | None = None
 ) -> Iterator[EngineProcess]:
-    start = StartEngine(VERSION, CONFIG)
+    config = replace(CONFIG, model=replace(CONFIG.model, seed=seed))
+    start = StartEngine(VERSION, config)
     tokenizer = Tokenizer(byte_level())
     engine = EngineProcess(
         start,
@@ -161,19 +167,64 @@ async def test_while_no_engine_runs_new_requests_are_refused_and_aborts_are_kept
         assert len(await tokens_of(engine.submit(call("a")))) == 1, "its id is free again"
 
 
-async def test_a_request_that_ends_its_engine_again_and_again_is_given_up() -> None:
+async def test_a_request_that_ends_its_engine_again_and_again_is_given_up_alone() -> None:
+    """What waits beside it, or has a token, goes on; each is then tried apart."""
+    others = [call(f"other-{number}", first=number) for number in range(1, 7)]
+    expected = [await undisturbed(request) for request in others]
     with running() as engine:
-        pids = {engine.pid}
+        streams = [engine.submit(request) for request in others[:3]]
         bad = engine.submit(call("bad", first=ENDS))
-        outputs = []
-        async for output in bad:
-            outputs.append(output)
-            pids.add(engine.pid)
+        streams += [engine.submit(request) for request in others[3:]]
+        reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
+        async with asyncio.timeout(60):
+            outputs = [output async for output in bad]
+            assert [await task for task in reading] == expected
         assert outputs[-1].finish_reason is FinishReason.ERROR
         assert failed_with(outputs[-1].error, EngineDeadError)
         assert f"{MAX_LOST} engines" in str(outputs[-1].error)
-        await until(lambda: engine.unhealthy_reason() is None)
-        assert await tokens_of(engine.submit(call("good"))) == await undisturbed(call("good"))
+
+
+async def test_a_bug_of_the_engine_ends_no_request() -> None:
+    with running() as engine:
+        other = engine.submit(call("other"))
+        await until(lambda: other.usage.output_tokens > 3)
+        stream = engine.submit(call("fails", first=FAILS))
+        async with asyncio.timeout(30):
+            assert await tokens_of(stream) == await undisturbed(call("fails", first=FAILS))
+            assert await tokens_of(other) == await undisturbed(call("other"))
+
+
+async def test_what_no_message_holds_is_refused_and_nothing_stays_behind() -> None:
+    with running() as engine:
+        for request in (call("a", top_k=2**40), replace(call("a"), priority=2**63)):
+            with contextlib.suppress(InvalidRequestError):
+                await tokens_of(engine.submit(request))
+        with pytest.raises(InvalidRequestError, match="top_k"):
+            call("a", top_k=2**63)
+        assert not engine._streams
+        assert await tokens_of(engine.submit(call("a"))) == await undisturbed(call("a"))
+
+
+async def test_seeds_go_on_after_an_engine() -> None:
+    """With ``--seed`` a restart must not repeat the draws of the first requests."""
+    with running(seed=1) as engine:
+        drawn = []
+        for name in ("a", "b"):
+            stream = engine.submit(call(name, seed=None, temperature=1.0))
+            drawn.append((await tokens_of(stream))[0])
+            os.kill(engine.pid, signal.SIGKILL)
+            await until(lambda: engine.unhealthy_reason() is not None)
+            await until(lambda: engine.unhealthy_reason() is None)
+        assert drawn[0] != drawn[1]
+
+
+async def test_a_file_in_the_current_folder_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    with running() as engine:
+        assert await tokens_of(engine.submit(call("a"))) == await undisturbed(call("a"))
 
 
 async def test_an_engine_that_hangs_is_ended_and_its_requests_go_on() -> None:

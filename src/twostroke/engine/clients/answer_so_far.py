@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import msgspec
 
 from twostroke.core.output import RequestOutput
@@ -14,16 +17,18 @@ class AnswerSoFar:
 
     Args:
         message: What the engine got, with the seed that was drawn for it.
+        clock: Seconds on the engine's clock.
 
     Attributes:
         num_engines_lost: Engines that ended since it last got a token.
     """
 
-    def __init__(self, message: AddRequest) -> None:
-        self._message = message
+    def __init__(self, message: AddRequest, clock: Callable[[], float] = time.monotonic) -> None:
+        self._message, self._clock = message, clock
         indices = range(message.request.params.n)
         self._tokens: dict[int, list[int]] = {index: [] for index in indices}
         self._num_scored = dict.fromkeys(indices, 0)
+        self._first_token_times: dict[int, float] = {}
         self._first: dict[int, tuple[int, PrefixHit | None]] = {}
         self.num_engines_lost = 0
 
@@ -41,14 +46,19 @@ class AnswerSoFar:
         if output.finish_reason is not None:
             del self._tokens[output.index]
             return
-        self.num_engines_lost = 0
+        if output.token_ids or output.prompt_logprobs:
+            self.num_engines_lost = 0
+        if output.token_ids:
+            self._first_token_times.setdefault(output.index, self._clock())
         tokens += output.token_ids
         self._num_scored[output.index] += len(output.prompt_logprobs or ())
 
     def resume(self) -> AddRequest:
         """The call for another engine: the samples that have not ended, from where they were."""
         samples = [
-            SampleSoFar(index, list(tokens), self._num_scored[index])
+            SampleSoFar(
+                index, list(tokens), self._num_scored[index], self._first_token_times.get(index)
+            )
             for index, tokens in self._tokens.items()
         ]
         return msgspec.structs.replace(self._message, resumed=samples)

@@ -109,6 +109,7 @@ class MessageClient:
         self._snapshots: Answers[EngineSnapshot] = Answers(SNAPSHOT_SECONDS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._closed = False
+        self._intake: Intake | None = None
         self._status = EngineStatus()
         self.meet(facts)
 
@@ -118,7 +119,9 @@ class MessageClient:
         self.scheduler_config: SchedulerConfig = facts.scheduler_config
         self.watched_targets = facts.watched_targets
         self._intake = Intake(
-            facts.info, self._tokenizer, self._seed, self._grammars, self._targets, self._adapters
+            facts.info,
+            *(self._tokenizer, self._seed, self._grammars, self._targets, self._adapters),
+            num_seeded=self._intake.num_seeded if self._intake else 0,
         )
         self._queue_limit = QueueLimit(self._max_queued_requests)
         self._target_limit = TargetLimit(
@@ -157,15 +160,16 @@ class MessageClient:
             self._queue_limit.check(request.tenant, num_samples)
             self._target_limit.check(request)
         self._check_alive()
+        assert self._intake is not None
         message = self._intake.prepare(request, self._clock())
+        self._send(message)  # what cannot be sent raises, and nothing is noted of it
         self._queue_limit.add(request.tenant, request.params.n)
-        self._target_limit.add(request)
+        self._target_limit.add(request, request.params.n)
         abort = AbortRequest(request.request_id)
         form, grammars = request.params.structured_outputs, self._grammars
         grammar = None if form is None or grammars is None else grammars.find(form)
         stream = AsyncStream(request, partial(self._send, abort), grammar, self._so_far(message))
         self._streams[request.request_id] = stream
-        self._send(message)
         return stream
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:

@@ -90,18 +90,18 @@ class TargetLimit:
             hint="try again later, or allow more time (deadline_ms)",
         )
 
-    def add(self, call: GenerationRequest) -> None:
-        """Count a call that is on its way to the engine."""
+    def add(self, call: GenerationRequest, num_samples: int) -> None:
+        """Count so many samples of a call that are on their way to the engine."""
         if self._admission is not None:
-            self._admission.enter(_arrival(call), self._clock())
+            self._admission.enter(_arrival(call, num_samples), self._clock())
 
 
-def _arrival(call: GenerationRequest) -> Arrival:
+def _arrival(call: GenerationRequest, num_samples: int | None = None) -> Arrival:
     return Arrival(
         call_id=call.request_id,
         tenant=call.tenant,
         num_tokens=len(call.prompt_token_ids),
-        num_samples=call.params.n,
+        num_samples=call.params.n if num_samples is None else num_samples,
         priority=call.priority,
         ttft_target=call.ttft_target,
         can_be_late=call.pooling is None,

@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
@@ -22,7 +21,12 @@ from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.errors import EngineDeadError, ErrorMessage, TwostrokeError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.request import FinishReason
-from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter, LoadAdapter
+from twostroke.engine.adapters.orders import (
+    AdapterOrder,
+    KnownAdapter,
+    LoadAdapter,
+    UnloadAdapter,
+)
 from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.answer_so_far import AnswerSoFar
@@ -41,7 +45,14 @@ from twostroke.engine.messages import (
     StepReport,
 )
 from twostroke.engine.process.handshake import StartEngine
-from twostroke.engine.process.process_link import ProcessLink, StartedEngine, start_engine
+from twostroke.engine.process.on_loop import do_on_loop
+from twostroke.engine.process.process_link import (
+    END_SECONDS,
+    ProcessLink,
+    StartedEngine,
+    start_engine,
+)
+from twostroke.engine.process.suspects import Suspects
 from twostroke.observability.recorder import Recorder
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.text.tokenizer import Tokenizer
@@ -52,6 +63,7 @@ PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 STEADY_SECONDS = 10.0  # an engine that has lived as long is no reason for a pause
 WATCH_SECONDS = 0.1
 MAX_LOST = 3  # engines that may end under a request with no token in between
+RESTORED = -1  # number of orders whose answers nobody waits for
 T = TypeVar("T")
 
 
@@ -109,6 +121,7 @@ class EngineProcess(MessageClient):
         self._idle_seconds, self._idle_since = idle_seconds, self._clock()
         self._asleep = False  # ended for want of requests
         self._wake = threading.Event()
+        self._suspects = Suspects(self._has_nothing, self._resume)
         self._answered = False  # whether the engine that runs has given a token
         self._closing = threading.Event()
         self._watcher = threading.Thread(
@@ -149,14 +162,17 @@ class EngineProcess(MessageClient):
         super().keep(reply)
 
     def carry_out(self, reply: EngineReply) -> None:
-        if self._asleep and isinstance(reply, EngineEnded):
-            return  # what has come meanwhile goes to the next engine
-        if isinstance(reply, AdaptersAnswer) and reply.value is not None:
-            known = dict(self._adapters.known)
-            if known.pop(reply.value.name, None) is None:  # else it was unloaded
-                known[reply.value.name] = reply.value
-            self._adapters.known = known
+        if isinstance(reply, EngineEnded) and not self._closing.is_set():
+            return  # what it has not ended goes to the next engine
+        if isinstance(reply, StepReport) and reply.status.error is not None:
+            died = EngineDeadError.__name__
+            outputs = [o for o in reply.outputs if o.error is None or o.error.kind != died]
+            reply = replace(reply, outputs=outputs)
+        if isinstance(reply, AdaptersAnswer):
+            self._note_adapter(reply)
         super().carry_out(reply)
+        if isinstance(reply, StepReport):
+            self._suspects.send_next()
 
     def unhealthy_reason(self) -> str | None:
         with contextlib.suppress(RuntimeError):  # asked without a loop: as it was told last
@@ -167,6 +183,8 @@ class EngineProcess(MessageClient):
         self._closing.set()
         self._wake.set()
         super().close()
+        error = EngineDeadError("the engine has been closed", hint="try another server")
+        self._on_loop(partial(self._fail_all, ErrorMessage.of(error)))
         self._records.close()
 
     def _check_runs(self) -> None:
@@ -177,11 +195,22 @@ class EngineProcess(MessageClient):
             raise EngineDeadError(message, hint="the next request starts it")
 
     def _so_far(self, message: AddRequest) -> AnswerSoFar | None:
-        return AnswerSoFar(message)
+        return AnswerSoFar(message, self._clock)
 
     # ---- the thread that watches -----------------------------------------------------------------
 
     def _watch(self) -> None:
+        """Start engines until that is given up; whatever goes wrong, no client is left waiting."""
+        try:
+            self._start_engines()
+        except Exception as cause:
+            logger.exception("the engine is given up")
+            self._process.kill()
+            message = f"the engine cannot be watched: {type(cause).__name__}: {cause}"
+            error = EngineDeadError(message, hint="see the log; restart the server")
+            self._on_loop(partial(self._give_up, ErrorMessage.of(error)))
+
+    def _start_engines(self) -> None:
         """Start an engine whenever the one before it has ended, until that is given up."""
         num_starts = 0
         while True:
@@ -215,10 +244,14 @@ class EngineProcess(MessageClient):
 
     def _wait_for_the_end(self) -> str:
         """Wait until the process has ended; end one that has failed or hangs. Returns why."""
-        process, reason = self._process, ""
+        process, reason, asleep_since = self._process, "", self._clock()
         while not process.wait(WATCH_SECONDS):
             if self._closing.is_set():
                 return ""
+            if not self._asleep:
+                asleep_since = self._clock()
+            elif self._clock() - asleep_since > END_SECONDS:
+                process.kill()
             if not reason and not self._asleep and (reason := self._failure()):
                 process.kill()
             if self._streams:
@@ -254,33 +287,13 @@ class EngineProcess(MessageClient):
                 return start_engine(self._start), number + 1
             except TwostrokeError as error:
                 logger.error("the engine cannot be started: %s", error)
-            except OSError:
+            except Exception:  # a package that was changed meanwhile, say
                 logger.exception("the engine cannot be started")
         return None, len(PAUSES)
 
     def _on_loop(self, do: Callable[[], T]) -> T | None:
         """Have it done on the event loop's thread, and wait; here, if there is no loop."""
-        loop = self._loop
-        if loop is None or not loop.is_running():
-            return do()
-        done: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(do())
-            except BaseException as error:
-                done.set_exception(error)
-
-        try:
-            loop.call_soon_threadsafe(run)
-        except RuntimeError:  # it was closed meanwhile
-            return do()
-        while True:
-            try:
-                return done.result(WATCH_SECONDS)
-            except TimeoutError:
-                if self._closing.is_set() or not loop.is_running():
-                    return None
+        return do_on_loop(self._loop, do, self._closing.is_set)
 
     # ---- on the event loop's thread --------------------------------------------------------------
 
@@ -299,7 +312,8 @@ class EngineProcess(MessageClient):
         self._fail_questions(error)
         for request_id, stream in list(self._streams.items()):
             so_far = stream.so_far
-            assert so_far is not None
+            if so_far is None or request_id in self._suspects:
+                continue  # this engine did not have it
             so_far.num_engines_lost += 1
             if so_far.num_engines_lost >= MAX_LOST:
                 del self._streams[request_id]
@@ -319,25 +333,54 @@ class EngineProcess(MessageClient):
         self._asleep, self._idle_since = False, self._clock()
         self._wake.clear()
         self._restore_adapters(started.facts)
-        for request_id, stream in list(self._streams.items()):
-            if stream.aborted or stream.so_far is None:
-                del self._streams[request_id]
-                aborted = EngineDeadError("the engine ended while it was aborted")
-                stream.fail(ErrorMessage.of(aborted), FinishReason.ABORT)
-                continue
-            message = stream.so_far.resume()
-            self._queue_limit.add(message.request.tenant, message.num_samples)
-            self._target_limit.add(message.request)
-            self._send(message)
+        suspects = [i for i, each in self._streams.items() if each.num_engines_lost >= MAX_LOST - 1]
+        for request_id in [i for i in self._streams if i not in suspects]:
+            self._resume(request_id)
+        self._suspects.begin(suspects)
+
+    def _resume(self, request_id: str) -> None:
+        """Send what is left of a request; one that cannot be sent ends alone."""
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return
+        message = None if stream.so_far is None else stream.so_far.resume()
+        if stream.aborted or message is None or not message.num_samples:
+            del self._streams[request_id]
+            error = EngineDeadError("the engine ended while the request was aborted")
+            stream.fail(ErrorMessage.of(error), FinishReason.ABORT)
+            return
+        self._send(message)
+        self._queue_limit.add(message.request.tenant, message.num_samples)
+        self._target_limit.add(message.request, message.num_samples)
+
+    def _has_nothing(self, request_id: str) -> bool:
+        """Whether a request has got nothing since an engine ended under it."""
+        stream = self._streams.get(request_id)
+        return stream is not None and stream.num_engines_lost > 0
 
     def _restore_adapters(self, facts: EngineFacts) -> None:
-        """Load what was loaded over HTTP; nobody waits for the answers."""
-        former = self._adapters.known
-        self._adapters.known = {each.name: each for each in facts.adapters}
-        for adapter in former.values():
-            if adapter.name not in self._adapters.known:
-                self._send(ManageAdapters(-1, LoadAdapter(adapter.name, adapter.path)))
+        """Have the new engine know the adapters that its client does."""
+        wanted, there = self._adapters.known, {each.name for each in facts.adapters}
+        for name in there - set(wanted):
+            self._send(ManageAdapters(RESTORED, UnloadAdapter(name)))
+        for name, adapter in wanted.items():
+            if name not in there:
+                self._send(ManageAdapters(RESTORED, LoadAdapter(name, adapter.path)))
+
+    def _note_adapter(self, answer: AdaptersAnswer) -> None:
+        """Know what was loaded for a client, and forget what was unloaded.
+
+        What is not loaded again stays known: requests for it are told why by the engine.
+        """
+        if answer.number == RESTORED or answer.value is None:
+            return
+        known = dict(self._adapters.known)
+        if known.pop(answer.value.name, None) is None:  # else it was unloaded
+            known[answer.value.name] = answer.value
+        self._adapters.known = known
 
     def _give_up(self, error: ErrorMessage) -> None:
+        self._asleep = False
+        self._suspects.begin([])
         self._status = EngineStatus(self._status.stats, error)
         self._fail_all(error)

@@ -46,14 +46,13 @@ class FrameCutter:
             EngineError: No message is that long.
         """
         self._rest += data
-        start = 0
-        while len(self._rest) >= start + _HEADER.size:
-            (length,) = _HEADER.unpack_from(self._rest, start)
+        while len(self._rest) >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(self._rest)
             if length > MAX_FRAME_BYTES:
                 raise EngineError(f"a message of {length} bytes was announced")
-            end = start + _HEADER.size + length
+            end = _HEADER.size + length
             if len(self._rest) < end:
                 break
-            yield bytes(self._rest[start + _HEADER.size : end])
-            start = end
-        del self._rest[:start]
+            message = bytes(self._rest[_HEADER.size : end])
+            del self._rest[:end]  # cheap: a bytearray moves where it begins
+            yield message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from twostroke.engine.process.frames import (
 )
 from twostroke.engine.process.handshake import EngineRefused, StartAnswer, StartEngine
 
+logger = logging.getLogger(__name__)
 MODULE = "twostroke.engine_process"
 END_SECONDS = 30.0  # for the step that runs when the engine is closed
 _START_ERRORS = {kind.__name__: kind for kind in (ConfigError, ModelLoadError)}
@@ -140,10 +142,15 @@ class ProcessLink:
         self.unanswered_since = None
         if self._closed:
             return len(data)
-        for frame in self._cutter.cut(data):
-            reply = self._decoder.decode(frame)
-            self._receiver.keep(reply)
-            self._receiver.carry_out(reply)
+        try:
+            for frame in self._cutter.cut(data):
+                reply = self._decoder.decode(frame)
+                self._receiver.keep(reply)
+                self._receiver.carry_out(reply)
+        except Exception:
+            logger.exception("a reply of the engine cannot be taken in; its process is ended")
+            self._closed = True
+            self.kill()
         return len(data)
 
     def _stop_reading(self) -> None:
@@ -189,8 +196,14 @@ def start_engine(start: StartEngine) -> StartedEngine:
     ours, theirs = socket.socketpair()
     with theirs:
         descriptor = theirs.fileno()
-        command = [sys.executable, "-m", MODULE, str(descriptor)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[descriptor])
+        # -P: a file in the current folder that is called like a module must not be run. A session
+        # of its own: what a terminal sends to the server's group is the server's.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", MODULE, str(descriptor)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[descriptor],
+            start_new_session=True,
+        )
     try:
         ours.sendall(encode_frame(start))
         answer = _receive_answer(ours)

@@ -84,13 +84,13 @@ class FrontEnd:
         threading.Timer(ORPHAN_SECONDS, os._exit, (1,)).start()
 
     def _compile(self, message: AddRequest) -> None:
-        """Compile a request's form beside the engine's steps, which then finds it there.
+        """Begin to compile a request's form, beside the engine's steps, which join it.
 
         The front end has compiled it, too, so it does not fail.
         """
         form = message.request.params.structured_outputs
         if form is not None and self._grammars is not None:
-            self._grammars.compile(form)
+            self._grammars.begin(form, bounded=False)
 
     def _receive(self) -> Iterator[bytes]:
         cutter = FrameCutter()

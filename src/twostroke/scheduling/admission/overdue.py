@@ -69,8 +69,10 @@ class OverdueCalls:
         self._samples[first.spec.parent_id] = list(requests)
         self._num_waiting[first.tenant] += 1
         target = first.spec.ttft_target
-        exempt = first.spec.is_part or (
-            self._num_waiting[first.tenant] == 1 and self._others_are_here(first.tenant)
+        exempt = (
+            first.spec.is_part
+            or any(request.num_output_tokens for request in requests)  # begun by another engine
+            or (self._num_waiting[first.tenant] == 1 and self._others_are_here(first.tenant))
         )
         if target is not None and first.spec.vector is None and not exempt:
             work = self._meter.load.expected_work(first.tenant, first.num_prompt_tokens)
