@@ -1,0 +1,1 @@
+"""Answers whose engine is killed."""
