@@ -28,7 +28,7 @@ def main(descriptor: int) -> None:
 
 
 def _load(start: StartEngine) -> LLMEngine:
-    return load_engine(start.config, served_model_name=start.served_model_name)
+    return load_engine(start.config, served_model_name=start.served_model_name, rank=start.rank)
 
 
 def _log(start: StartEngine) -> None:

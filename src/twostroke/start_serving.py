@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from twostroke.checkpoints.open_checkpoint import find_checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerOptions
+from twostroke.core.operator.named_models import with_share
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
+from twostroke.engine.intake import Seeds
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.handshake import StartEngine
-from twostroke.engine.process.process_link import start_engine
+from twostroke.engine.process.process_link import StartedEngine, start_engine
+from twostroke.engine.process.replicas import Replicas
 from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
 from twostroke.observability.observer import Observer
 from twostroke.observability.recorder import Recorder
+from twostroke.routing.routers import RouterName, make_router
 from twostroke.server.version import package_version
 from twostroke.startup import CallsTaker, load_engine, load_tokenizer
 
@@ -60,12 +67,16 @@ def start_engine_process(
     stall_seconds: float = STALL_SECONDS,
     max_queued_requests: int | None = None,
     idle_seconds: float | None = None,
+    num_replicas: int = 1,
+    router: RouterName = "prefix-affinity",
 ) -> LoadedModel:
     """Start the engine in a process of its own; the tokenizer is loaded here meanwhile.
 
     Args:
-        log_level, log_json: Of the engine's log, which goes to the same place.
+        log_level, log_json: Settings of the engine's log, which goes to the same place.
         take_calls: See ``Recorder``. What is to be recorded is written by this process.
+        num_replicas: How many engines there are, which divide memory and cores.
+        router: Chooses among them.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
@@ -73,35 +84,73 @@ def start_engine_process(
     watched, recorder = config.observability, None
     if watched.record is not None:
         recorder = Recorder(1, watched.record, take_calls)
-    start = StartEngine(
+    first = StartEngine(
         package_version(),
         replace(config, observability=replace(watched, record=None)),
         served_model_name,
-        log_level,
-        log_json,
+        log_level=log_level,
+        log_json=log_json,
     )
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        starting = pool.submit(start_engine, start)
-        tokenizer = load_tokenizer(
-            find_checkpoint(config.model.model, config.model.revision), config.chat
-        )
+    starts = start_of_each(first, num_replicas)
+    with ThreadPoolExecutor(max_workers=num_replicas) as pool:
+        starting = [pool.submit(start_engine, start) for start in starts]
+        checkpoint = find_checkpoint(config.model.model, config.model.revision)
+        tokenizer = load_tokenizer(checkpoint, config.chat)
         grammars = GrammarCompiler(tokenizer)
-        started = starting.result()
-    client = EngineProcess(
-        start,
-        started,
-        tokenizer=tokenizer,
-        grammars=grammars,
-        recorder=recorder,
-        stall_seconds=stall_seconds,
-        max_queued_requests=max_queued_requests,
-        idle_seconds=idle_seconds,
-    )
-    return client.loaded_model()
+        wait(starting)
+    stop_unless_all(starting)
+    seeds = Seeds(config.model.seed)
+    most = None if max_queued_requests is None else -(-max_queued_requests // num_replicas)
+    engines = [
+        EngineProcess(
+            start,
+            started.result(),
+            tokenizer=tokenizer,
+            grammars=grammars,
+            recorder=None if start.rank else recorder,
+            stall_seconds=stall_seconds,
+            max_queued_requests=most,
+            idle_seconds=idle_seconds,
+            seeds=seeds,
+        )
+        for start, started in zip(starts, starting, strict=True)
+    ]
+    client = engines[0] if num_replicas == 1 else Replicas(engines, make_router(router))
+    return LoadedModel(client, tokenizer, grammars)
+
+
+def start_of_each(first: StartEngine, num_replicas: int) -> list[StartEngine]:
+    """How each of several engines is started, so that they share memory and cores."""
+    if num_replicas == 1:
+        return [first]
+    threads = max(1, (os.cpu_count() or 1) // num_replicas)
+    config = with_share(first.config, 1 / num_replicas)
+    starts = []
+    for rank in range(num_replicas):
+        tiers = config.tiers
+        if tiers.kv_disk is not None:
+            tiers = replace(tiers, kv_disk=f"{tiers.kv_disk}/{rank}")
+        own = replace(config, tiers=tiers)
+        starts.append(msgspec.structs.replace(first, config=own, rank=rank, num_threads=threads))
+    return starts
+
+
+def stop_unless_all(starting: Sequence[Future[StartedEngine]]) -> None:
+    """End those that have started, and raise, if one has not."""
+    failed = [error for future in starting if (error := future.exception()) is not None]
+    if failed:
+        for future in starting:
+            if future.exception() is None:
+                future.result().link.close()
+        raise failed[0]
 
 
 def start_ranker(
-    config: EngineConfig, *, model: str, stall_seconds: float = STALL_SECONDS
+    config: EngineConfig,
+    *,
+    model: str,
+    stall_seconds: float = STALL_SECONDS,
+    engine_process: bool = False,
 ) -> LoadedModel:
     """The model that ranks documents of chats, beside that of ``config`` and on its device.
 
@@ -109,6 +158,7 @@ def start_ranker(
 
     Args:
         model: A folder or a Hugging Face Hub id.
+        engine_process: Whether it gets a process of its own.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
@@ -126,4 +176,6 @@ def start_ranker(
     # Keys share it as they share the served model.
     scheduler = SchedulerOptions(policy="fair" if config.scheduler.policy == "fair" else "fcfs")
     own = EngineConfig(model=options, cache=cache, scheduler=scheduler)
+    if engine_process:
+        return start_engine_process(own, stall_seconds=stall_seconds)
     return start_model(own, stall_seconds=stall_seconds)

@@ -39,19 +39,20 @@ def load_engine(
     profiler: Profiler = NO_PROFILE,
     observers: Sequence[Observer] = (),
     take_calls: CallsTaker | None = None,
+    rank: int = 0,
 ) -> LLMEngine:
     """Load model and tokenizer side by side.
 
     Args:
         served_model_name: The model's name in metrics; by default as in ``config``.
         profiler: Measures the parts of each step.
-        observers, take_calls: See ``LLMEngine``.
+        observers, take_calls, rank: See ``LLMEngine``.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: With a hint that says what to change.
     """
     try:
-        return _load(config, served_model_name, profiler, observers, take_calls)
+        return _load(config, served_model_name, profiler, observers, take_calls, rank)
     except BaseException as error:
         if not is_panic(error):
             raise
@@ -67,6 +68,7 @@ def _load(
     profiler: Profiler,
     observers: Sequence[Observer],
     take_calls: CallsTaker | None,
+    rank: int,
 ) -> LLMEngine:
     _let_idle_threads_sleep()
     seconds = {"process": age_of_process()}
@@ -99,6 +101,7 @@ def _load(
             grammars=grammars,
             take_calls=take_calls,
             adapters=adapters,
+            rank=rank,
         )
 
 

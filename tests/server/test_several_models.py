@@ -102,9 +102,11 @@ def test_a_model_without_requests_leaves_memory_and_comes_back(server: ServerPro
         (["a=pilot", "b=pilot", "--kv-cache-share", "c=2"], "the models are a, b"),
         (["a=pilot", "--served-model-name", "x"], "--served-model-name another"),
         (["pilot", "--idle-unload", "5"], "--engine-process"),
+        (["a=pilot", "b=nowhere/at-all-x.gguf"], "nowhere/at-all-x.gguf: "),
+        (["a=pilot-draft", "a:latest=pilot-draft"], "the name of two models"),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(arguments: list[str], message: str) -> None:
     with running_process("-m", "twostroke", "serve", *arguments) as process:
-        assert process.end(30) != 0
+        assert process.end(60) != 0
         assert message in process.stderr

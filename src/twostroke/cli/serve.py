@@ -62,7 +62,6 @@ def serve(
     from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import ModelToLoad, run_server
-    from twostroke.start_serving import start_ranker
 
     options, named = server or ServerOptions(), named_models(models)
     config = engine_config(
@@ -84,10 +83,7 @@ def serve(
         each: ModelToLoad(own, partial(load, served_model_name=each, take_calls=None))
         for each, own in list(configs.items())[1:]
     }
-    load_ranker = None
-    if options.context_ranker is not None and options.context_ranker != SERVED:
-        ranker, seconds = options.context_ranker, options.stall_timeout
-        load_ranker = partial(start_ranker, model=ranker, stall_seconds=seconds)
+    load_ranker = ranker_loader(options)
     if options.inspect_efficiencies is not None:
         from twostroke.simulator.cost.shown_costs import measured_ceilings
 
@@ -95,6 +91,17 @@ def serve(
     describe = partial(describe_model, config.model, options.inspect_efficiencies)
     traced = tracer if endpoint is not None or records or options.inspector else None
     run_server(config, options, load, gateway, traced, load_ranker, content, describe, beside)
+
+
+def ranker_loader(options: ServerOptions) -> Callable[..., LoadedModel] | None:
+    """What loads the model of ``--context-ranker``, if that is another."""
+    from twostroke.start_serving import start_ranker
+
+    ranker, seconds = options.context_ranker, options.stall_timeout
+    if ranker is None or ranker == SERVED:
+        return None
+    apart = options.engine_process
+    return partial(start_ranker, model=ranker, stall_seconds=seconds, engine_process=apart)
 
 
 def with_names(options: ServerOptions, named: Mapping[str, str]) -> ServerOptions:
@@ -116,7 +123,7 @@ def with_names(options: ServerOptions, named: Mapping[str, str]) -> ServerOption
     return replace(
         options,
         served_model_name=tuple(names[:1]) or options.served_model_name,
-        engine_process=options.engine_process or several,
+        engine_process=options.engine_process or several or options.data_parallel_size > 1,
     )
 
 
@@ -144,7 +151,13 @@ def model_loader(
         check_engine_process(options)
         as_json = options.log_format == "json"
         own = {"log_level": options.log_level, "log_json": as_json}
-        return partial(load, **own, idle_seconds=options.idle_unload)
+        return partial(
+            load,
+            **own,
+            idle_seconds=options.idle_unload,
+            num_replicas=options.data_parallel_size,
+            router=options.router,
+        )
     observers: list[Observer] = []
     if options.otlp_traces_endpoint is not None:
         observers.append(tracer.observer)

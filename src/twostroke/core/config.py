@@ -122,6 +122,10 @@ class CacheConfig:
     """On a GPU: share of its memory that weights and KV cache may fill together."""
     cpu_memory_utilization: Share = 0.25
     """On a CPU: share of the available memory that the KV cache may take."""
+    memory_share: Share = 1.0
+    """Share of all this that the engine may take, where several use one device. Several models and
+    replicas of one server divide it by themselves.
+    """
     enable_prefix_caching: bool = True
     """Keep the blocks of finished requests and reuse them for equal prefixes."""
     state_spacing: Annotated[int | None, at_least(1, "at least 1")] = None

@@ -41,33 +41,27 @@ class Intake:
         info: The engine's model and KV cache.
         tokenizer: Needed for ``detokenize`` and ``bad_words``.
         seed: Seeds those requests that bring no seed, in order of arrival; ``None`` seeds them from
-            the system.
+            the system. ``Seeds`` may be shared with others.
         grammars: Checks what form answers are to have; without it, none can be asked for.
         ttft_targets: Those of requests that bring none of their own; by default there are none.
         adapters: The LoRA adapters that calls may name; by default none.
-        num_seeded: Requests that had seeds drawn before.
-
-    Attributes:
-        num_seeded: Requests that had seeds drawn so far.
     """
 
     def __init__(
         self,
         info: ExecutorInfo,
         tokenizer: Tokenizer | None,
-        seed: int | None,
+        seed: int | Seeds | None,
         grammars: GrammarCompiler | None = None,
         ttft_targets: TTFTTargets | None = None,
         adapters: Adapters | None = None,
-        num_seeded: int = 0,
     ) -> None:
         self._adapters = adapters or Adapters()
         self._ttft_targets = ttft_targets or TTFTTargets((), "")
         self._grammars = grammars
         self._info = info
         self._tokenizer = tokenizer
-        self._seed = seed
-        self.num_seeded = num_seeded
+        self._seeds = seed if isinstance(seed, Seeds) else Seeds(seed)
         # Of the last call: all prompts of an HTTP call have the same parameters, and checking
         # them can take 20 ms. Bad words are compared: clients often send the same with each call.
         self._checked: _CheckedParams | None = None
@@ -99,7 +93,7 @@ class Intake:
         adapter = self._adapters.identity_of(call.adapter)
         checked = self._check(params)
         # Drawn even if the request is then refused: what others draw does not depend on the cache.
-        seed = self._next_seed() if params.seed is None else params.seed % 2**64
+        seed = self._seeds.draw() if params.seed is None else params.seed % 2**64
         check_fits(
             max_total_tokens, self._info.num_blocks, self._info.block_size, self._info.kv_groups
         )
@@ -276,8 +270,20 @@ class Intake:
         self._bad_words = words, sequences  # in one assignment: other threads may be here
         return sequences
 
-    def _next_seed(self) -> int:
+
+class Seeds:
+    """Seeds for requests that bring none.
+
+    Args:
+        seed: They follow from it and from their number; ``None`` draws them from the system.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self._seed, self._num_drawn = seed, 0
+
+    def draw(self) -> int:
+        """The next one, of 64 bits."""
         if self._seed is None:
             return secrets.randbits(64)
-        self.num_seeded += 1
-        return derive_seed(self._seed, self.num_seeded)
+        self._num_drawn += 1
+        return derive_seed(self._seed, self._num_drawn)

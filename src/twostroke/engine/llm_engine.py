@@ -58,6 +58,7 @@ class LLMEngine:
         grammars: Shared with an executor in this process; made of the tokenizer by default.
         take_calls: Gives a recording the calls over HTTP; see ``Recorder``.
         adapters: The LoRA adapters that the executor has; by default none.
+        rank: Which of the model's engines this is, in metrics.
     """
 
     def __init__(
@@ -73,11 +74,10 @@ class LLMEngine:
         grammars: GrammarCompiler | None = None,
         take_calls: Callable[[], Sequence[CallStations]] | None = None,
         adapters: Adapters | None = None,
+        rank: int = 0,
     ) -> None:
         self.config = config = config or EngineConfig()
-        self.tokenizer = tokenizer
-        self.clock = clock
-        self.executor = executor
+        self.tokenizer, self.clock, self.executor = tokenizer, clock, executor
         info = executor.info
         made = make_scheduler(info, config)
         self.scheduler = made.scheduler
@@ -92,7 +92,7 @@ class LLMEngine:
         self.intake = Intake(info, tokenizer, seed, grammars, self.ttft_targets, self.adapters)
         watched = config.observability
         self.recorder = Recorder(watched.step_events, watched.record, take_calls)
-        self.metrics = EngineMetrics(name, partial(read_stats, self.scheduler))
+        self.metrics = EngineMetrics(name, partial(read_stats, self.scheduler), rank)
         self.metrics.observe_startup(info.load_seconds)
         self.metrics.describe_cache(info.num_blocks, info.block_size, config.cache, info.kv_groups)
         publishes = config.tiers.kv_events

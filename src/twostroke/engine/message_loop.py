@@ -66,6 +66,7 @@ class MessageLoop:
         self._send = send
         self._surveys = CacheSurveys(engine.cache)
         self._records = NewRecords(engine)
+        self._num_messages = 0
         self._asked_records: list[int] = []  # one rendering answers all
         self._index_log = IndexLog()
         if engine.meter is not None:
@@ -106,7 +107,16 @@ class MessageLoop:
         num_left = self.engine.waiting_samples.take()
         events, kv_events = self._records.events(), self._records.kv_events()
         records = self._records.take() if with_records else None
-        return StepReport(status, list(outputs), num_left, self._load(), events, kv_events, records)
+        return StepReport(
+            status,
+            list(outputs),
+            num_left,
+            self._load(),
+            events,
+            kv_events,
+            records,
+            self._num_messages,
+        )
 
     def _turn(self) -> bool:
         """Take what came in, run one step, send what came out. ``False`` when it is time to end."""
@@ -139,6 +149,7 @@ class MessageLoop:
         while wait or not self._inbox.empty():
             message = self._inbox.get()
             wait = False
+            self._num_messages += 1
             match message:
                 case AddRequest():
                     outputs += self._add(message)

@@ -186,6 +186,7 @@ class StepReport(msgspec.Struct, frozen=True, tag=True):
             without a change are left out.
         events: Events of the steps since the last report; so are ``kv_events``, if published.
         records: Now and then, for those who ask while a step lasts or after the end.
+        num_messages: How many messages the engine has taken in since it started.
     """
 
     status: EngineStatus
@@ -195,6 +196,7 @@ class StepReport(msgspec.Struct, frozen=True, tag=True):
     events: list[StepEvent] = []
     kv_events: list[KVEventBatch] = []
     records: EngineRecords | None = None
+    num_messages: int = 0
 
 
 class Forgotten(msgspec.Struct, frozen=True, tag=True):

@@ -64,13 +64,15 @@ STEP_SECONDS_BUCKETS = (
 
 
 LABELS = ("model_name", "engine")
-ENGINE = "0"  # vLLM's number of the data-parallel rank: here there is one
 
 
 class EngineMetrics:
     """All metrics of one engine, in a registry of its own: two engines in a process do not meet.
 
     An observer of the engine, whose thread calls everything.
+
+    Args:
+        rank: vLLM's number of the data-parallel rank.
 
     Attributes:
         labels: Names and values of those that all metrics have.
@@ -79,9 +81,12 @@ class EngineMetrics:
     """
 
     def __init__(
-        self, model_name: str, read_stats: Callable[[], SchedulerStats] = SchedulerStats
+        self,
+        model_name: str,
+        read_stats: Callable[[], SchedulerStats] = SchedulerStats,
+        rank: int = 0,
     ) -> None:
-        self.labels = dict(zip(LABELS, (model_name, ENGINE)))
+        self.labels = dict(zip(LABELS, (model_name, str(rank))))
         self.counts = CollectorRegistry()
         self.registry = CollectorRegistry()
         self.registry.register(LoadGauges(self.labels, lambda: self.stats))
@@ -111,7 +116,7 @@ class EngineMetrics:
         ``config``, ``weights`` and ``kv_cache``.
         """
         for phase, value in seconds.items():
-            self._startup.labels(self._model_name, ENGINE, phase).set(value)
+            self._startup.labels(*self.labels.values(), phase).set(value)
 
     def describe_cache(
         self, num_blocks: int, block_size: int, config: CacheConfig, groups: KVGroups = ONE_GROUP
@@ -132,7 +137,7 @@ class EngineMetrics:
         info = Gauge(
             "vllm:cache_config_info", "The KV cache.", [*LABELS, *facts], registry=self.counts
         )
-        info.labels(self._model_name, ENGINE, *map(str, facts.values())).set(1)
+        info.labels(*self.labels.values(), *map(str, facts.values())).set(1)
 
     def show_targets(self, targets: TargetObserver) -> None:
         """Show those for all requests; those of keys are for these keys alone."""
@@ -338,12 +343,11 @@ class EngineMetrics:
             registry=self.counts,
         )
         self._success = {
-            reason: success.labels(self._model_name, ENGINE, reason.value)
-            for reason in FinishReason
+            reason: success.labels(*self.labels.values(), reason.value) for reason in FinishReason
         }
 
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, LABELS, registry=self.counts).labels(self._model_name, ENGINE)
+        return Counter(name, text, LABELS, registry=self.counts).labels(*self.labels.values())
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> BulkHistogram:
         return BulkHistogram(name, text, self.labels, buckets, self.counts)

@@ -74,6 +74,11 @@ def free_memory(device: torch.device) -> int:
     return int(min([int(psutil.virtual_memory().available), *map(_free_in, _control_groups())]))
 
 
+def held_memory(device: torch.device) -> int:
+    """Bytes of a GPU that this process's tensors hold, with what PyTorch keeps for more."""
+    return int(torch.cuda.memory_reserved(device))
+
+
 def total_memory(device: torch.device) -> int:
     """Bytes of memory that ``device`` has."""
     if device.type == "cuda":

@@ -17,7 +17,7 @@ from twostroke.kv_cache.state_room import (
     divide_room,
     states_alone,
 )
-from twostroke.runtime.device import free_memory, total_memory
+from twostroke.runtime.device import free_memory, held_memory, total_memory
 
 # On a CPU, of a model without a KV cache: states that outlive each request that may run at once.
 CHECKPOINTS_EACH = 3
@@ -90,7 +90,10 @@ def _budget(config: CacheConfig, most: int, device: torch.device) -> int:
                 hint="lower --kv-cache-memory",
             )
         return config.kv_cache_memory
+    share = config.memory_share
     if device.type == "cuda":
-        used = total_memory(device) - free
-        return int(total_memory(device) * config.gpu_memory_utilization) - used
-    return min(int(free * config.cpu_memory_utilization), most)
+        total = total_memory(device)
+        # Others have the rest of the device: of what is used, only our own counts towards a share.
+        used = total - free if share == 1 else held_memory(device)
+        return min(free, int(total * config.gpu_memory_utilization * share) - used)
+    return min(int(free * config.cpu_memory_utilization * share), most)

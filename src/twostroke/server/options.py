@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.declared import SIZE, Must, at_least, check_fields, each, within
 from twostroke.core.flags.values import require
+from twostroke.routing.routers import RouterName
 from twostroke.tools.reasoning import REASONING_OF_NAME
 from twostroke.tools.registry import FAMILY_OF_NAME
 
@@ -153,6 +154,14 @@ class ServerOptions:
     engine_process: bool = False
     """Run the engine in a process of its own. If that ends, it is started again, and answers that
     are under way go on where they were, without a change.
+    """
+    data_parallel_size: Annotated[int, within(1, 64)] = 1
+    """Engines of the model, each in a process of its own; they divide memory and cores. If one
+    ends, its requests go on in the others.
+    """
+    router: RouterName = "prefix-affinity"
+    """Which of several engines gets a request: `least-loaded`, `round-robin`, or by
+    `prefix-affinity` the one that got most of its prompt before.
     """
     idle_unload: Timeout | None = None
     """Seconds without a request after which a model's process ends, which frees its memory; the

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from twostroke.core.config import EngineConfig
-from twostroke.core.errors import ConfigError, ModelLoadError, panic_text
+from twostroke.core.errors import ConfigError, ModelLoadError, TwostrokeError, panic_text
 from twostroke.gateway.options import GatewayOptions
 from twostroke.http.out_of_memory import EndAtMemoryError, end_at_uncaught_memory_error
 from twostroke.http.tls import ServerTls, TlsFiles
@@ -139,7 +139,7 @@ def _begin_loading(
         models = [each.for_keys() for each in models]
     ranker = None if load_ranker is None else load_on_thread(models[0].config, load_ranker)
     former, loading = ranker, []
-    for config, load in models:
+    for config, load in models if len(models) == 1 else map(naming_the_model, models):
         former = load_on_thread(config, load if former is None else after(former, load))
         loading.append(former)
     return loading, ranker
@@ -163,6 +163,20 @@ def _end_engines(
         raise failures[0]
     if tracer is not None:
         tracer.close()
+
+
+def naming_the_model(model: ModelToLoad) -> ModelToLoad:
+    """What goes wrong says of which model, since there are several."""
+
+    def load(config: EngineConfig) -> LoadedModel:
+        try:
+            return model.load(config)
+        except TwostrokeError as error:
+            error.message = f"{config.model.model}: {error.message}"
+            error.args = (error.message,)
+            raise
+
+    return model._replace(load=load)
 
 
 def after(other: Future[LoadedModel], load: Loader) -> Loader:

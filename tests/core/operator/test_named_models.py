@@ -60,7 +60,8 @@ def test_what_is_said_of_one_model_is_said_of_the_first() -> None:
     first, second = configs["a"], configs["b/c"]
     assert (first.model.model, second.model.model) == ("pilot", "other")
     assert (first.cache.kv_cache_memory, second.cache.kv_cache_memory) == (225, 75)
-    assert first.cache.gpu_memory_utilization == pytest.approx(0.9 * 0.75)
+    assert first.cache.memory_share == 0.75 and second.cache.memory_share == 0.25
+    assert first.cache.gpu_memory_utilization == 0.9
     assert first.adapters.lora == ("x=y",) and second.adapters.lora == ()
     assert second.speculation.speculation is None and second.observability.record is None
     assert (first.tiers.kv_disk, second.tiers.kv_disk) == ("blocks", "blocks/b_c")

@@ -55,7 +55,7 @@ def load(start: StartEngine) -> LLMEngine:
         raise InsufficientMemoryError("there is no room", hint="buy some")
     if start.served_model_name == "gone":
         os._exit(7)
-    return FailingEngine(ScriptedExecutor(), Tokenizer(byte_level()), start.config)
+    return FailingEngine(ScriptedExecutor(), Tokenizer(byte_level()), start.config, rank=start.rank)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,12 +19,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.engine.process import scripted_engine
 from tests.engine.process.scripted_engine import ENDS, FAILS, HANGS, VERSION
-from tests.fakes import FakeExecutor, failed_with
-from tests.server.running import ROOT
-from tests.text.tiny_tokenizers import byte_level
-from twostroke.constraints.compiler import GrammarCompiler
+from tests.engine.process.scripted_process import (
+    CONFIG,
+    alive,
+    call,
+    started,
+    tokens_of,
+    undisturbed,
+    until,
+)
+from tests.fakes import failed_with
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import (
     ConfigError,
@@ -33,46 +38,18 @@ from twostroke.core.errors import (
     InvalidRequestError,
     ShuttingDownError,
 )
-from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.request import FinishReason
-from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.clients.stream import AsyncStream
-from twostroke.engine.clients.thread import AsyncEngine
-from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.process import engine_process, process_link
+from twostroke.engine.process import process_link
 from twostroke.engine.process.engine_process import MAX_LOST, EngineProcess
 from twostroke.engine.process.frames import encode_frame
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import start_engine
 from twostroke.observability.kv_events import AllBlocksCleared
-from twostroke.text.tokenizer import Tokenizer
-
-CONFIG = EngineConfig.from_flat({"kv_events": True})
-
-
-@pytest.fixture(autouse=True)
-def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(process_link, "MODULE", scripted_engine.__name__)
-    monkeypatch.setattr(engine_process, "PAUSES", (0.0, 0.05, 0.05, 0.05, 0.05))
-    monkeypatch.setenv("TWOSTROKE_TEST_HUNG", str(tmp_path / "hung"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
 
 
 @contextmanager
-def running(
-    stall_seconds: float = 60.0, idle_seconds: float | None = None, seed: int | None = None
-) -> Iterator[EngineProcess]:
-    config = replace(CONFIG, model=replace(CONFIG.model, seed=seed))
-    start = StartEngine(VERSION, config)
-    tokenizer = Tokenizer(byte_level())
-    engine = EngineProcess(
-        start,
-        start_engine(start),
-        tokenizer=tokenizer,
-        grammars=GrammarCompiler(tokenizer),
-        idle_seconds=idle_seconds,
-        stall_seconds=stall_seconds,
-    )
+def running(**options: Any) -> Iterator[EngineProcess]:
+    engine = started(**options)
     try:
         yield engine
     finally:
@@ -82,45 +59,6 @@ def running(
 
 def has_events(engine: EngineProcess, number: int) -> bool:
     return len(engine.events()) >= number
-
-
-def call(request_id: str, first: int = 1, **params: Any) -> GenerationRequest:
-    fields = {"max_tokens": 40, "ignore_eos": True, "detokenize": False, "seed": 7, **params}
-    return GenerationRequest(
-        request_id=request_id,
-        prompt_token_ids=[first, 2, 3, 4, 5, 6],
-        params=SamplingParams(**fields),
-    )
-
-
-async def tokens_of(stream: AsyncStream) -> dict[int, list[int]]:
-    tokens: dict[int, list[int]] = {}
-    async for output in stream:
-        assert output.error is None
-        tokens.setdefault(output.index, []).extend(output.token_ids)
-    return tokens
-
-
-async def undisturbed(request: GenerationRequest) -> dict[int, list[int]]:
-    engine = AsyncEngine(LLMEngine(FakeExecutor()))
-    try:
-        return await tokens_of(engine.submit(request))
-    finally:
-        engine.close()
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_whichever_engine_ends_the_streams_go_on_with_the_tokens_they_would_have_had() -> (
@@ -265,6 +203,20 @@ async def test_an_engine_without_requests_ends_and_the_next_request_starts_anoth
             assert await tokens_of(stream) == await undisturbed(call("c"))
         assert engine.pid != first
         assert aborted.usage.output_tokens == 0
+
+
+async def test_a_model_that_cannot_wake_is_tried_again_by_the_next_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with running(idle_seconds=0.2) as engine:
+        first = engine.pid
+        await until(lambda: not alive(first))
+        with monkeypatch.context() as broken:
+            broken.setattr(process_link, "MODULE", "tests.engine.process.no_such_module")
+            outputs = [output async for output in engine.submit(call("a"))]
+            assert "cannot be started again at the moment" in str(outputs[-1].error)
+        async with asyncio.timeout(20):
+            assert await tokens_of(engine.submit(call("b"))) == await undisturbed(call("b"))
 
 
 async def test_what_cannot_be_started_again_is_given_up_with_a_named_error(

@@ -35,7 +35,6 @@ MEANINGLESS: Mapping[str, Meaningless] = {
     "-tp": Meaningless(_ONE_DEVICE, ("1",)),
     "--pipeline-parallel-size": Meaningless(_ONE_DEVICE, ("1",)),
     "-pp": Meaningless(_ONE_DEVICE, ("1",)),
-    "--data-parallel-size": Meaningless(_ONE_DEVICE, ("1",)),
     "-dp": Meaningless(_ONE_DEVICE, ("1",)),
     "--distributed-executor-backend": Meaningless(_ONE_DEVICE, _ANY),
     "--disable-custom-all-reduce": Meaningless(_ONE_DEVICE),

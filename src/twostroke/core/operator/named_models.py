@@ -70,7 +70,7 @@ def configs_by_name(
         config: That of the first, with the memory of all.
     """
     return {
-        name: _with_share(_other(config, name, model) if number else config, shares[name])
+        name: with_share(_other(config, name, model) if number else config, shares[name])
         for number, (name, model) in enumerate(models.items())
     }
 
@@ -90,13 +90,9 @@ def _other(config: EngineConfig, name: str, model: str) -> EngineConfig:
     )
 
 
-def _with_share(config: EngineConfig, share: float) -> EngineConfig:
+def with_share(config: EngineConfig, share: float) -> EngineConfig:
+    """The configuration of an engine that gets a share of the memory for its KV cache."""
     cache = config.cache
     memory = None if cache.kv_cache_memory is None else max(1, int(cache.kv_cache_memory * share))
-    divided = replace(
-        cache,
-        kv_cache_memory=memory,
-        gpu_memory_utilization=cache.gpu_memory_utilization * share,
-        cpu_memory_utilization=cache.cpu_memory_utilization * share,
-    )
+    divided = replace(cache, kv_cache_memory=memory, memory_share=cache.memory_share * share)
     return replace(config, cache=divided)

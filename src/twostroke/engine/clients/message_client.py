@@ -27,7 +27,7 @@ from twostroke.engine.clients.queue_limit import QueueLimit
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.clients.target_limit import TargetLimit
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.engine.intake import Intake
+from twostroke.engine.intake import Intake, Seeds
 from twostroke.engine.messages import (
     AbortRequest,
     AdaptersAnswer,
@@ -74,6 +74,7 @@ class MessageClient:
         stall_seconds: A step that takes longer than this makes the engine unhealthy until it ends.
         max_queued_requests: How many samples may wait for their first step; see ``QueueLimit``.
             What comes during a step waits until the next, however much room there is.
+        seeds: For requests that bring none; by default its own, as configured.
 
     Attributes:
         info: The loaded model.
@@ -95,9 +96,10 @@ class MessageClient:
         records: KeptRecords,
         stall_seconds: float,
         max_queued_requests: int | None,
+        seeds: Seeds | None = None,
     ) -> None:
         self.speculation: Speculation | None = config.speculation.resolve()
-        self._seed, self._clock = config.model.seed, clock
+        self._seeds, self._clock = seeds or Seeds(config.model.seed), clock
         self._tokenizer, self._grammars = tokenizer, grammars
         self._adapters, self._records, self._link = adapters, records, link
         self._targets = TTFTTargets(config.observability.targets(), facts.model_name)
@@ -109,7 +111,6 @@ class MessageClient:
         self._snapshots: Answers[EngineSnapshot] = Answers(SNAPSHOT_SECONDS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._closed = False
-        self._intake: Intake | None = None
         self._status = EngineStatus()
         self.meet(facts)
 
@@ -120,8 +121,7 @@ class MessageClient:
         self.watched_targets = facts.watched_targets
         self._intake = Intake(
             facts.info,
-            *(self._tokenizer, self._seed, self._grammars, self._targets, self._adapters),
-            num_seeded=self._intake.num_seeded if self._intake else 0,
+            *(self._tokenizer, self._seeds, self._grammars, self._targets, self._adapters),
         )
         self._queue_limit = QueueLimit(self._max_queued_requests)
         self._target_limit = TargetLimit(
@@ -160,7 +160,6 @@ class MessageClient:
             self._queue_limit.check(request.tenant, num_samples)
             self._target_limit.check(request)
         self._check_alive()
-        assert self._intake is not None
         message = self._intake.prepare(request, self._clock())
         self._send(message)  # what cannot be sent raises, and nothing is noted of it
         self._queue_limit.add(request.tenant, request.params.n)
@@ -190,6 +189,7 @@ class MessageClient:
     async def manage_cache(self, order: CacheOrder) -> CacheReport:
         self._use_loop(asyncio.get_running_loop())
         self._check_alive()
+        self._check_answers()
         return await self._cache_answers.ask(lambda n: self._send(ManageCache(n, order)))
 
     @property
@@ -199,10 +199,12 @@ class MessageClient:
     async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
         self._use_loop(asyncio.get_running_loop())
         self._check_alive()
+        self._check_answers()
         return await self._adapter_answers.ask(lambda n: self._send(ManageAdapters(n, order)))
 
     async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
         self._use_loop(asyncio.get_running_loop())
+        self._check_answers()
         return await self._snapshots.ask(lambda n: self._send(TakeSnapshot(n, with_blocks)))
 
     def unhealthy_reason(self) -> str | None:
@@ -238,6 +240,9 @@ class MessageClient:
 
     def _send(self, message: EngineMessage) -> None:
         self._link.send(message)
+
+    def _check_answers(self) -> None:
+        """Raise EngineDeadError if nothing answers questions; a dead engine's thread still does."""
 
     def _so_far(self, message: AddRequest) -> AnswerSoFar | None:
         """What to keep of an answer; an engine in this process ends no sooner than its client."""

@@ -78,6 +78,10 @@ class AsyncStream:
         """Whether nobody waits for more of it."""
         return self._aborted
 
+    def abort_with(self, send_abort: Callable[[], None]) -> None:
+        """Another engine has the request from now on."""
+        self._send_abort = send_abort
+
     def abandon(self) -> None:
         """Its event loop is closed: it will not be read again."""
         self._aborted = True

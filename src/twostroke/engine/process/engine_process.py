@@ -21,20 +21,14 @@ from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.errors import EngineDeadError, ErrorMessage, TwostrokeError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.request import FinishReason
-from twostroke.engine.adapters.orders import (
-    AdapterOrder,
-    KnownAdapter,
-    LoadAdapter,
-    UnloadAdapter,
-)
 from twostroke.engine.adapters.registry import Adapters
-from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.answer_so_far import AnswerSoFar
-from twostroke.engine.clients.facts import EngineFacts
 from twostroke.engine.clients.kept_records import KeptRecords
 from twostroke.engine.clients.message_client import MessageClient
 from twostroke.engine.clients.stream import AsyncStream
+from twostroke.engine.intake import Seeds
 from twostroke.engine.messages import (
+    AbortRequest,
     AdaptersAnswer,
     AddRequest,
     Close,
@@ -44,6 +38,7 @@ from twostroke.engine.messages import (
     ManageAdapters,
     StepReport,
 )
+from twostroke.engine.process.adapter_mirror import note_adapter, restoring_orders
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.on_loop import do_on_loop
 from twostroke.engine.process.process_link import (
@@ -54,7 +49,6 @@ from twostroke.engine.process.process_link import (
 )
 from twostroke.engine.process.suspects import Suspects
 from twostroke.observability.recorder import Recorder
-from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -63,6 +57,7 @@ PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 STEADY_SECONDS = 10.0  # an engine that has lived as long is no reason for a pause
 WATCH_SECONDS = 0.1
 MAX_LOST = 3  # engines that may end under a request with no token in between
+WAKING_STARTS = 2  # for a request that waits
 RESTORED = -1  # number of orders whose answers nobody waits for
 T = TypeVar("T")
 
@@ -80,8 +75,13 @@ class EngineProcess(MessageClient):
         recorder: Writes the engine's steps to a file.
         stall_seconds: A process that has not answered for as long is ended and started again.
         max_queued_requests: See ``MessageClient``.
+        seeds: See ``MessageClient``.
         idle_seconds: After as long without a request the process is ended; the next request starts
             another.
+
+    Attributes:
+        hand_over: Gives a request that its engine has left to another client, or says that there is
+            none.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class EngineProcess(MessageClient):
         stall_seconds: float,
         max_queued_requests: int | None = None,
         idle_seconds: float | None = None,
+        seeds: Seeds | None = None,
     ) -> None:
         facts, config = started.facts, start.config
         super().__init__(
@@ -113,8 +114,10 @@ class EngineProcess(MessageClient):
             ),
             stall_seconds=stall_seconds,
             max_queued_requests=max_queued_requests,
+            seeds=seeds,
         )
         self._start = start
+        self.hand_over: Callable[[str, AsyncStream], bool] | None = None
         self._process: ProcessLink = started.link
         self._adapters.known = {each.name: each for each in facts.adapters}
         self._process.start(self)
@@ -141,18 +144,6 @@ class EngineProcess(MessageClient):
             self._wake.set()  # it is sent once an engine runs
         return stream
 
-    async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
-        self._check_runs()
-        return await super().snapshot(with_blocks=with_blocks)
-
-    async def manage_cache(self, order: CacheOrder) -> CacheReport:
-        self._check_runs()
-        return await super().manage_cache(order)
-
-    async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
-        self._check_runs()
-        return await super().manage_adapters(order)
-
     def keep(self, reply: EngineReply) -> None:
         if isinstance(reply, StepReport) and reply.outputs:
             self._answered |= any(output.token_ids for output in reply.outputs)
@@ -168,8 +159,8 @@ class EngineProcess(MessageClient):
             died = EngineDeadError.__name__
             outputs = [o for o in reply.outputs if o.error is None or o.error.kind != died]
             reply = replace(reply, outputs=outputs)
-        if isinstance(reply, AdaptersAnswer):
-            self._note_adapter(reply)
+        if isinstance(reply, AdaptersAnswer) and reply.value and reply.number != RESTORED:
+            note_adapter(self._adapters, reply.value)
         super().carry_out(reply)
         if isinstance(reply, StepReport):
             self._suspects.send_next()
@@ -187,8 +178,7 @@ class EngineProcess(MessageClient):
         self._on_loop(partial(self._fail_all, ErrorMessage.of(error)))
         self._records.close()
 
-    def _check_runs(self) -> None:
-        """Raise EngineDeadError if nothing answers questions at the moment."""
+    def _check_answers(self) -> None:
         self._check_alive()
         if self._asleep:
             message = "the engine has ended, since no request came for a while"
@@ -227,13 +217,18 @@ class EngineProcess(MessageClient):
                 hint = "it is being started again: try again in some seconds"
                 error = EngineDeadError(reason, hint=hint)
                 self._on_loop(partial(self._lose, ErrorMessage.of(error)))
-            if self._asleep or self._answered or time.monotonic() - began > STEADY_SECONDS:
+            if self._asleep:
+                num_starts = max(0, len(PAUSES) - WAKING_STARTS)
+            elif self._answered or time.monotonic() - began > STEADY_SECONDS:
                 num_starts = 0
             started, num_starts = self._start_again(num_starts)
             if self._closing.is_set():
                 if started is not None:
                     started.link.close()
                 return
+            if started is None and self._asleep:
+                self._on_loop(self._sleep_on)  # the next request tries again
+                continue
             if started is None:
                 hint = "see the log; restart the server"
                 error = EngineDeadError(f"{reason}, and cannot be started again", hint=hint)
@@ -305,6 +300,13 @@ class EngineProcess(MessageClient):
             logger.info("the engine ends: no request came for %g s", self._idle_seconds or 0)
             self._process.send(Close())
 
+    def _sleep_on(self) -> None:
+        """It could not be started: end the requests that wait for it."""
+        self._wake.clear()
+        message = "the model had been unloaded, and cannot be started again at the moment"
+        error = EngineDeadError(message, hint="try again later; see the server's log")
+        self._fail_all(ErrorMessage.of(error))
+
     def _lose(self, error: ErrorMessage) -> None:
         """The engine has ended: nothing more comes from it."""
         self._process.drain()
@@ -320,6 +322,13 @@ class EngineProcess(MessageClient):
                 message = f"{MAX_LOST} engines ended while they ran this request"
                 hint = "send another one; see the server's log"
                 stream.fail(ErrorMessage.of(EngineDeadError(message, hint=hint)))
+            elif (
+                so_far.num_engines_lost < MAX_LOST - 1  # else it may have ended it, and stays
+                and self.hand_over is not None
+                and not stream.aborted
+                and self.hand_over(request_id, stream)
+            ):
+                del self._streams[request_id]
 
     def _go_on(self, started: StartedEngine) -> None:
         """Send the new engine what the one before it had not ended."""
@@ -332,11 +341,33 @@ class EngineProcess(MessageClient):
             self._process.use_loop(self._loop)
         self._asleep, self._idle_since = False, self._clock()
         self._wake.clear()
-        self._restore_adapters(started.facts)
+        there = [each.name for each in started.facts.adapters]
+        for order in restoring_orders(self._adapters.known, there):
+            self._send(ManageAdapters(RESTORED, order))
         suspects = [i for i, each in self._streams.items() if each.num_engines_lost >= MAX_LOST - 1]
         for request_id in [i for i in self._streams if i not in suspects]:
             self._resume(request_id)
         self._suspects.begin(suspects)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests whose outputs have not all come."""
+        return len(self._streams)
+
+    def has(self, request_id: str) -> bool:
+        """Whether a request of that id is not through."""
+        return request_id in self._streams
+
+    def adopt(self, request_id: str, stream: AsyncStream) -> None:
+        """Go on with a request that another client had; on the event loop's thread."""
+        self._use_loop(asyncio.get_running_loop())
+        stream.abort_with(partial(self._send, AbortRequest(request_id)))
+        self._streams[request_id] = stream
+        self._idle_since = self._clock()
+        if self._asleep:
+            self._wake.set()
+        else:
+            self._resume(request_id)
 
     def _resume(self, request_id: str) -> None:
         """Send what is left of a request; one that cannot be sent ends alone."""
@@ -357,27 +388,6 @@ class EngineProcess(MessageClient):
         """Whether a request has got nothing since an engine ended under it."""
         stream = self._streams.get(request_id)
         return stream is not None and stream.num_engines_lost > 0
-
-    def _restore_adapters(self, facts: EngineFacts) -> None:
-        """Have the new engine know the adapters that its client does."""
-        wanted, there = self._adapters.known, {each.name for each in facts.adapters}
-        for name in there - set(wanted):
-            self._send(ManageAdapters(RESTORED, UnloadAdapter(name)))
-        for name, adapter in wanted.items():
-            if name not in there:
-                self._send(ManageAdapters(RESTORED, LoadAdapter(name, adapter.path)))
-
-    def _note_adapter(self, answer: AdaptersAnswer) -> None:
-        """Know what was loaded for a client, and forget what was unloaded.
-
-        What is not loaded again stays known: requests for it are told why by the engine.
-        """
-        if answer.number == RESTORED or answer.value is None:
-            return
-        known = dict(self._adapters.known)
-        if known.pop(answer.value.name, None) is None:  # else it was unloaded
-            known[answer.value.name] = answer.value
-        self._adapters.known = known
 
     def _give_up(self, error: ErrorMessage) -> None:
         self._asleep = False

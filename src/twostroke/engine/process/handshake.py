@@ -15,6 +15,8 @@ class StartEngine(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         version: The front end's; an engine of another one refuses.
         served_model_name: The model's name in metrics; by default as in ``config``.
+        rank: Which of the model's engines it is.
+        num_threads: With how many threads it computes; 0: as the environment says, or all cores.
         log_level: What ``--log-level`` takes.
         log_json: Whether lines of the log are JSON.
     """
@@ -22,6 +24,8 @@ class StartEngine(msgspec.Struct, frozen=True, tag=True):
     version: str
     config: EngineConfig
     served_model_name: str | None = None
+    rank: int = 0
+    num_threads: int = 0
     log_level: str = "info"
     log_json: bool = False
 

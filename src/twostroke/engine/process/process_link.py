@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ import msgspec
 from twostroke.core.errors import ConfigError, EngineDeadError, ErrorMessage, ModelLoadError
 from twostroke.engine.clients.facts import EngineFacts
 from twostroke.engine.clients.link import Receiver
-from twostroke.engine.messages import Close, EngineMessage
+from twostroke.engine.messages import Close, EngineMessage, StepReport
 from twostroke.engine.process.frames import (
     RECEIVE_BYTES,
     FrameCutter,
@@ -40,7 +41,7 @@ class ProcessLink:
     a change of threads. Until there is a loop they wait in the socket.
 
     Attributes:
-        unanswered_since: When the first message was sent that came after the last reply.
+        unanswered_since: Since when the engine has taken in no message, although some were sent.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
@@ -52,6 +53,7 @@ class ProcessLink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receiver: Receiver
         self.unanswered_since: float | None = None
+        self._num_sent = self._num_taken = 0
         self._closed = False
 
     @property
@@ -64,6 +66,7 @@ class ProcessLink:
 
     def send(self, message: EngineMessage) -> None:
         data = encode_frame(message)
+        self._num_sent += 1
         if self.unanswered_since is None:
             self.unanswered_since = time.monotonic()
         with self._lock:
@@ -139,12 +142,13 @@ class ProcessLink:
             return None
         except OSError:
             return 0
-        self.unanswered_since = None
         if self._closed:
             return len(data)
         try:
             for frame in self._cutter.cut(data):
                 reply = self._decoder.decode(frame)
+                if isinstance(reply, StepReport):
+                    self._note_taken(reply.num_messages)
                 self._receiver.keep(reply)
                 self._receiver.carry_out(reply)
         except Exception:
@@ -152,6 +156,12 @@ class ProcessLink:
             self._closed = True
             self.kill()
         return len(data)
+
+    def _note_taken(self, num_messages: int) -> None:
+        if num_messages > self._num_taken:
+            self._num_taken = num_messages
+            is_all = num_messages >= self._num_sent
+            self.unanswered_since = None if is_all else time.monotonic()
 
     def _stop_reading(self) -> None:
         if self._loop is not None and not self._loop.is_closed() and self._socket.fileno() >= 0:
@@ -203,6 +213,7 @@ def start_engine(start: StartEngine) -> StartedEngine:
             stdin=subprocess.DEVNULL,
             pass_fds=[descriptor],
             start_new_session=True,
+            env=_environment(start.num_threads),
         )
     try:
         ours.sendall(encode_frame(start))
@@ -223,6 +234,12 @@ def start_engine(start: StartEngine) -> StartedEngine:
         ours.close()
         raise _start_error(answer.error)
     return StartedEngine(ProcessLink(process, ours), answer.facts)
+
+
+def _environment(num_threads: int) -> dict[str, str]:
+    """Set a number of threads, unless the user has set one."""
+    wanted = {"OMP_NUM_THREADS": str(num_threads)} if num_threads else {}
+    return {**wanted, **os.environ}
 
 
 def how_it_ended(code: int) -> str:

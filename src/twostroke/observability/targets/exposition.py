@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from msgspec import UNSET
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -32,7 +33,14 @@ class TargetSeries(Collector):
 
     def collect(self) -> Iterator[Metric]:
         by_key = self._prefix.endswith("tenant_target")
-        names = [*self._labels, *(["tenant"] if by_key else []), "target"]
+        reports = list(self._reports())
+        by_model = any(report.model is not UNSET for report in reports)
+        names = [
+            *self._labels,
+            *(["tenant"] if by_key else []),
+            *(["model_name"] if by_model else []),
+            "target",
+        ]
 
         def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"{self._prefix}_{name}", text, labels=[*names, *more])
@@ -46,8 +54,13 @@ class TargetSeries(Collector):
         burn = gauge("burn_rate", "Misses over those that the target allows.", "window")
         observed = counter("observations", "What was held to the target: requests, or seconds.")
         missed = counter("misses", "What missed it.")
-        for report in self._reports():
-            values = [*self._labels.values(), *([report.key] if by_key else []), report.name]
+        for report in reports:
+            values = [
+                *self._labels.values(),
+                *([report.key] if by_key else []),
+                *([report.model or ""] if by_model else []),
+                report.name,
+            ]
             limit.add_metric(values, report.limit)
             observed.add_metric(values, report.total_observations)
             missed.add_metric(values, report.total_misses)

@@ -8,6 +8,7 @@ from heapq import heappush, heapreplace
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from twostroke.core.request import Request
 from twostroke.core.targets import STATES, UNITS, Target
@@ -59,6 +60,7 @@ class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
         key: Names the API key whose requests count.
         total_observations: Since the server began, as ``total_misses``.
         worst: The requests of the last hour that missed most, the worst first.
+        model: Whose requests, where a server has several models.
     """
 
     target: str
@@ -73,6 +75,7 @@ class TargetReport(msgspec.Struct, frozen=True, kw_only=True):
     total_misses: float
     windows: list[WindowReport]
     worst: list[MissedRequest] = []
+    model: str | UnsetType = UNSET
 
 
 class TargetWatch:

@@ -43,9 +43,10 @@ def adapters_router(state: ServerState) -> APIRouter:
         model = state.model_for_new_work(body.base_model_name)
         _only_for_admins(request)
         model.check_name(body.base_model_name)
-        if body.lora_name in {name for each in (model, *model.beside) for name in each.names}:
+        if body.lora_name in _taken(model):
             raise InvalidRequestError(
-                f"a model itself is called {body.lora_name!r}", param="lora_name"
+                f"a model or another model's adapter is called {body.lora_name!r}",
+                param="lora_name",
             )
         order = LoadAdapter(body.lora_name, body.lora_path)
         return await _manage(model, order, "loaded", body.dropped_fields())
@@ -63,6 +64,11 @@ def adapters_router(state: ServerState) -> APIRouter:
         return await _manage(model, order, "unloaded", body.dropped_fields())
 
     return router
+
+
+def _taken(model: ServedModel) -> set[str]:
+    """Names that an adapter of the model cannot have; its own adapters' are refused by it."""
+    return {*model.names, *(name for other in model.beside for name in other.all_names)}
 
 
 async def _manage(

@@ -6,14 +6,15 @@ import asyncio
 
 from fastapi import APIRouter
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from twostroke.engine.clients.exposition import merge_expositions
 from twostroke.engine.messages import EngineRecords
 from twostroke.gateway.caller import caller_of
 from twostroke.observability.targets.watch import TargetReport
 from twostroke.server.http.api_document import ERROR_RESPONSES, Responses, answer_responses
-from twostroke.server.http.exposition import merge_expositions
 from twostroke.server.http.json_response import encode_json, json_response
 from twostroke.server.state.server_state import ServerState
 from twostroke.server.version import package_version
@@ -102,10 +103,14 @@ def health_router(state: ServerState) -> APIRouter:
 
 async def _records(state: ServerState) -> EngineRecords:
     """Ask all engines; their series differ in the model's name."""
-    clients = [model.client for model in state.models()]
-    records = await asyncio.gather(*(client.records() for client in clients))
+    models = state.models()
+    records = await asyncio.gather(*(model.client.records() for model in models))
     if len(records) == 1:
         return records[0]
-    targets = [report for each in records for report in each.targets]
+    targets = [
+        replace(report, model=model.name)
+        for model, each in zip(models, records, strict=True)
+        for report in each.targets
+    ]
     metrics = merge_expositions(each.metrics for each in records)
     return EngineRecords(metrics, records[0].content_type, targets)

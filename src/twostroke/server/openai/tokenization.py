@@ -160,9 +160,11 @@ def tokenization_router(state: ServerState) -> APIRouter:
         responses=answer_responses(TokenizerInfo, "The tokenizer.")
         | {status: ERROR_RESPONSES[status] for status in (401, 403, 503)},
     )
-    async def tokenizer_info() -> Response:
+    async def tokenizer_info(model: str | None = None) -> Response:
         """The tokenizer's special tokens and the chat template."""
-        return json_response(_tokenizer_info(state.model()))
+        known = state.model(model)
+        known.check_name(model)
+        return json_response(_tokenizer_info(known))
 
     return router
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import NoReturn
 
-from twostroke.core.errors import ModelLoadingError, ShuttingDownError, TwostrokeError
+from twostroke.core.errors import ConfigError, ModelLoadingError, ShuttingDownError, TwostrokeError
 from twostroke.engine.clients.base import EngineClient
 from twostroke.engine.clients.loaded_model import LoadedModel
-from twostroke.server.options import ServerOptions
+from twostroke.server.options import SERVED, ServerOptions
 from twostroke.server.state.served_model import ServedModel
 
 Source = LoadedModel | Future[LoadedModel]
@@ -61,8 +63,12 @@ class ServerState:
     def _attach(
         self, main: LoadedModel, ranker: LoadedModel | None, beside: Mapping[str, LoadedModel]
     ) -> None:
-        models = [ServedModel(main, self._options.served_model_name, self._options, ranker)]
-        models += [ServedModel(each, (name,), self._options) for name, each in beside.items()]
+        options = self._options
+        models = [ServedModel(main, options.served_model_name, options, ranker)]
+        if options.context_ranker == SERVED:  # which is the main one
+            options = replace(options, context_ranker=None)
+        models += [ServedModel(each, (name,), options, ranker) for name, each in beside.items()]
+        _check_names(models)
         for model in models:
             model.beside = [other for other in models if other is not model]
         self._models = models
@@ -152,6 +158,19 @@ class ServerState:
                 f"the model could not be loaded: {self._load_error}", hint=self._load_error.hint
             )
         raise ModelLoadingError("the model is loading", hint="wait until /health answers 200")
+
+
+def _check_names(models: Sequence[ServedModel]) -> None:
+    """Raise ``ConfigError`` if a name means two of several models, or a model and an adapter."""
+    if len(models) == 1:
+        return
+    names = Counter(name.removesuffix(":latest") for each in models for name in each.all_names)
+    for name, number in names.items():
+        if number > 1:
+            raise ConfigError(
+                f"{name} is the name of two models, or of a model and an adapter",
+                hint="give each another name",
+            )
 
 
 async def _loaded(source: Source) -> LoadedModel:

@@ -70,6 +70,9 @@ def tei_router(state: ServerState) -> APIRouter:
     async def tei_embed(body: TeiEmbedRequest, request: Request) -> Response:
         """The embedding of each text, as bare lists of numbers."""
         model = state.model_for_new_work()
+        if model.client.info.pooling.reason[0]:  # this API names no model: take one that embeds
+            able = (each for each in model.beside if not each.client.info.pooling.reason[0])
+            model = next(able, model)
         texts = body.texts()
         if body.prompt_name is not None:
             ability = model.client.info.pooling

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from twostroke.engine.clients.exposition import merge_expositions
 from twostroke.observability.metrics import EngineMetrics
-from twostroke.server.http.exposition import merge_expositions
 
 
 def test_each_family_is_described_once_and_has_the_series_of_all() -> None:

@@ -1,0 +1,36 @@
+"""What a front end knows of the adapters of an engine in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from twostroke.engine.adapters.orders import (
+    AdapterOrder,
+    KnownAdapter,
+    LoadAdapter,
+    UnloadAdapter,
+)
+from twostroke.engine.adapters.registry import Adapters
+
+
+def note_adapter(adapters: Adapters, changed: KnownAdapter) -> None:
+    """Know what was loaded for a client, and forget what was unloaded: the known one."""
+    known = dict(adapters.known)
+    if known.pop(changed.name, None) is None:
+        known[changed.name] = changed
+    adapters.known = known
+
+
+def restoring_orders(
+    wanted: Mapping[str, KnownAdapter], there: Collection[str]
+) -> Iterator[AdapterOrder]:
+    """What a new engine has to do, so that it has the adapters that its client knows.
+
+    Args:
+        there: Names of those that it has.
+    """
+    for name in set(there) - set(wanted):
+        yield UnloadAdapter(name)
+    for name, adapter in wanted.items():
+        if name not in there:
+            yield LoadAdapter(name, adapter.path)

@@ -1,0 +1,196 @@
+"""Several engines of one model behind one client: each request goes to one, and on if that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from twostroke.core.config import SchedulerConfig
+from twostroke.core.errors import (
+    InvalidRequestError,
+    PredictedLateError,
+    TwostrokeError,
+)
+from twostroke.core.generation_request import GenerationRequest
+from twostroke.core.speculation_config import Speculation
+from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
+from twostroke.engine.cache_orders import CacheOrder, CacheReport
+from twostroke.engine.clients.exposition import merge_expositions
+from twostroke.engine.clients.stream import AsyncStream
+from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.messages import EngineRecords, EngineStatus
+from twostroke.engine.process.engine_process import EngineProcess
+from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.observability.kv_events import KVEventBatch
+from twostroke.observability.snapshot import EngineSnapshot
+from twostroke.routing.routers import RoutedRequest, Router
+
+SEGMENT_TOKENS = 64  # of a prompt, for routers that look at it
+MAX_SEGMENTS = 256  # what comes after them decides nothing
+_COUNTS = [each.name for each in fields(SchedulerStats) if each.name != "tiers"]
+
+
+class Replicas:
+    """Implements ``EngineClient`` for several engines of one model, all alike.
+
+    A router chooses where a request goes, by the requests that each engine has unfinished. When an
+    engine ends, its requests go on in the others at once. Steps, snapshots and what the cache holds
+    are shown of the first engine.
+
+    Args:
+        engines: The first is the one that is shown.
+        router: Chooses among indices of ``engines``.
+    """
+
+    def __init__(self, engines: Sequence[EngineProcess], router: Router[int]) -> None:
+        self.engines, self._router = list(engines), router
+        self._first = engines[0]
+        self._with = dict(enumerate(engines))
+        for engine in engines:
+            engine.hand_over = self._adopt
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self._first.info
+
+    @property
+    def scheduler_config(self) -> SchedulerConfig:
+        return self._first.scheduler_config
+
+    @property
+    def speculation(self) -> Speculation | None:
+        return self._first.speculation
+
+    @property
+    def watched_targets(self) -> list[str]:
+        return self._first.watched_targets
+
+    @property
+    def adapters(self) -> Mapping[str, KnownAdapter]:
+        return self._first.adapters
+
+    @property
+    def status(self) -> EngineStatus:
+        """The load of all; an error only if none takes requests."""
+        statuses = [engine.status for engine in self.engines]
+        counts: dict[str, Any] = {
+            name: sum(getattr(status.stats, name) for status in statuses) for name in _COUNTS
+        }
+        stats = SchedulerStats(**counts, tiers=statuses[0].stats.tiers)
+        errors = [status.error for status in statuses]
+        busy = [each.busy_since for each in statuses if each.busy_since is not None]
+        return EngineStatus(stats, errors[0] if all(errors) else None, min(busy, default=None))
+
+    def submit(self, request: GenerationRequest) -> AsyncStream:
+        if any(engine.has(request.request_id) for engine in self.engines):
+            raise InvalidRequestError(
+                f"request id {request.request_id!r} is in use", param="request_id"
+            )
+        loads = self._loads()
+        if not loads:
+            return self._first.submit(request)  # which says why not
+        return self._with[self._route(request, loads)].submit(request)
+
+    def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
+        late: PredictedLateError | None = None
+        for engine in self.engines:
+            try:
+                engine.check_in_time(tenant, request_id, waited)
+            except PredictedLateError as error:
+                late = error
+            else:
+                return
+        if late is not None:
+            raise late
+
+    def events(self, since: int = -1) -> list[StepEvent]:
+        return self._first.events(since)
+
+    def kv_events(self, since: int = -1) -> list[KVEventBatch]:
+        raise InvalidRequestError(
+            "KV events of several engines are not put together",
+            hint="start the server without --data-parallel-size",
+        )
+
+    async def manage_cache(self, order: CacheOrder) -> CacheReport:
+        reports = await self._ask_all([each.manage_cache(order) for each in self.engines])
+        report: CacheReport = reports[0]
+        report.cleared_blocks = sum(each.cleared_blocks for each in reports)
+        return report
+
+    async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
+        known: KnownAdapter = (
+            await self._ask_all([each.manage_adapters(order) for each in self.engines])
+        )[0]
+        return known
+
+    async def records(self) -> EngineRecords:
+        records = await self._ask_all([engine.records() for engine in self.engines])
+        metrics = merge_expositions(each.metrics for each in records)
+        targets = [report for each in records for report in each.targets]
+        return EngineRecords(metrics, records[0].content_type, targets)
+
+    async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
+        return await self._first.snapshot(with_blocks=with_blocks)
+
+    def unhealthy_reason(self) -> str | None:
+        """None while one of them is well: it serves, if with less."""
+        reasons = [engine.unhealthy_reason() for engine in self.engines]
+        return reasons[0] if all(reasons) else None
+
+    async def drain(self, timeout: float) -> None:
+        for engine in self.engines:
+            engine.hand_over = None
+        await asyncio.gather(*(engine.drain(timeout) for engine in self.engines))
+
+    def close(self) -> None:
+        for engine in self.engines:
+            engine.hand_over = None
+        for engine in self.engines:
+            engine.close()
+
+    async def _ask_all(self, questions: Sequence[Any]) -> list[Any]:
+        """All answers; the first error, if there is one, once all have answered."""
+        answers = await asyncio.gather(*questions, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return list(answers)
+
+    def _loads(self) -> dict[int, int]:
+        """Unfinished requests of each engine that takes more."""
+        return {
+            index: engine.num_unfinished
+            for index, engine in self._with.items()
+            if engine.status.error is None
+        }
+
+    def _route(self, request: GenerationRequest, loads: Mapping[int, int]) -> int:
+        prompt = request.prompt_token_ids
+        segments = tuple(itertools.islice(_segments(request), MAX_SEGMENTS))
+        return self._router.route(RoutedRequest(len(prompt), segments), loads).replica
+
+    def _adopt(self, request_id: str, stream: AsyncStream) -> bool:
+        """Have the least loaded engine go on with a request; ``False`` if none runs."""
+        loads = self._loads()
+        if not loads:
+            return False
+        engine = self._with[min(loads, key=loads.__getitem__)]
+        try:
+            engine.adopt(request_id, stream)
+        except TwostrokeError:
+            return False
+        return True
+
+
+def _segments(request: GenerationRequest) -> Iterator[tuple[bytes, int]]:
+    """The prompt's full segments, each named by a hash of all tokens up to its end."""
+    prompt, salt = request.prompt_token_ids, f"{request.adapter} {request.cache_salt}".encode()
+    digest = hashlib.blake2b(salt, digest_size=16)
+    for start in range(0, len(prompt) - SEGMENT_TOKENS + 1, SEGMENT_TOKENS):
+        digest.update(str(prompt[start : start + SEGMENT_TOKENS]).encode())  # not checked yet
+        yield digest.copy().digest(), SEGMENT_TOKENS

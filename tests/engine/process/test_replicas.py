@@ -1,0 +1,143 @@
+"""Protects: of several engines of a model each may end, and its requests go on in the others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.engine.process.scripted_engine import ENDS
+from tests.engine.process.scripted_process import (
+    alive,
+    call,
+    started,
+    tokens_of,
+    undisturbed,
+    until,
+)
+from tests.fakes import failed_with
+from twostroke.core.errors import EngineDeadError, InvalidRequestError
+from twostroke.core.generation_request import GenerationRequest
+from twostroke.engine.cache_orders import ClearCache
+from twostroke.engine.process import engine_process
+from twostroke.engine.process.replicas import Replicas
+from twostroke.routing.routers import RouterName, make_router
+
+
+@contextmanager
+def running(number: int = 2, router: RouterName = "least-loaded") -> Iterator[Replicas]:
+    replicas = Replicas([started(rank) for rank in range(number)], make_router(router))
+    try:
+        yield replicas
+    finally:
+        replicas.close()
+    assert not any(alive(engine.pid) for engine in replicas.engines)
+
+
+def loads(replicas: Replicas) -> list[int]:
+    return [engine.num_unfinished for engine in replicas.engines]
+
+
+async def test_requests_go_on_elsewhere_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before the engine that ended is there again."""
+    monkeypatch.setattr(engine_process, "PAUSES", (30.0,))
+    requests = [call(f"{number}", first=number, max_tokens=60) for number in range(1, 7)]
+    expected = [await undisturbed(request) for request in requests]
+    with running() as replicas:
+        streams = [replicas.submit(request) for request in requests]
+        assert loads(replicas) == [3, 3]
+        reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
+        await until(lambda: min(stream.usage.output_tokens for stream in streams) > 10)
+        os.kill(replicas.engines[0].pid, signal.SIGKILL)
+        await until(lambda: loads(replicas)[0] == 0)
+        assert loads(replicas)[1] == 6
+        assert replicas.unhealthy_reason() is None and replicas.status.error is None
+        async with asyncio.timeout(20):
+            assert [await task for task in reading] == expected
+        assert replicas.engines[0].status.error is not None
+        assert await tokens_of(replicas.submit(requests[0])) == expected[0]
+
+
+async def test_when_all_have_ended_requests_wait_for_the_first_that_is_back() -> None:
+    requests = [call(f"{number}", first=number, max_tokens=60) for number in range(1, 5)]
+    expected = [await undisturbed(request) for request in requests]
+    with running() as replicas:
+        streams = [replicas.submit(request) for request in requests]
+        reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
+        await until(lambda: min(stream.usage.output_tokens for stream in streams) > 5)
+        for engine in replicas.engines:
+            os.kill(engine.pid, signal.SIGKILL)
+        await until(lambda: replicas.status.error is not None)
+        assert "SIGKILL" in (replicas.unhealthy_reason() or "")
+        with pytest.raises(EngineDeadError):
+            replicas.submit(call("new"))
+        async with asyncio.timeout(20):
+            assert [await task for task in reading] == expected
+
+
+async def test_a_request_that_ends_engines_ends_no_other_request() -> None:
+    others = [call(f"other-{number}", first=number) for number in range(1, 7)]
+    expected = [await undisturbed(request) for request in others]
+    with running() as replicas:
+        streams = [replicas.submit(request) for request in others]
+        bad = replicas.submit(call("bad", first=ENDS))
+        reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
+        async with asyncio.timeout(60):
+            outputs = [output async for output in bad]
+            assert [await task for task in reading] == expected
+        assert failed_with(outputs[-1].error, EngineDeadError)
+
+
+async def test_prompts_go_where_their_beginning_is() -> None:
+    prefix = [7] * 80
+    with running(router="prefix-affinity") as replicas:
+        places = []
+        for number in range(4):
+            request = GenerationRequest(
+                request_id=f"{number}",
+                prompt_token_ids=[*(prefix if number % 2 else [number + 1] * 80), 3],
+                params=call("a", max_tokens=2).params,
+            )
+            stream = replicas.submit(request)
+            places.append(loads(replicas).index(1))
+            await tokens_of(stream)
+            await until(lambda: sum(loads(replicas)) == 0)
+        assert places[1] == places[3], "the same prefix"
+
+
+async def test_questions_are_answered_by_all() -> None:
+    with running() as replicas:
+        streams = [replicas.submit(call(name)) for name in ("a", "b")]
+        with pytest.raises(InvalidRequestError, match="in use"):
+            replicas.submit(call("a"))
+        for stream in streams:
+            await tokens_of(stream)
+        lines = (await replicas.records()).metrics.splitlines()
+        counted = [line for line in lines if line.startswith(b"vllm:generation_tokens_total{")]
+        assert [line.split()[-1] for line in counted] == [b"40.0", b"40.0"]
+        assert b'engine="0"' in counted[0] and b'engine="1"' in counted[1]
+        each = [engine.status.stats.cached_blocks for engine in replicas.engines]
+        assert replicas.status.stats.cached_blocks == sum(each) and min(each) > 0
+        report = await replicas.manage_cache(ClearCache())
+        assert report.cleared_blocks == sum(each)
+        with pytest.raises(InvalidRequestError, match="several engines"):
+            replicas.kv_events()
+        assert replicas.events()
+        assert (await replicas.snapshot()).ended
+
+
+async def test_what_was_aborted_goes_nowhere() -> None:
+    with running() as replicas:
+        stream, other = replicas.submit(call("a")), replicas.submit(call("b"))
+        await until(lambda: stream.usage.output_tokens > 3)
+        ended = asyncio.Event()
+        stream.when_ended(lambda usage: ended.set())
+        os.kill(replicas.engines[0].pid, signal.SIGKILL)
+        stream.abort()
+        async with asyncio.timeout(20):
+            await ended.wait()
+        assert await tokens_of(other) == await undisturbed(call("b"))
