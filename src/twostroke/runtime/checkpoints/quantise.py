@@ -109,7 +109,10 @@ def quantise(
             save_file(written, partial / file.name, metadata={"format": "pt"})
             index |= dict.fromkeys(written, file.name)
         kept = _unrounded(tensors, rounded)
-        after = _write_rest(checkpoint, partial, quantization_config(to, kept), index)
+        # Others' readers take a head that is tied to the embedding for a linear layer.
+        tied = [] if "lm_head.weight" in tensors else ["lm_head"]
+        stated = quantization_config(to, [*kept, *tied])
+        after = _write_rest(checkpoint, partial, stated, index)
     in_model = linears | {name for one in expected if len(one.shape) > 2 for name, _ in one.parts}
     left = [module for module in kept if any(name.startswith(f"{module}.") for name in in_model)]
     return Quantised(errors, left, before, after)
