@@ -19,8 +19,8 @@ MODEL ?= pilot
 help: ## Show the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-serve: $(VENV)/.installed ## Install, and serve MODEL (pilot) on 127.0.0.1:PORT (8000)
-	$(BIN)/twostroke serve $(MODEL) --port $(PORT)
+serve: $(VENV)/.installed ## Install, and serve MODEL (pilot) on 127.0.0.1:PORT (8000), with FLAGS
+	$(BIN)/twostroke serve $(MODEL) --port $(PORT) $(FLAGS)
 
 test: $(VENV)/.installed-dev ## Install what tests need, and run them all
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(FUZZED:%=--ignore=%)
