@@ -94,8 +94,15 @@ class FrontEnd:
 
     def _receive(self) -> Iterator[bytes]:
         cutter = FrameCutter()
-        while data := self._socket.recv(RECEIVE_BYTES):
+        while data := self._receive_some():
             yield from cutter.cut(data)
+
+    def _receive_some(self) -> bytes:
+        """Nothing, if the front end has closed the connection or was killed."""
+        try:
+            return self._socket.recv(RECEIVE_BYTES)
+        except OSError:
+            return b""
 
 
 def serve_front_end(
