@@ -10,7 +10,6 @@ benchmarks/results/failover_every_token.json and .md.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import signal
 import statistics
@@ -26,6 +25,7 @@ import httpx
 
 from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import ServerProcess, running_server
+from tests.server.streamed_content import content_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 FLAGS = ("--engine-process", "--no-enable-prefix-caching", "--kv-cache-memory", "64MiB")
@@ -58,8 +58,6 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "n = 3": ("completions", {"prompt": "The river", "n": 3, "max_tokens": 16, "logprobs": 1}),
     "speculation": ("chat/completions", CHAT),
 }
-# What differs from call to call, whoever answers.
-_OWN = re.compile(r'"((?:call_)?id|created)":("[^"]*"|\d+)')
 
 
 @dataclass
@@ -117,7 +115,7 @@ def disturb(server: ServerProcess, kind: str, stride: int) -> Outcome:
         events, pause = stream(server, kind, index)
         outcome.kills += 1
         outcome.pauses.append(pause)
-        if events != expected:
+        if content_of(events) != content_of(expected):
             outcome.other.append(index)
         wait_until_well(server)
         print(f"{kind}: {index} of {len(expected)}, pause {pause:.2f} s", end="\r", flush=True)
@@ -126,7 +124,7 @@ def disturb(server: ServerProcess, kind: str, stride: int) -> Outcome:
 
 
 def stream(server: ServerProcess, kind: str, kill_after: int | None) -> tuple[list[str], float]:
-    """The events by sample, without what differs anyway, and the pause after the kill."""
+    """The events, and the pause after the kill."""
     route, body = CALLS[kind]
     body = {"model": "pilot", "seed": 11, "temperature": 0.9, "stream": True, **body}
     events: list[str] = []
@@ -137,14 +135,13 @@ def stream(server: ServerProcess, kind: str, kill_after: int | None) -> tuple[li
         for line in answer.iter_lines():
             if not line.startswith("data"):
                 continue
-            events.append(_OWN.sub(r'"\1":0', line))
+            events.append(line)
             if killed and not pause:
                 pause = time.perf_counter() - killed
             if len(events) == kill_after:
                 os.kill(engine_of(server), signal.SIGKILL)
                 killed = time.perf_counter()
-    # Samples are sent as they come; the order of each is what counts.
-    return sorted(events, key=_sample), pause
+    return events, pause
 
 
 def engine_of(server: ServerProcess) -> int:
@@ -171,11 +168,6 @@ def row(kind: str, outcome: Outcome) -> str:
         f"| {kind} | {outcome.events} | {outcome.kills} | {same}"
         f" | {statistics.median(pauses):.2f} | {max(pauses):.2f} |"
     )
-
-
-def _sample(event: str) -> int:
-    found = re.search(r'"choices":\[\{"index":(\d+)', event)
-    return int(found[1]) if found else 99
 
 
 if __name__ == "__main__":
