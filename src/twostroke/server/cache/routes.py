@@ -45,7 +45,7 @@ STREAMED: Responses = {
 def cache_router(state: ServerState, feeds: Feeds) -> APIRouter:
     """The routes of the prefix cache."""
     router = APIRouter(route_class=StrictRoute, tags=["cache"])
-    refusals: Responses = {s: ERROR_RESPONSES[s] for s in (400, 401, 403, 500, 503)}
+    refusals: Responses = {s: ERROR_RESPONSES[s] for s in (400, 401, 403, 404, 500, 503)}
 
     @router.get(
         "/v1/cache",

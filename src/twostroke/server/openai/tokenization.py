@@ -158,7 +158,7 @@ def tokenization_router(state: ServerState) -> APIRouter:
         "/tokenizer_info",
         response_class=Response,
         responses=answer_responses(TokenizerInfo, "The tokenizer.")
-        | {status: ERROR_RESPONSES[status] for status in (401, 403, 503)},
+        | {status: ERROR_RESPONSES[status] for status in (401, 403, 404, 503)},
     )
     async def tokenizer_info(model: str | None = None) -> Response:
         """The tokenizer's special tokens and the chat template."""
