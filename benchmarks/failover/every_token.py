@@ -25,7 +25,7 @@ import httpx
 
 from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import ServerProcess, running_server
-from tests.server.streamed_content import content_of
+from tests.server.engines.streamed_content import content_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 FLAGS = ("--engine-process", "--no-enable-prefix-caching", "--kv-cache-memory", "64MiB")

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.server.engines.streamed_content import content_of
 from tests.server.running import ServerProcess, running_process, wait_until
-from tests.server.streamed_content import content_of
 
 CHAT = {
     "model": "pilot",

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.server.engines.streamed_content import content_of
 from tests.server.running import ServerProcess, running_process, wait_until
-from tests.server.streamed_content import content_of
 
 SCHEMA = {
     "type": "object",
