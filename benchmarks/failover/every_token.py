@@ -25,38 +25,16 @@ import httpx
 
 from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import ServerProcess, running_server
+from tests.server.engines.streamed_calls import chat_calls
 from tests.server.engines.streamed_content import content_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 FLAGS = ("--engine-process", "--no-enable-prefix-caching", "--kv-cache-memory", "64MiB")
-SCHEMA = {
-    "type": "object",
-    "properties": {"steps": {"type": "array", "items": {"type": "string"}, "maxItems": 6}},
-    "required": ["steps"],
-}
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "look_up",
-        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}},
-    },
-}
-CHAT = {"messages": [{"role": "user", "content": "What is the KV cache?"}], "max_tokens": 40}
+_CHATS = chat_calls(max_tokens=40)
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain": ("chat/completions", CHAT),
-    "JSON schema": (
-        "chat/completions",
-        {
-            **CHAT,
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "steps", "schema": SCHEMA},
-            },
-        },
-    ),
-    "tools": ("chat/completions", {**CHAT, "tools": [TOOL], "tool_choice": "required"}),
+    **{kind: ("chat/completions", body) for kind, body in _CHATS.items()},
     "n = 3": ("completions", {"prompt": "The river", "n": 3, "max_tokens": 16, "logprobs": 1}),
-    "speculation": ("chat/completions", CHAT),
+    "speculation": ("chat/completions", _CHATS["plain"]),
 }
 
 
@@ -89,9 +67,9 @@ def main(*, stride: int = 1, out: Path = RESULTS) -> None:
         log = Path(name) / "server.log"
         with running_server("pilot", log, *FLAGS) as server:
             for kind in [kind for kind in CALLS if kind != "speculation"]:
-                outcomes[kind] = disturb(server, kind, stride)
+                outcomes[kind] = disturb(server, log, kind, stride)
         with running_server("pilot", log, *FLAGS, "--speculation", "ngram") as server:
-            outcomes["speculation"] = disturb(server, "speculation", stride)
+            outcomes["speculation"] = disturb(server, log, "speculation", stride)
     lines = [
         "| call | events | kills | the same bytes | pause, median s | longest |",
         "|---|--:|--:|--:|--:|--:|",
@@ -107,17 +85,18 @@ def main(*, stride: int = 1, out: Path = RESULTS) -> None:
     write_record(out / "failover_every_token", "An engine killed at every event", text, record)
 
 
-def disturb(server: ServerProcess, kind: str, stride: int) -> Outcome:
+def disturb(server: ServerProcess, log: Path, kind: str, stride: int) -> Outcome:
     """Stream one call again and again, with the engine killed after another event each time."""
     expected, _ = stream(server, kind, None)
     outcome = Outcome(len(expected))
     for index in range(1, len(expected) - 1, stride):
+        number = num_starts(log) + 1
         events, pause = stream(server, kind, index)
         outcome.kills += 1
         outcome.pauses.append(pause)
         if content_of(events) != content_of(expected):
             outcome.other.append(index)
-        wait_until_well(server)
+        wait_for_start(server, log, number)
         print(f"{kind}: {index} of {len(expected)}, pause {pause:.2f} s", end="\r", flush=True)
     print(row(kind, outcome), flush=True)
     return outcome
@@ -153,9 +132,16 @@ def engine_of(server: ServerProcess) -> int:
     raise RuntimeError("the server has no engine at the moment")
 
 
-def wait_until_well(server: ServerProcess) -> None:
+def num_starts(log: Path) -> int:
+    """How often an engine was started again."""
+    return log.read_text().count("the engine runs again")
+
+
+def wait_for_start(server: ServerProcess, log: Path, number: int) -> None:
+    """Wait until an engine was started again so often, and the server is well."""
     deadline = time.monotonic() + 60
-    while httpx.get(f"{server.url}/health", trust_env=False).status_code != 200:
+    health = f"{server.url}/health"
+    while num_starts(log) < number or httpx.get(health, trust_env=False).status_code != 200:
         if time.monotonic() > deadline:
             raise TimeoutError("the engine has not come back")
         time.sleep(0.05)

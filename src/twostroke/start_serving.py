@@ -100,7 +100,7 @@ def start_engine_process(
         wait(starting)
     stop_unless_all(starting)
     seeds = Seeds(config.model.seed)
-    most = None if max_queued_requests is None else -(-max_queued_requests // num_replicas)
+    queued_each = None if max_queued_requests is None else -(-max_queued_requests // num_replicas)
     engines = [
         EngineProcess(
             start,
@@ -109,7 +109,7 @@ def start_engine_process(
             grammars=grammars,
             recorder=None if start.rank else recorder,
             stall_seconds=stall_seconds,
-            max_queued_requests=most,
+            max_queued_requests=queued_each,
             idle_seconds=idle_seconds,
             seeds=seeds,
         )

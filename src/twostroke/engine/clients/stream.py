@@ -75,7 +75,7 @@ class AsyncStream:
 
     @property
     def aborted(self) -> bool:
-        """Whether nobody waits for more of it."""
+        """Whether its client has ended it."""
         return self._aborted
 
     def abort_with(self, send_abort: Callable[[], None]) -> None:

@@ -15,10 +15,10 @@ from twostroke.engine.adapters.registry import Adapters
 
 def note_adapter(adapters: Adapters, changed: KnownAdapter) -> None:
     """Know what was loaded for a client, and forget what was unloaded: the known one."""
-    known = dict(adapters.known)
-    if known.pop(changed.name, None) is None:
-        known[changed.name] = changed
-    adapters.known = known
+    by_name = dict(adapters.known)
+    if by_name.pop(changed.name, None) is None:
+        by_name[changed.name] = changed
+    adapters.known = by_name
 
 
 def restoring_orders(

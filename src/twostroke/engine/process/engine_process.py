@@ -58,7 +58,7 @@ STEADY_SECONDS = 10.0  # an engine that has lived as long is no reason for a pau
 WATCH_SECONDS = 0.1
 MAX_LOST = 3  # engines that may end under a request with no token in between
 WAKING_STARTS = 2  # for a request that waits
-RESTORED = -1  # number of orders whose answers nobody waits for
+RESTORING = -1  # number of the orders by which a new engine gets the adapters of the last one
 T = TypeVar("T")
 
 
@@ -159,7 +159,7 @@ class EngineProcess(MessageClient):
             died = EngineDeadError.__name__
             outputs = [o for o in reply.outputs if o.error is None or o.error.kind != died]
             reply = replace(reply, outputs=outputs)
-        if isinstance(reply, AdaptersAnswer) and reply.value and reply.number != RESTORED:
+        if isinstance(reply, AdaptersAnswer) and reply.value and reply.number != RESTORING:
             note_adapter(self._adapters, reply.value)
         super().carry_out(reply)
         if isinstance(reply, StepReport):
@@ -343,7 +343,7 @@ class EngineProcess(MessageClient):
         self._wake.clear()
         there = [each.name for each in started.facts.adapters]
         for order in restoring_orders(self._adapters.known, there):
-            self._send(ManageAdapters(RESTORED, order))
+            self._send(ManageAdapters(RESTORING, order))
         suspects = [i for i, each in self._streams.items() if each.num_engines_lost >= MAX_LOST - 1]
         for request_id in [i for i in self._streams if i not in suspects]:
             self._resume(request_id)

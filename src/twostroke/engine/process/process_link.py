@@ -121,7 +121,7 @@ class ProcessLink:
         while not self.wait(0.02):
             if time.monotonic() > deadline:
                 self.kill()
-            # Nobody reads its last outputs, and it must not wait for room in the socket.
+            # Its last outputs are dropped; it must not wait for room in the socket.
             while self._receive():
                 pass
         if self._loop is None or self._loop.is_closed():
@@ -180,7 +180,7 @@ class ProcessLink:
                 loop.remove_writer(self._socket)
 
     def _send_some(self, data: bytes) -> int:
-        """How many bytes the socket has taken; all, where nobody will read them."""
+        """How many bytes the socket has taken; all of them, if the engine is gone."""
         try:
             return self._socket.send(data)
         except BlockingIOError:

@@ -123,10 +123,9 @@ class Replicas:
         return report
 
     async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
-        known: KnownAdapter = (
-            await self._ask_all([each.manage_adapters(order) for each in self.engines])
-        )[0]
-        return known
+        answers = await self._ask_all([each.manage_adapters(order) for each in self.engines])
+        adapter: KnownAdapter = answers[0]
+        return adapter
 
     async def records(self) -> EngineRecords:
         records = await self._ask_all([engine.records() for engine in self.engines])

@@ -52,7 +52,7 @@ class FrontEnd:
         return msgspec.msgpack.decode(data, type=StartEngine)
 
     def send(self, message: object) -> None:
-        """Wait until it is on its way; on any thread. What nobody reads any more is dropped."""
+        """Wait until it is on its way; on any thread. Dropped, if the front end is gone."""
         data = encode_frame(message)
         with self._sending:
             try:

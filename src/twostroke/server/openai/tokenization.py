@@ -162,9 +162,9 @@ def tokenization_router(state: ServerState) -> APIRouter:
     )
     async def tokenizer_info(model: str | None = None) -> Response:
         """The tokenizer's special tokens and the chat template."""
-        known = state.model(model)
-        known.check_name(model)
-        return json_response(_tokenizer_info(known))
+        served = state.model(model)
+        served.check_name(model)
+        return json_response(_tokenizer_info(served))
 
     return router
 
