@@ -3,33 +3,33 @@
     python -m benchmarks.gpu.correctness --device cuda
 
 For each model family: tiny random weights in float32, requests that share prefixes, run in chunks,
-in too few blocks, greedy and sampled, through the engine on the device; every token is compared
-with the loop without a cache on the CPU.
+in too few blocks, greedy and sampled, through the engine on the device, on a GPU by recorded passes
+too; every token is compared with the loop without a cache on the CPU. And in bfloat16: whether a
+request's log-probabilities are the same bits alone and in company.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import tempfile
+import traceback
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.environment import record
-from tests.checkpoints import LLAMA3_ROPE, tiny_config, write_checkpoint
+from tests.checkpoints import write_checkpoint
+from tests.models.tiny_families import FAMILIES
 from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.runtime.decode_graphs import CudaCapture
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"rope_scaling": LLAMA3_ROPE},
-    "mistral": {"sliding_window": 9},
-    "qwen2": {},
-    "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
-}
 BLOCK_SIZE = 8
 BLOCKS = 24
 
@@ -72,8 +72,11 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
         EngineConfig.from_flat({**options, "device": "cpu", "kv_cache_memory": 2**22})
     )
     bytes_per_block = cpu.info.kv_bytes_per_token * BLOCK_SIZE
-    config = EngineConfig.from_flat({**options, "kv_cache_memory": BLOCKS * bytes_per_block})
+    memory = max(BLOCKS * bytes_per_block, 2**20 if cpu.kv.recurrent.exist else 0)
+    config = EngineConfig.from_flat({**options, "kv_cache_memory": memory})
     executor = load_torch_executor(config)
+    if device.startswith("cuda"):
+        executor.record_graphs(16, CudaCapture())
     engine = LLMEngine(executor, config=config)
     outputs: dict[str, list[int]] = {}
     for call in calls():
@@ -91,28 +94,83 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
         if outputs[call.request_id] != expected:
             wrong.append(call.request_id)
     preemptions = engine.scheduler.batch.num_preemptions
+    executor_backend, is_recorded = executor.backend, executor.graphs is not None
     engine.close()
     return {
         "family": family,
         "requests": len(calls()),
         "different": wrong,
         "preemptions": preemptions,
+        "backend": type(executor_backend).__name__,
+        "recorded": is_recorded,
     }
+
+
+def same_bits(folder: Path, device: str) -> dict[str, Any]:
+    """Log-probabilities of one request alone, and beside 1, 6 and 30 others, in bfloat16."""
+    options = {"model": str(folder), "device": device, "dtype": "bfloat16", "max_model_len": 128}
+    config = EngineConfig.from_flat({**options, "kv_cache_memory": 2**24})
+    seen = {}
+    for others in (0, 1, 6, 30):
+        executor = load_torch_executor(config)
+        if device.startswith("cuda"):
+            executor.record_graphs(32, CudaCapture())
+        engine = LLMEngine(executor, config=config)
+        params = SamplingParams(
+            temperature=0, max_tokens=24, logprobs=1, ignore_eos=True, detokenize=False
+        )
+        for number in range(others + 1):
+            prompt = [(number * 13 + i * 5 + 3) % 96 for i in range(20 + number % 7)]
+            engine.submit(
+                GenerationRequest(request_id=str(number), prompt_token_ids=prompt, params=params)
+            )
+        own: list[Any] = []
+        while engine.has_work():
+            for output in engine.step():
+                raise_output_error(output)
+                if output.request_id == "0":
+                    own += [entry.chosen.logprob for entry in output.logprobs]
+        engine.close()
+        seen[others] = own
+    return {
+        "same_bits_beside": {
+            others: own == seen[0] and len(own) == 24 for others, own in seen.items()
+        }
+    }
+
+
+def attempt(family: str, device: str) -> dict[str, Any]:
+    """One family; what fails is a row, too."""
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            folder = write_checkpoint(Path(scratch) / family, FAMILIES[family])
+            row = compare(folder, family, device)
+            return row | (same_bits(folder, device) if family == "llama" else {})
+        except Exception as error:
+            return {
+                "family": family,
+                "failed": repr(error)[:300],
+                "at": traceback.format_exc()[-1500:],
+            }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--families", nargs="+", metavar="FAMILY", default=[])
+    parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/gpu/results"))
     args = parser.parse_args()
-    rows = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for family, changes in FAMILIES.items():
-            folder = write_checkpoint(Path(scratch) / family, tiny_config(family, **changes))
-            rows.append(compare(folder, family, args.device))
-            print(rows[-1])
+    families = args.families or list(FAMILIES)
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    with ProcessPoolExecutor(args.workers, mp_context=context) as pool:
+        attempts = [pool.submit(attempt, name, args.device) for name in families]
+        rows = []
+        for each in attempts:
+            rows.append(each.result())
+            print(rows[-1], flush=True)
     record(args.results, "correctness", args.device, rows)
-    if any(row["different"] for row in rows):
+    if any(row.get("different") or "failed" in row for row in rows):
         raise SystemExit("some outputs differ from the reference")
 
 

@@ -1,12 +1,25 @@
 #!/bin/sh
-# Everything that wants a GPU, in one call: correctness against the CPU, then speed against the
-# roofline and transformers. By default, on cuda, into benchmarks/gpu/results:
-#     sh benchmarks/gpu/session.sh [DEVICE] [RESULTS_FOLDER]
-set -eu
+# Everything that wants a GPU: correctness against the CPU, then speed against the roofline and
+# transformers. A part that fails does not stop the others. Each part alone, or all:
+#     sh benchmarks/gpu/session.sh [RESULTS_FOLDER] [kernels|correctness|products|speed ...]
+set -u
 cd "$(dirname "$0")/../.."
-device=${1:-cuda}
-results=${2:-benchmarks/gpu/results}
+results=${1:-benchmarks/gpu/results}
+[ $# -gt 0 ] && shift
+[ $# -gt 0 ] || set -- kernels correctness products speed
 python=${PYTHON:-python3}
-export PYTHONPATH=src:. PYTHONUNBUFFERED=1
-"$python" -m benchmarks.gpu.correctness --device "$device" --results "$results"
-"$python" -m benchmarks.gpu.speed --device "$device" --results "$results"
+export PYTHONPATH=src:.${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+mkdir -p "$results"
+status=0
+for part in "$@"; do
+    echo "== $part, $(date +%T)"
+    case $part in
+    kernels)
+        # Apart from the other tests' settings: a GPU's machine need not have all they import.
+        "$python" -m pytest -q -c /dev/null --rootdir=. --confcutdir=tests/layers/gpu \
+            --import-mode=importlib -p no:cacheprovider tests/layers/gpu
+        ;;
+    *) "$python" -m "benchmarks.gpu.$part" --results "$results" ;;
+    esac || status=1
+done
+exit $status

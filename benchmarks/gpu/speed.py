@@ -1,123 +1,219 @@
-"""Decode and prefill against the roofline, and against transformers.
+"""Decode and prefill of an 8B model against the roofline, and against transformers.
 
     python -m benchmarks.gpu.speed --device cuda
 
 A decode step must at least read weights and KV once: its time times the bandwidth over those bytes
-says how far away we are (1.0 is the roofline; the same for prefill with 2 FLOPs per parameter and
-token over the peak rate).
+says how far away we are (1.0 is the roofline; the same for prefill, with the products' FLOPs over
+the peak rate). Bandwidth and peak are measured first, by a copy and a large product.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
-from contextlib import redirect_stdout
-from io import StringIO
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import make_checkpoint
 from benchmarks.gpu.environment import record
+from benchmarks.gpu.random_model import BLOCK_SIZE, CONFIGS, random_executor
 from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.loading import load_torch_executor
+from twostroke.runtime.decode_graphs import CudaCapture
+from twostroke.runtime.torch_executor import TorchExecutor
 
-# Bytes/s and bf16 FLOP/s that were measured on such devices.
-ROOFLINES = {"cuda": (4.3e12, 790e12), "cpu": (29.7e9, 396e9)}
-PROMPT, OUTPUT = 256, 64
-
-
-def decode_row(folder: Path, device: str, batch: int) -> dict[str, Any]:
-    """Median time of a step that decodes ``batch`` requests, and of their prompts' prefill."""
-    memory = 2**32 if device.startswith("cuda") else 2**30
-    options = {"model": str(folder), "device": device, "max_num_batched_tokens": PROMPT * batch}
-    config = EngineConfig.from_flat(
-        {**options, "kv_cache_memory": memory, "enable_prefix_caching": False}
-    )
-    executor = load_torch_executor(config)
-    engine = LLMEngine(executor, config=config)
-    params = SamplingParams(temperature=0, max_tokens=OUTPUT, ignore_eos=True, detokenize=False)
-    times: list[tuple[int, float]] = []
-    for round_ in range(2):  # the first one warms up
-        times.clear()
-        for number in range(batch):
-            prompt = [(number * 31 + i * 17 + round_) % 4000 + 5 for i in range(PROMPT)]
-            engine.submit(
-                GenerationRequest(
-                    request_id=f"{round_}-{number}", prompt_token_ids=prompt, params=params
-                )
-            )
-        while engine.has_work():
-            began = time.perf_counter()
-            engine.step()
-            times.append((engine.recorder.events()[-1].num_tokens, time.perf_counter() - began))
-    info = executor.info
-    decode = statistics.median(seconds for tokens, seconds in times if tokens == batch)
-    prefill = sum(seconds for tokens, seconds in times if tokens > batch)
-    bandwidth, peak = ROOFLINES[device.split(":")[0]]
-    read = info.weight_bytes + batch * (PROMPT + OUTPUT / 2) * info.kv_bytes_per_token
-    flops = 2 * executor.model.spec.num_parameters * batch * PROMPT
-    engine.close()
-    return {
-        "batch": batch,
-        "decode_ms": 1e3 * decode,
-        "decode_over_roofline": decode * bandwidth / read,
-        "prefill_tokens_per_second": batch * PROMPT / prefill,
-        "prefill_over_roofline": prefill * peak / flops,
-    }
+PROMPT = 256
+Row = dict[str, Any]
 
 
-def transformers_decode_ms(folder: Path, device: str, batch: int) -> float:
-    """The same prompts through ``generate``: mean milliseconds per step after the first."""
-    from transformers import AutoModelForCausalLM
+def seconds_of(run: Callable[[], object], times: int = 20) -> float:
+    """Median time of a run on the GPU, by events."""
+    for _ in range(3):
+        run()
+    measured = []
+    for _ in range(times):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        measured.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(measured)
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device)
-    ids = torch.randint(5, 4000, (batch, PROMPT), device=device)
 
-    def seconds(new_tokens: int) -> float:
-        began = time.perf_counter()
-        model.generate(
-            ids,
-            max_new_tokens=new_tokens,
-            min_new_tokens=new_tokens,
-            do_sample=False,
-            pad_token_id=0,
+def ceilings(device: torch.device) -> tuple[float, float]:
+    """Bytes/s of a large copy, read and written, and bf16 FLOP/s of a large product."""
+    source = torch.randn(2**30, device=device)
+    target = torch.empty_like(source)
+    bandwidth = 2 * source.nbytes / seconds_of(lambda: target.copy_(source))
+
+    size = 8192
+    a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    peak = 2 * size**3 / seconds_of(lambda: a @ b)
+    return bandwidth, peak
+
+
+def engine_over(executor: TorchExecutor, budget: int) -> LLMEngine:
+    options = {"model": "random", "max_num_batched_tokens": budget, "max_num_seqs": 256}
+    config = EngineConfig.from_flat({**options, "enable_prefix_caching": False})
+    return LLMEngine(executor, config=config)
+
+
+def run(
+    engine: LLMEngine, batch: int, prompt: int, output: int, name: str
+) -> list[tuple[int, float]]:
+    """(tokens, seconds) of each step."""
+    vocab = engine.executor.info.vocab_size
+    params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True, detokenize=False)
+    for number in range(batch):
+        ids = [(number * 31 + i * 17) % (vocab - 10) + 5 for i in range(prompt)]
+        request = GenerationRequest(
+            request_id=f"{name}-{number}", prompt_token_ids=ids, params=params
         )
-        return time.perf_counter() - began
+        engine.submit(request)
+    times = []
+    while engine.has_work():
+        began = time.perf_counter()
+        engine.step()
+        times.append((engine.recorder.events()[-1].num_tokens, time.perf_counter() - began))
+    return times
 
-    seconds(2)
-    return 1e3 * (seconds(OUTPUT) - seconds(2)) / (OUTPUT - 2)
+
+def decode_rows(
+    executor: TorchExecutor, batches: list[int], bandwidth: float, output: int
+) -> list[Row]:
+    """Steps that decode, of the engine and of the recorded pass alone."""
+    rows = []
+    info, graphs = executor.info, executor.graphs
+    for batch in batches:
+        engine = engine_over(executor, max(PROMPT * 8, batch))
+        run(engine, batch, PROMPT, 4, f"warm-{batch}")
+        times = run(engine, batch, PROMPT, output, f"timed-{batch}")
+        step = statistics.median(seconds for tokens, seconds in times if tokens == batch)
+        cached = batch * (PROMPT + output / 2) * info.kv_bytes_per_token
+        floor = (info.weight_bytes + cached) / bandwidth
+        row: Row = {"batch": batch, "step_ms": 1e3 * step, "step_over_floor": step / floor}
+        if graphs is not None:
+            # The tables are those of the last step: the contexts are the longest.
+            cached = batch * (PROMPT + output) * info.kv_bytes_per_token
+            floor = (
+                info.weight_bytes
+                - executor.model.spec.vocab_size * executor.model.spec.hidden_size * 2
+                + cached
+            ) / bandwidth
+            taken = seconds_of(lambda rows=batch: graphs.replay(rows))
+            row |= {"pass_ms": 1e3 * taken, "pass_over_floor": taken / floor}
+        rows.append(row)
+        print({key: round(value, 3) for key, value in row.items()})
+    return rows
+
+
+def prefill_rows(executor: TorchExecutor, lengths: list[int], peak: float) -> list[Row]:
+    spec = executor.model.spec
+    attention = spec.layers[0].attention
+    assert attention is not None
+    per_token = 2 * (spec.num_parameters - 2 * spec.vocab_size * spec.hidden_size)
+    rows = []
+    for length in lengths:
+        engine = engine_over(executor, length)
+        run(engine, 1, length, 2, f"warm-{length}")
+        taken = min(run(engine, 1, length, 2, f"p{i}-{length}")[0][1] for i in range(3))
+        scores = 2 * length**2 * attention.heads * attention.key_dim * spec.num_layers
+        row = {"tokens": length, "ms": 1e3 * taken, "tokens_per_second": length / taken}
+        row["share_of_peak"] = (per_token * length + scores) / taken / peak
+        rows.append(row)
+        print({key: round(value, 3) for key, value in row.items()})
+    return rows
+
+
+def kernels_of_a_pass(executor: TorchExecutor, batch: int) -> list[Row]:
+    """Where the recorded pass spends its time, by kernel."""
+    graphs = executor.graphs
+    if graphs is None:
+        return []
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        for _ in range(3):
+            graphs.replay(batch)
+        torch.cuda.synchronize()
+    total = sorted(profile.key_averages(), key=lambda each: -each.device_time_total)
+    rows = [
+        {
+            "kernel": each.key[:80],
+            "calls": each.count // 3,
+            "us_each": each.device_time_total / max(each.count, 1),
+            "ms": each.device_time_total / 3e3,
+        }
+        for each in total[:14]
+    ]
+    for row in rows:
+        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
+    return rows
+
+
+def transformers_rows(name: str, device: torch.device, batches: list[int]) -> list[Row]:
+    """The same sizes through ``generate``: milliseconds per step after the first."""
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    config = {key: value for key, value in CONFIGS[name].items() if key != "model_type"}
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(LlamaConfig(**config), dtype=torch.bfloat16)
+    rows = []
+    for batch in batches:
+        ids = torch.randint(5, 4000, (batch, PROMPT), device=device)
+
+        def seconds(new: int, ids: torch.Tensor = ids) -> float:
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            options = {"max_new_tokens": new, "min_new_tokens": new, "pad_token_id": 0}
+            model.generate(ids, do_sample=False, **options)
+            torch.cuda.synchronize()
+            return time.perf_counter() - began
+
+        seconds(2)
+        first = seconds(2)
+        rows.append({"batch": batch, "step_ms": 1e3 * (seconds(34) - first) / 32})
+        print(rows[-1])
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--size", default="350m", choices=sorted(make_checkpoint.SIZES))
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--size", default="8b", choices=sorted(CONFIGS))
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 16, 64, 256])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192, 32768])
+    parser.add_argument("--output", type=int, default=48)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/gpu/results"))
     args = parser.parse_args()
-    rows = []
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / args.size
-        with redirect_stdout(StringIO()):
-            make_checkpoint.main(args.size, str(folder))
-        for batch in args.batches:
-            row = {"size": args.size, **decode_row(folder, args.device, batch)}
-            row["transformers_decode_ms"] = transformers_decode_ms(folder, args.device, batch)
-            rows.append(row)
-            print(
-                {
-                    key: round(value, 3) if isinstance(value, float) else value
-                    for key, value in row.items()
-                }
-            )
-    record(args.results, "speed", args.device, rows)
+    device = torch.device(args.device, 0)
+    bandwidth, peak = ceilings(device)
+    print(f"bandwidth {bandwidth / 1e12:.2f} TB/s, peak {peak / 1e12:.0f} TFLOP/s")
+    result: Row = {"bandwidth": bandwidth, "peak": peak, "size": args.size}
+    longest = max(args.lengths) + 64
+    blocks = max(max(args.batches) * (PROMPT + args.output + 16), longest) // BLOCK_SIZE + 300
+    executor = random_executor(CONFIGS[args.size], device, max_model_len=longest, num_blocks=blocks)
+    try:
+        eager = decode_rows(executor, args.batches[:3], bandwidth, 12)
+        result["decode_eager"] = eager
+        began = time.perf_counter()
+        executor.record_graphs(max(args.batches), CudaCapture())
+        result["record_graphs_s"] = time.perf_counter() - began
+        print("graphs recorded in", round(result["record_graphs_s"], 2), "s")
+        result["decode"] = decode_rows(executor, args.batches, bandwidth, args.output)
+        result["kernels"] = {str(batch): kernels_of_a_pass(executor, batch) for batch in (1, 64)}
+        result["prefill"] = prefill_rows(executor, args.lengths, peak)
+        executor.close()
+        del executor
+        torch.cuda.empty_cache()
+        result["transformers"] = transformers_rows(args.size, device, args.batches[:3])
+    finally:
+        record(args.results, "speed", args.device, [result])
 
 
 if __name__ == "__main__":

@@ -9,30 +9,31 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.kernels.library import Library
+from twostroke.layers.gpu.load import load_operators
 
 
 def silu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     """``silu(gate) * up`` of ``[rows, 2 * size]``, gates first; returns ``[rows, size]``."""
-    if library is None:
-        gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate) * up
-    return _compiled(gate_up, library, KERNEL_ACTIVATIONS[silu_mul])
+    if (fast := _by_kernel(gate_up, library, silu_mul)) is not None:
+        return fast
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
 
 
 def gelu_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     """``gelu(gate) * up``, as ``silu_mul``."""
-    if library is None:
-        gate, up = gate_up.chunk(2, dim=-1)
-        return F.gelu(gate) * up
-    return _compiled(gate_up, library, KERNEL_ACTIVATIONS[gelu_mul])
+    if (fast := _by_kernel(gate_up, library, gelu_mul)) is not None:
+        return fast
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.gelu(gate) * up
 
 
 def gelu_tanh_mul(gate_up: Tensor, library: Library | None) -> Tensor:
     """``gelu(gate) * up``, where gelu is approximated with tanh."""
-    if library is None:
-        gate, up = gate_up.chunk(2, dim=-1)
-        return F.gelu(gate, approximate="tanh") * up
-    return _compiled(gate_up, library, KERNEL_ACTIVATIONS[gelu_tanh_mul])
+    if (fast := _by_kernel(gate_up, library, gelu_tanh_mul)) is not None:
+        return fast
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh") * up
 
 
 def clamped_mul(gate_up: Tensor, library: Library | None) -> Tensor:
@@ -47,11 +48,18 @@ def squared_relu(x: Tensor, library: Library | None) -> Tensor:
     return F.relu(x).square()
 
 
-def _compiled(gate_up: Tensor, library: Library, activation: int) -> Tensor:
+def _by_kernel(
+    gate_up: Tensor, library: Library | None, activation: Activation
+) -> Tensor | None:
+    """The activation by a kernel, if there is one for where ``gate_up`` is."""
+    kind = KERNEL_ACTIVATIONS[activation]
+    if library is None:
+        gpu = load_operators(gate_up.device)
+        return None if gpu is None else gpu.gated_mul(gate_up, kind)
     gate_up = gate_up.contiguous()
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, size, dtype=torch.bfloat16)
-    library.gated_mul(gate_up.data_ptr(), out.data_ptr(), rows, size, activation)
+    library.gated_mul(gate_up.data_ptr(), out.data_ptr(), rows, size, kind)
     return out
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.kernels.library import FORMATS, GROUP, Library, LinearCall
+from twostroke.layers.gpu.load import load_operators
 from twostroke.layers.packing import PackedWeight, can_pack, pack, rows_of
 from twostroke.layers.stored_weights import GROUP_INPUTS, StoredWeight, stored_rows
 
@@ -99,9 +100,9 @@ def warn_of_exact(linears: Sequence[Linear], quantization: str) -> None:
 
 
 class TorchLinear:
-    """PyTorch's own: any device, any dtype."""
+    """PyTorch's own: any device, any dtype; on a GPU a kernel of ours where rows are few."""
 
-    __slots__ = ("bias", "weight")
+    __slots__ = ("_gpu", "bias", "weight")
 
     is_exact = True
     kernel_call: LinearCall | None = None
@@ -109,8 +110,11 @@ class TorchLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight = weight  # [out, in]
         self.bias = bias  # [out]
+        self._gpu = load_operators(weight.device) if weight.is_contiguous() else None
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        if self._gpu is not None and self._gpu.are_few(x):
+            return self._gpu.multiply_few(x, self.weight, self.bias, residual)
         out = F.linear(x, self.weight, self.bias)
         return out if residual is None else residual + out
 

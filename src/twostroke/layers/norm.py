@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from twostroke.kernels.library import Library, NormCall
+from twostroke.layers.gpu.load import load_operators
 
 
 class Norm(Protocol):
@@ -44,15 +45,18 @@ class RMSNorm:
         library: The compiled kernels: bfloat16 on a CPU.
     """
 
-    __slots__ = ("_library", "eps", "kernel_call", "weight")
+    __slots__ = ("_library", "eps", "gpu", "kernel_call", "weight")
 
     def __init__(self, weight: Tensor, eps: float, library: Library | None = None) -> None:
         self.weight = weight
         self.eps = eps
         self._library = library
+        self.gpu = load_operators(weight.device)
         self.kernel_call = _kernel_call(weight, _RMS, library)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.gpu is not None:
+            return self.gpu.normalize(x, self.weight, self.eps, rounded=True)
         if self._library is not None and self.kernel_call is not None:
             return _compiled(self._library, self.kernel_call, self.weight, x, self.eps)
         # Rounded before the weight is applied, as transformers does: the reference for parity.
@@ -62,16 +66,19 @@ class RMSNorm:
 class OffsetNorm:
     """RMS norm that multiplies by ``1 + weight``, and rounds after that (Gemma)."""
 
-    __slots__ = ("_factor", "_library", "eps", "kernel_call", "weight")
+    __slots__ = ("_factor", "_library", "eps", "gpu", "kernel_call", "weight")
 
     def __init__(self, weight: Tensor, eps: float, library: Library | None = None) -> None:
         self.weight = weight
         self.eps = eps
         self._factor = 1.0 + weight.float()
         self._library = library
+        self.gpu = load_operators(weight.device)
         self.kernel_call = _kernel_call(self._factor, _WIDE, library)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.gpu is not None:
+            return self.gpu.normalize(x, self._factor, self.eps, rounded=False)
         if self._library is not None and self.kernel_call is not None:
             return _compiled(self._library, self.kernel_call, self._factor, x, self.eps)
         return (_unit(x.float(), self.eps) * self._factor).to(x.dtype)
@@ -80,16 +87,19 @@ class OffsetNorm:
 class CenteredNorm:
     """``(x - mean) / sqrt(variance + eps) * weight``: LayerNorm without a bias (Cohere)."""
 
-    __slots__ = ("_library", "_wide", "eps", "kernel_call", "weight")
+    __slots__ = ("_library", "_wide", "eps", "gpu", "kernel_call", "weight")
 
     def __init__(self, weight: Tensor, eps: float, library: Library | None = None) -> None:
         self.weight = weight
         self.eps = eps
         self._wide = weight.float()
         self._library = library
+        self.gpu = load_operators(weight.device)
         self.kernel_call = _kernel_call(self._wide, _CENTERED, library)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.gpu is not None:
+            return self.gpu.normalize(x, self._wide, self.eps, centered=True, rounded=False)
         if self._library is not None and self.kernel_call is not None:
             return _compiled(self._library, self.kernel_call, self._wide, x, self.eps)
         wide = x.float()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from twostroke.kernels.library import Library
+from twostroke.layers.gpu.load import load_operators
 from twostroke.model_spec.rope import RopeSpec
+
+if TYPE_CHECKING:
+    from twostroke.layers.gpu.operators import GpuOperators
 
 # Kinds of stretching for which angles are computed here.
 ROPE_KINDS = ("default", "linear", "llama3", "yarn", "proportional", "longrope")
@@ -57,6 +61,18 @@ class CompiledRotation(NamedTuple):
         return x
 
 
+class GpuRotation(NamedTuple):
+    """The Triton kernel, in place; tables as the compiled kernel's."""
+
+    positions: Tensor
+    cos: Tensor
+    sin: Tensor
+    operators: GpuOperators
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.operators.rotate(x, self.positions, self.cos, self.sin)
+
+
 class RotaryTable:
     """Cosines and sines of every position, float32 ``[max_length, head_dim / 2]`` each.
 
@@ -64,7 +80,7 @@ class RotaryTable:
         library: The compiled kernels, if they are to be used: bfloat16 heads on a CPU.
     """
 
-    __slots__ = ("_library", "cos", "sin")
+    __slots__ = ("_gpu", "_library", "cos", "sin")
 
     def __init__(
         self,
@@ -80,11 +96,14 @@ class RotaryTable:
         self.cos = (angles.cos() * scale).to(device)
         self.sin = (angles.sin() * scale).to(device)
         self._library = library
+        self._gpu = load_operators(device) if library is None else None
 
     def rotation(self, positions: Tensor) -> Rotation:
         """The angles of ``positions`` ``[tokens]`` (int64), once per step."""
         if self._library is not None:
             return CompiledRotation(positions, self.cos, self.sin, self._library)
+        if self._gpu is not None:
+            return GpuRotation(positions, self.cos, self.sin, self._gpu)
         cos, sin = self.cos[positions], self.sin[positions]  # [tokens, head_dim / 2]
         return TorchRotation(
             torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)

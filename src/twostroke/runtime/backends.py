@@ -10,7 +10,8 @@ from twostroke.layers.attention.base import AttentionBackend, ScoreForm
 from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.grouped import GroupedBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
-from twostroke.layers.kv_layout import ScaledLayout
+from twostroke.layers.gpu.load import load_operators
+from twostroke.layers.kv_layout import PlainLayout, ScaledLayout
 from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.runtime.kv_tensors import KVTensors
@@ -64,6 +65,15 @@ def _backend(
             value_layout=layouts[-1],
             form=form,
         )
+    first, last = layouts[0], layouts[-1]
+    operators = load_operators(kv.device)
+    if operators is not None and isinstance(first, PlainLayout) and isinstance(last, PlainLayout):
+        from twostroke.layers.gpu.paged_attention import PagedBackend
+
+        if PagedBackend.supports(form):
+            return PagedBackend(
+                keys, values, attention.heads, windows, operators, first, last, form
+            )
     if isinstance(layouts[0], ScaledLayout) and not keys[0].is_contiguous():
         # It reads whole blocks, and what were numbers of one layer might be infinite as scales.
         raise ConfigError(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from twostroke.layers.attention.base import AttentionBackend
 from twostroke.models.language_model import LanguageModel
 from twostroke.observability.profile import INPUT, NO_PROFILE, SAMPLING, Profiler
 from twostroke.runtime.backends import attention_backend
+from twostroke.runtime.decode_graphs import Capture, DecodeGraphs, graph_sizes
 from twostroke.runtime.device import clock_of, memory_error, release_cached_memory
 from twostroke.runtime.drawing_step import draw_tokens
 from twostroke.runtime.hooks.base import PassHook
@@ -78,6 +79,11 @@ class TorchExecutor:
         return self._open().kv
 
     @property
+    def graphs(self) -> DecodeGraphs | None:
+        """Recorded passes, where there are some."""
+        return self._open().graphs
+
+    @property
     def backend(self) -> AttentionBackend:
         return self._open().backend
 
@@ -126,17 +132,12 @@ class TorchExecutor:
     def _run(self, step: StepRun) -> None:
         """One forward pass over all tokens of the batch, then one draw per request."""
         batch = step.batch
-        with self._profiler.measure(INPUT):
-            attention = self.backend.prepare(batch.attention)
-        step.clock.mark("input")
         for hook in self.hooks:
             hook.before(step)
         drawn = _on_device(rows_to_draw_from(batch), self.model.device)
+        step.clock.mark("input")
         rows = None if step.needs_all_rows else drawn
-        recurrent = self.kv.recurrent.of_step(batch.shares, batch.query_start)
-        step.hidden = hidden = step.model.forward(
-            batch.token_ids, batch.positions, attention, rows, recurrent
-        )  # [rows, hidden]
+        step.hidden = hidden = self._forward(step, rows)  # [rows, hidden]
         if drawn is not None:
             _fail_non_finite(step)
         step.clock.mark("forward")
@@ -144,6 +145,33 @@ class TorchExecutor:
             step.drawn_from = hidden if rows is drawn else hidden[drawn]
             draw_tokens(step, step.drawn_from, self._sampler)
         step.clock.mark("sample")
+
+    def _forward(self, step: StepRun, rows: Tensor | None) -> Tensor:
+        """The pass: recorded, or kernel by kernel."""
+        batch, graphs = step.batch, self.graphs
+        if graphs is not None and step.model is self.model and graphs.takes(batch):
+            hidden = graphs.run(batch)
+            return hidden if rows is None else hidden[rows]
+        with self._profiler.measure(INPUT):
+            attention = self.backend.prepare(batch.attention)
+        recurrent = self.kv.recurrent.of_step(batch.shares, batch.query_start)
+        return step.model.forward(batch.token_ids, batch.positions, attention, rows, recurrent)
+
+    def record_graphs(
+        self, max_rows: int, capture: Capture, progress: Callable[[int], Iterable[int]] = range
+    ) -> None:
+        """Record passes over one token each of up to ``max_rows`` requests, if the model allows.
+
+        Args:
+            progress: Gives the numbers below one, as each is to be recorded.
+        """
+        loaded, sizes = self._open(), graph_sizes(max_rows)
+        columns = -(-self.info.max_model_len // loaded.kv.block_size)
+        tables = DecodeGraphs.tables_for(loaded.model, loaded.backend, sizes[-1], columns)
+        if tables is not None:
+            graphs = DecodeGraphs(loaded.model, tables, sizes, capture)
+            graphs.record(progress)
+            self._loaded = replace(loaded, graphs=graphs)
 
     def close(self) -> None:
         """Free weights and KV tensors; only ``info`` and ``close`` can be used afterwards."""
@@ -162,6 +190,7 @@ class _Loaded:
     model: LanguageModel
     kv: KVTensors
     backend: AttentionBackend
+    graphs: DecodeGraphs | None = None
 
 
 def _fail_non_finite(step: StepRun) -> None:

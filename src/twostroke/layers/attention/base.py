@@ -139,6 +139,18 @@ class Attention(Protocol):
         ...
 
 
+class FixedTables(Protocol):
+    """Tables of steps with one token of each request, which stay where they are in memory."""
+
+    def attention(self, rows: int) -> Attention:
+        """Attention over the first ``rows`` of them, as they are when it is called."""
+        ...
+
+    def fill(self, metadata: AttentionMetadata, rows: int) -> None:
+        """Take in a step of at most ``rows`` requests; the other rows see and write nothing."""
+        ...
+
+
 class AttentionBackend(Protocol):
     """Makes the attention of each step.
 
@@ -150,3 +162,10 @@ class AttentionBackend(Protocol):
     """
 
     def prepare(self, metadata: AttentionMetadata) -> Attention: ...
+
+    def fixed_tables(self, rows: int, columns: int) -> FixedTables | None:
+        """Tables of at most ``rows`` requests with ``columns`` blocks of each group of layers.
+
+        ``None`` if its attention cannot be recorded and replayed.
+        """
+        ...

@@ -87,6 +87,9 @@ class CompiledBackend:
         on_cpu = keys[0].is_contiguous() and keys.device.type == "cpu"
         return fits and known and computes and is_alike and on_cpu
 
+    def fixed_tables(self, rows: int, columns: int) -> None:
+        """What it does depends on how long requests are, see ``AttentionBackend``."""
+
     def prepare(self, metadata: AttentionMetadata) -> CompiledAttention:
         """Point the call at this step's tables."""
         call, count, table = self._call, len(metadata.context_lens), metadata.block_table

@@ -12,6 +12,7 @@ from twostroke.layers.attention.base import (
     Attention,
     AttentionBackend,
     AttentionMetadata,
+    FixedTables,
     KernelCache,
     LayerCache,
     LayerRun,
@@ -50,6 +51,13 @@ class GroupedBackend:
         ]
         return GroupedAttention(attentions, self._places, self._kernel_cache(attentions))
 
+    def fixed_tables(self, rows: int, columns: int) -> GroupedTables | None:
+        kinds = [each.fixed_tables(rows, columns) for each in self._backends]
+        tables = [kind for kind in kinds if kind is not None]
+        if len(tables) < len(kinds):
+            return None
+        return GroupedTables(tables, self._tables, self._places)
+
     def _kernel_cache(self, attentions: Sequence[Attention]) -> KernelCache | None:
         """The kinds' caches together, if all of them have one."""
         kinds = [cache for each in attentions if (cache := each.kernel_cache) is not None]
@@ -63,6 +71,23 @@ class GroupedBackend:
             for kind, layers in groupby(kind for kind, _ in places)
         ]
         return KernelCache(kinds[0].call, self._caches, kinds[0].slots, runs)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedTables:
+    """See ``FixedTables``; the arguments are ``GroupedBackend``'s."""
+
+    kinds: Sequence[FixedTables]
+    tables: Sequence[int]
+    places: Mapping[int, tuple[int, int]]
+
+    def attention(self, rows: int) -> GroupedAttention:
+        return GroupedAttention([kind.attention(rows) for kind in self.kinds], self.places, None)
+
+    def fill(self, metadata: AttentionMetadata, rows: int) -> None:
+        groups = metadata.groups or [metadata]
+        for kind, table in zip(self.kinds, self.tables):
+            kind.fill(groups[table], rows)
 
 
 @dataclass(slots=True)

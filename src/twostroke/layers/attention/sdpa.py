@@ -58,6 +58,9 @@ class SdpaBackend:
         self._group = num_heads // self._layout.kv_heads
         self._windows = tuple(sliding_windows)
 
+    def fixed_tables(self, rows: int, columns: int) -> None:
+        """What it does depends on how long requests are, see ``AttentionBackend``."""
+
     def prepare(self, metadata: AttentionMetadata) -> SdpaAttention:
         """Batch the step's requests, and make the indices and masks that all its layers share."""
         batches = []

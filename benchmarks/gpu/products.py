@@ -1,0 +1,80 @@
+"""Which tiles suit products of few rows, beside cuBLAS: microseconds and share of the bandwidth.
+
+python -m benchmarks.gpu.products
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch.nn import functional as F
+
+from benchmarks.gpu.environment import record
+from twostroke.kernels.triton.few_rows import multiply_few
+
+# Outputs and inputs of an 8B model's products.
+SHAPES = {"qkv": (6144, 4096), "output": (4096, 4096), "up": (28672, 4096), "down": (4096, 14336)}
+TILES = [
+    (16, 256, 4, 5), (16, 512, 4, 4), (16, 128, 4, 8), (32, 256, 4, 4), (32, 128, 4, 6),
+    (8, 512, 4, 5), (16, 512, 8, 4), (64, 128, 4, 5), (16, 1024, 8, 3), (32, 512, 8, 3),
+]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/gpu/results"))
+    args = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for name, (outputs, inputs) in SHAPES.items():
+        # Several weights in turn: together they do not stay in the cache.
+        weights = [
+            torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16)
+            for _ in range(max(2, 2**29 // (outputs * inputs * 2)))
+        ]
+        for count in args.rows:
+            x = torch.randn(count, inputs, device="cuda", dtype=torch.bfloat16)
+            out = torch.empty(count, outputs, device="cuda", dtype=torch.bfloat16)
+
+            def ours(tile: tuple[int, int, int, int], x=x, out=out, weights=weights) -> None:
+                own, step, warps, stages = tile
+                for weight in weights:
+                    grid = (triton.cdiv(len(weight), own), triton.cdiv(len(x), 16))
+                    multiply_few[grid](
+                        x, weight, None, None, out, len(x), len(weight), x.stride(0),
+                        x.shape[1], 16, own, step, False, False, tl.bfloat16,
+                        num_warps=warps, num_stages=stages,
+                    )  # fmt: skip
+
+            def cublas(x=x, weights=weights) -> None:
+                for weight in weights:
+                    F.linear(x, weight)
+
+            found = {"cublas": cublas} | {
+                str(tile): (lambda tile=tile: ours(tile)) for tile in TILES
+            }
+            for how, run in found.items():
+                try:
+                    run()
+                    graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(graph):
+                        run()
+                    ms = triton.testing.do_bench(graph.replay, warmup=5, rep=40)
+                except Exception as error:  # too much shared memory, say
+                    print(name, count, how, repr(error)[:100])
+                    continue
+                each = ms / 1e3 / len(weights)
+                row = {"product": name, "rows": count, "how": how, "us": 1e6 * each}
+                row["tb_per_s"] = weights[0].nbytes / each / 1e12
+                rows.append(row)
+                print(name, count, how, f"{row['us']:.1f} us {row['tb_per_s']:.2f} TB/s")
+    record(args.results, "products", "cuda", rows)
+
+
+if __name__ == "__main__":
+    main()

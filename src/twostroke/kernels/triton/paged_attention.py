@@ -1,0 +1,234 @@
+"""Causal attention over a paged cache: prompts, drafts and single tokens alike.
+
+A program takes a tile of queries with all the query heads that share one KV head, so that keys and
+values are read once for all of them. It walks over the keys with a running softmax (Milakov and
+Gimelshein 2018; Dao et al. 2022). Where queries are few, the keys of a request are split among
+programs (Dao et al. 2023), and ``combine_splits`` puts the parts together. How they are split
+depends on the request's own length alone, never on the batch.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def split_size(context, SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr):
+    """Keys of each split of a request with ``context`` tokens in the cache."""
+    return tl.maximum(tl.cdiv(tl.cdiv(context, SPLITS), MIN_SPLIT) * MIN_SPLIT, MIN_SPLIT)
+
+
+@triton.jit
+def paged_attention(
+    query,  # [tokens, heads, KEY_DIM]
+    keys,  # [blocks, PAGE, kv_heads, KEY_DIM]
+    values,  # [blocks, PAGE, kv_heads, VALUE_DIM]
+    out,  # [tokens, heads, VALUE_DIM]; with splits float32 [tokens, heads, SPLITS, VALUE_DIM]
+    highest,  # float32 [tokens, heads, SPLITS], used with splits alone, like ``sums``
+    sums,
+    sinks,  # float32 [heads]
+    tile_requests,  # int32 [tiles]
+    tile_starts,  # int32 [tiles]: first query of each, counted within its request
+    query_start,  # int32 [requests + 1]
+    context_lens,  # int32 [requests]
+    block_table,  # int32 [requests, table_stride]
+    table_stride,
+    heads,
+    query_token,  # strides, in elements
+    query_head,
+    key_block,
+    key_token,
+    key_head,
+    value_block,
+    value_token,
+    value_head,
+    scale,
+    soft_cap,
+    window,
+    GROUP: tl.constexpr,  # query heads of a KV head
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    KEY_TILE: tl.constexpr,  # the dimensions, rounded up to powers of two
+    VALUE_TILE: tl.constexpr,
+    PAGE: tl.constexpr,
+    ROWS: tl.constexpr,  # queries times heads of a tile
+    KEYS: tl.constexpr,  # keys that are looked at together
+    SPLITS: tl.constexpr,
+    MIN_SPLIT: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    DOT: tl.constexpr,  # the type in which products are computed
+):
+    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    request = tl.load(tile_requests + tile)
+    first = tl.load(tile_starts + tile)
+    begin = tl.load(query_start + request)
+    num_queries = tl.load(query_start + request + 1) - begin
+    context = tl.load(context_lens + request)
+    earlier = context - num_queries  # tokens before this step's
+
+    rows = tl.arange(0, ROWS)
+    token = first + rows // GROUP
+    head = kv_head * GROUP + rows % GROUP
+    is_row = (rows < ROWS // GROUP * GROUP) & (token < num_queries)
+    position = earlier + token
+
+    key_dims, value_dims = tl.arange(0, KEY_TILE), tl.arange(0, VALUE_TILE)
+    row_at = (begin + token).to(tl.int64)
+    query_at = query + row_at[:, None] * query_token + head[:, None] * query_head
+    q = tl.load(
+        query_at + key_dims[None, :],
+        mask=is_row[:, None] & (key_dims[None, :] < KEY_DIM),
+        other=0.0,
+    ).to(DOT)
+
+    # The keys that any row of the tile sees, and of those this split's.
+    end = tl.minimum(context, earlier + first + ROWS // GROUP)
+    start = 0
+    if HAS_WINDOW:
+        start = tl.maximum(earlier + first - window + 1, 0) // KEYS * KEYS
+    if SPLITS > 1:
+        size = split_size(context, SPLITS, MIN_SPLIT)
+        start = tl.maximum(start, split * size)
+        end = tl.minimum(end, (split + 1) * size)
+
+    top = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    sum_of_values = tl.zeros((ROWS, VALUE_TILE), tl.float32)
+    # Up to here every row sees every key.
+    all_seen = start
+    if not HAS_WINDOW:
+        all_seen = tl.maximum(start, tl.minimum(end, earlier + first + 1) // KEYS * KEYS)
+
+    table = block_table + request.to(tl.int64) * table_stride
+    for at in range(start, all_seen, KEYS):
+        top, total, sum_of_values = _attend_tile(
+            at, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
+            key_block, key_token, key_head, value_block, value_token, value_head,
+            key_dims, value_dims, scale, soft_cap, window,
+            KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, False, DOT,
+        )  # fmt: skip
+    for at in range(all_seen, end, KEYS):
+        top, total, sum_of_values = _attend_tile(
+            at, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
+            key_block, key_token, key_head, value_block, value_token, value_head,
+            key_dims, value_dims, scale, soft_cap, window,
+            KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, True, DOT,
+        )  # fmt: skip
+
+    out_row = row_at * heads + head
+    out_mask = is_row[:, None] & (value_dims[None, :] < VALUE_DIM)
+    if SPLITS > 1:
+        at_split = out_row * SPLITS + split
+        tl.store(highest + at_split, top, mask=is_row)
+        tl.store(sums + at_split, total, mask=is_row)
+        if start < end:
+            tl.store(
+                out + at_split[:, None] * VALUE_DIM + value_dims[None, :],
+                sum_of_values,
+                mask=out_mask,
+            )
+    else:
+        if HAS_SINKS:
+            sink = tl.load(sinks + head, mask=is_row, other=0.0) * LOG2_E
+            higher = tl.maximum(top, sink)
+            shrink = tl.exp2(top - higher)
+            total = total * shrink + tl.exp2(sink - higher)
+            sum_of_values = sum_of_values * shrink[:, None]
+        total = tl.where(total > 0, total, 1.0)
+        tl.store(
+            out + out_row[:, None] * VALUE_DIM + value_dims[None, :],
+            sum_of_values / total[:, None],
+            mask=out_mask,
+        )
+
+
+@triton.jit
+def _attend_tile(
+    at, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
+    key_block, key_token, key_head, value_block, value_token, value_head,
+    key_dims, value_dims, scale, soft_cap, window,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    KEYS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    MASKED: tl.constexpr,
+    DOT: tl.constexpr,
+):  # fmt: skip
+    """One step of the running softmax: the keys ``at`` to ``at + KEYS``."""
+    seen = at + tl.arange(0, KEYS)
+    exists = seen < end
+    block = tl.load(table + seen // PAGE, mask=exists, other=0).to(tl.int64)
+    offset = seen % PAGE
+    key_at = keys + block * key_block + offset * key_token + kv_head * key_head
+    key_mask = key_dims[None, :] < KEY_DIM
+    if MASKED:
+        key_mask = key_mask & exists[:, None]
+    k = tl.load(key_at[:, None] + key_dims[None, :], mask=key_mask, other=0.0).to(DOT)
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    if HAS_CAP:
+        # tanh by way of exp: 1 - 2 / (exp(2 x) + 1).
+        scores = soft_cap * (1 - 2 / (tl.exp(2 * scores / soft_cap) + 1))
+    scores = scores * LOG2_E
+    if MASKED:
+        visible = exists[None, :] & (seen[None, :] <= position[:, None])
+        if HAS_WINDOW:
+            visible = visible & (seen[None, :] > position[:, None] - window)
+        scores = tl.where(visible, scores, float("-inf"))
+    higher = tl.maximum(top, tl.max(scores, 1))
+    # A row that has seen nothing so far: -inf minus -inf is no number.
+    level = tl.where(higher == float("-inf"), 0.0, higher)
+    weights = tl.exp2(scores - level[:, None])
+    shrink = tl.exp2(top - level)
+    total = total * shrink + tl.sum(weights, 1)
+    value_at = values + block * value_block + offset * value_token + kv_head * value_head
+    value_mask = value_dims[None, :] < VALUE_DIM
+    if MASKED:
+        value_mask = value_mask & exists[:, None]
+    v = tl.load(value_at[:, None] + value_dims[None, :], mask=value_mask, other=0.0).to(DOT)
+    sum_of_values = sum_of_values * shrink[:, None]
+    sum_of_values = tl.dot(weights.to(DOT), v, sum_of_values, input_precision="ieee")
+    return higher, total, sum_of_values
+
+
+@triton.jit
+def combine_splits(
+    parts,  # float32 [tokens, heads, SPLITS, VALUE_DIM]
+    highest,  # float32 [tokens, heads, SPLITS], like ``sums``
+    sums,
+    sinks,  # float32 [heads]
+    out,  # [tokens, heads, VALUE_DIM]
+    rows,  # int32: tokens whose parts these are
+    heads,
+    VALUE_DIM: tl.constexpr,
+    VALUE_TILE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+):
+    """The softmax over all splits of a row, in the order of the splits."""
+    token, head = tl.load(rows + tl.program_id(0)).to(tl.int64), tl.program_id(1)
+    row = token * heads + head
+    splits, dims = tl.arange(0, SPLITS), tl.arange(0, VALUE_TILE)
+    tops = tl.load(highest + row * SPLITS + splits)
+    top = tl.max(tops, 0)
+    if HAS_SINKS:
+        sink = tl.load(sinks + head) * LOG2_E
+        top = tl.maximum(top, sink)
+    level = tl.where(top == float("-inf"), 0.0, top)
+    factors = tl.exp2(tops - level)
+    total = tl.sum(tl.load(sums + row * SPLITS + splits) * factors, 0)
+    if HAS_SINKS:
+        total += tl.exp2(sink - level)
+    part = tl.load(
+        parts + (row * SPLITS + splits)[:, None] * VALUE_DIM + dims[None, :],
+        mask=(tops > float("-inf"))[:, None] & (dims[None, :] < VALUE_DIM),
+        other=0.0,
+    )
+    attended = tl.sum(part * factors[:, None], 0) / tl.where(total > 0, total, 1.0)
+    tl.store(out + row * VALUE_DIM + dims, attended, mask=dims < VALUE_DIM)

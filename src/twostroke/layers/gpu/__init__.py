@@ -1,0 +1,1 @@
+"""Layers' operators on a GPU: they allocate, choose tile sizes, and launch ``kernels/triton``."""

@@ -1,0 +1,99 @@
+"""Launches the small kernels: norms, rotation, activations, products of few rows."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from twostroke.kernels.triton.activations import gated_mul
+from twostroke.kernels.triton.few_rows import multiply_few
+from twostroke.kernels.triton.norms import normalize
+from twostroke.kernels.triton.rotary import rotate
+
+# A product of up to so many rows is bounded by the bytes of its weight.
+MAX_FEW_ROWS = 16
+TYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+_ELEMENTS_OF_A_PROGRAM = 1024
+
+
+class GpuOperators:
+    """All of them keep what PyTorch's path computes, see ``kernels.triton``.
+
+    Args:
+        is_interpreting: Triton interprets them. It holds bfloat16 as integers, and a product of
+            those would be wrong; so products are in float32 there.
+    """
+
+    def __init__(self, *, is_interpreting: bool = False) -> None:
+        self._is_interpreting = is_interpreting
+
+    def product_type(self, dtype: torch.dtype) -> tl.dtype:
+        """The type in which numbers of ``dtype`` are multiplied."""
+        return tl.float32 if self._is_interpreting else TYPES[dtype]
+
+    def normalize(
+        self, x: Tensor, weight: Tensor, eps: float, *, centered: bool = False, rounded: bool
+    ) -> Tensor:
+        """Normalize ``[..., size]``; row after row takes the next row of ``weight``."""
+        size = x.shape[-1]
+        rows = 1 if x.dim() == 2 else x.shape[-2]
+        x = x if x.dim() in (2, 3) and x.stride(-1) == 1 else x.contiguous()
+        if x.dim() > 3:
+            x = x.view(-1, rows, size)
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        if count := x.numel() // size:
+            tile = triton.next_power_of_2(size)
+            normalize[count,](
+                x, weight, out, x.stride(0), 0 if x.dim() == 2 else x.stride(1), rows,
+                weight.numel() // size, eps, size, tile, centered, rounded,
+                num_warps=_warps_for(tile),
+            )  # fmt: skip
+        return out
+
+    def rotate(self, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate heads ``[tokens, heads, head_dim]`` in place."""
+        tokens, heads, width = x.shape
+        if tokens:
+            head_tile, half_tile = map(triton.next_power_of_2, (heads, width // 2))
+            rotate[tokens,](
+                x, positions, cos, sin, x.stride(0), x.stride(1), heads, width // 2, head_tile,
+                half_tile, num_warps=_warps_for(head_tile * half_tile),
+            )  # fmt: skip
+        return x
+
+    def gated_mul(self, gate_up: Tensor, kind: int) -> Tensor:
+        """``activation(gate) * up`` of ``[rows, 2 * size]``."""
+        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty(rows, size, dtype=gate_up.dtype, device=gate_up.device)
+        if rows:
+            tile = min(_ELEMENTS_OF_A_PROGRAM, triton.next_power_of_2(size))
+            gated_mul[rows, triton.cdiv(size, tile)](
+                gate_up, out, size, gate_up.stride(0), kind, tile
+            )
+        return out
+
+    def are_few(self, x: Tensor) -> bool:
+        """Whether ``multiply_few`` takes such rows."""
+        return x.dim() == 2 and x.shape[0] <= MAX_FEW_ROWS and x.stride(1) == 1
+
+    def multiply_few(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None
+    ) -> Tensor:
+        """``x @ weight.T + bias + residual`` of ``[rows, inputs]``, at most ``MAX_FEW_ROWS``."""
+        rows, inputs = x.shape
+        outputs = len(weight)
+        out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+        step = min(256, max(16, triton.next_power_of_2(inputs)))
+        multiply_few[triton.cdiv(outputs, 16), triton.cdiv(rows, 16)](
+            x, weight, bias, residual, out, rows, outputs, x.stride(0), inputs, 16, 16, step,
+            bias is not None, residual is not None, self.product_type(x.dtype),
+            num_warps=4, num_stages=5,
+        )  # fmt: skip
+        return out
+
+
+def _warps_for(elements: int) -> int:
+    """Warps of a program over so many elements: about 16 a thread."""
+    return min(16, max(1, triton.next_power_of_2(elements // 512)))

@@ -1,0 +1,263 @@
+"""Paged attention on a GPU, by the kernels of ``kernels/triton/paged_attention.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton
+from numpy.typing import NDArray
+from torch import Tensor
+
+from twostroke.kernels.triton.kv_store import store_rows
+from twostroke.kernels.triton.paged_attention import combine_splits, paged_attention
+from twostroke.layers.attention.base import AttentionMetadata, IntArray, KernelCache, ScoreForm
+from twostroke.layers.gpu.operators import GpuOperators
+from twostroke.layers.kv_layout import PlainLayout
+
+# Requests with up to so many queries split their keys among programs.
+FEW_TOKENS = 8
+# Programs among which the keys of one request are split at most, and keys of one at least. These
+# are constants: how a sum is split decides how it is rounded.
+SPLITS, MIN_SPLIT = 16, 128
+NO_SLOT = -1  # of a row whose keys and values are not kept
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Queries that one launch takes.
+
+    Attributes:
+        requests, starts: int32 ``[tiles]``: each tile's request, and its first query there.
+        rows: int32 ``[tokens]``: the tokens of all tiles; of those that are split.
+    """
+
+    requests: Tensor
+    starts: Tensor
+    rows: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """A step as the kernels read it, on the device: integers of 32 bits, but for ``slots``.
+
+    Attributes:
+        query_start, context_lens, block_table, slots: As in ``AttentionMetadata``.
+        few: Tiles of requests with few queries.
+        many: Tiles of the others.
+    """
+
+    query_start: Tensor
+    context_lens: Tensor
+    block_table: Tensor
+    slots: Tensor
+    few: Tiles | None
+    many: Tiles | None
+
+
+class PagedBackend:
+    """Attention over a paged cache, see ``AttentionBackend``; the arguments are ``SdpaBackend``'s.
+
+    A row's numbers depend on its own request alone: not on the batch, nor on how many keys other
+    requests have.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[Tensor],
+        values: Sequence[Tensor],
+        num_heads: int,
+        sliding_windows: Sequence[int | None],
+        operators: GpuOperators,
+        layout: PlainLayout,
+        value_layout: PlainLayout,
+        form: ScoreForm,
+    ) -> None:
+        self.keys, self.values = keys, values
+        self.windows = tuple(sliding_windows)
+        self.layout, self.value_layout, self.form = layout, value_layout, form
+        self.operators = operators
+        self.num_heads = num_heads
+        self.group = num_heads // layout.kv_heads
+        self.few_rows = max(16, triton.next_power_of_2(self.group))
+        widest = max(layout.head_dim, value_layout.head_dim)
+        self.many_rows = max(self.few_rows, 128 if widest <= 128 else 64)
+
+    @staticmethod
+    def supports(form: ScoreForm) -> bool:
+        """Whether the kernels score so: no latents, no windows in chunks."""
+        return form.latent_values is None and not form.chunked
+
+    def prepare(self, metadata: AttentionMetadata) -> PagedAttention:
+        """Cut the step into tiles, and copy its tables to the device in one go."""
+        lens = metadata.query_lens
+        is_few = lens <= FEW_TOKENS
+        few = _tiles(lens, np.flatnonzero(is_few), self.few_rows // self.group)
+        many = _tiles(lens, np.flatnonzero(~is_few), self.many_rows // self.group)
+        rows = np.flatnonzero(np.repeat(is_few, lens))
+        arrays = [metadata.query_start, metadata.context_lens, *few, *many, rows]
+        table = metadata.block_table
+        start, context, few_requests, few_starts, many_requests, many_starts, few_rows, blocks = (
+            _to_device([*arrays, table.reshape(-1)], metadata.slots.device)
+        )
+        places = Places(
+            start,
+            context,
+            blocks.view(table.shape),
+            metadata.slots,
+            Tiles(few_requests, few_starts, few_rows) if len(few_requests) else None,
+            Tiles(many_requests, many_starts) if len(many_requests) else None,
+        )
+        return PagedAttention(self, places)
+
+    def fixed_tables(self, rows: int, columns: int) -> PagedTables:
+        return PagedTables(self, rows, columns)
+
+
+class PagedTables:
+    """See ``FixedTables``: each request is a tile of its own."""
+
+    def __init__(self, backend: PagedBackend, rows: int, columns: int) -> None:
+        self._backend = backend
+        device = backend.keys[0].device
+        self._order = torch.arange(rows + 1, dtype=torch.int32, device=device)
+        self._starts = torch.zeros(rows, dtype=torch.int32, device=device)
+        self._context_lens = torch.zeros(rows, dtype=torch.int32, device=device)
+        self._block_table = torch.zeros((rows, columns), dtype=torch.int32, device=device)
+        self._slots = torch.full((rows,), NO_SLOT, device=device)
+
+    def attention(self, rows: int) -> PagedAttention:
+        order = self._order[:rows]
+        places = Places(
+            self._order[: rows + 1],
+            self._context_lens[:rows],
+            self._block_table[:rows],
+            self._slots[:rows],
+            few=Tiles(order, self._starts[:rows], order),
+            many=None,
+        )
+        return PagedAttention(self._backend, places)
+
+    def fill(self, metadata: AttentionMetadata, rows: int) -> None:
+        lens = metadata.context_lens
+        count = len(lens)
+        columns = -(-int(lens.max()) // self._backend.layout.block_size)
+        table = metadata.block_table[:, :columns]
+        arrays = [np.concatenate((lens, np.zeros(rows - count, lens.dtype))), table.reshape(-1)]
+        contexts, blocks = _to_device(arrays, self._slots.device)
+        self._context_lens[:rows].copy_(contexts)
+        self._block_table[:count, :columns].copy_(blocks.view(count, columns))
+        self._slots[:count].copy_(metadata.slots)
+        self._slots[count:rows].fill_(NO_SLOT)
+
+
+class PagedAttention:
+    """Attention of one step, see ``Attention``."""
+
+    __slots__ = ("_backend", "places")
+
+    kernel_cache: KernelCache | None = None
+
+    def __init__(self, backend: PagedBackend, places: Places) -> None:
+        self._backend = backend
+        self.places = places
+
+    def __call__(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        own = self._backend
+        keys, values = own.keys[layer], own.values[layer]
+        if key is not None and value is not None:
+            _store(key, keys, self.places.slots, own.layout)
+            _store(value, values, self.places.slots, own.value_layout)
+        tokens, heads, _ = query.shape
+        shape = (tokens, heads, own.value_layout.head_dim)
+        out = torch.empty(shape, dtype=query.dtype, device=query.device)
+        if self.places.few is not None:
+            self._attend_split(self.places.few, layer, query, sinks, out)
+        if self.places.many is not None:
+            self._launch(self.places.many, layer, query, sinks, out, own.many_rows)
+        return out
+
+    def _attend_split(
+        self, tiles: Tiles, layer: int, query: Tensor, sinks: Tensor | None, out: Tensor
+    ) -> None:
+        own = self._backend
+        tokens, heads, width = out.shape
+        parts = torch.empty((tokens, heads, SPLITS, width), device=out.device)
+        stats = torch.empty((2, tokens, heads, SPLITS), device=out.device)
+        self._launch(tiles, layer, query, sinks, parts, own.few_rows, stats)
+        assert tiles.rows is not None
+        combine_splits[len(tiles.rows), heads](
+            parts, stats[0], stats[1], sinks, out, tiles.rows, heads, width,
+            triton.next_power_of_2(width), SPLITS, sinks is not None, num_warps=1,
+        )  # fmt: skip
+
+    def _launch(
+        self,
+        tiles: Tiles,
+        layer: int,
+        query: Tensor,
+        sinks: Tensor | None,
+        out: Tensor,
+        rows: int,
+        stats: Tensor | None = None,
+    ) -> None:
+        own, places = self._backend, self.places
+        keys, values, window = own.keys[layer], own.values[layer], own.windows[layer]
+        key_dim, value_dim = own.layout.head_dim, own.value_layout.head_dim
+        key_tile, value_tile = map(triton.next_power_of_2, (key_dim, value_dim))
+        splits = 1 if stats is None else SPLITS
+        highest, sums = (out, out) if stats is None else (stats[0], stats[1])
+        keys_of_step = 64 if max(key_tile, value_tile) <= 128 else 32
+        paged_attention[len(tiles.requests), own.layout.kv_heads, splits](
+            query, keys, values, out, highest, sums, sinks,
+            tiles.requests, tiles.starts, places.query_start, places.context_lens,
+            places.block_table, places.block_table.stride(0), own.num_heads,
+            query.stride(0), query.stride(1),
+            keys.stride(0), keys.stride(1), keys.stride(2),
+            values.stride(0), values.stride(1), values.stride(2),
+            own.form.scale, own.form.soft_cap or 0.0, window or 0,
+            own.group, key_dim, value_dim, key_tile, value_tile, own.layout.block_size,
+            rows, keys_of_step, splits, MIN_SPLIT,
+            sinks is not None, own.form.soft_cap is not None, window is not None,
+            own.operators.product_type(query.dtype),
+            num_warps=8 if rows >= 128 else 4, num_stages=3 if rows < 128 else 2,
+        )  # fmt: skip
+
+
+def _store(rows: Tensor, cache: Tensor, slots: Tensor, layout: PlainLayout) -> None:
+    heads, dim = layout.kv_heads, layout.head_dim
+    reaches = layout.dtype in (layout.read_dtype, torch.bfloat16, torch.float32)
+    largest = 0.0 if reaches else torch.finfo(layout.dtype).max
+    if len(rows):
+        store_rows[len(rows),](
+            rows, cache, slots, rows.stride(0), rows.stride(1),
+            cache.stride(0), cache.stride(1), cache.stride(2),
+            heads, dim, triton.next_power_of_2(heads), triton.next_power_of_2(dim),
+            layout.block_size, largest, num_warps=4,
+        )  # fmt: skip
+
+
+def _to_device(
+    arrays: Sequence[NDArray[np.int64] | NDArray[np.int32]], device: torch.device
+) -> Sequence[Tensor]:
+    """Arrays of one dimension as int32 on the device, in one transfer that nothing waits for."""
+    joined = torch.from_numpy(np.concatenate(arrays).astype(np.int32))
+    if device.type == "cuda":
+        joined = joined.pin_memory()
+    return joined.to(device, non_blocking=True).split([len(array) for array in arrays])
+
+
+def _tiles(lens: IntArray, requests: IntArray, queries: int) -> tuple[IntArray, IntArray]:
+    """The request of each tile of so many queries, and where in it the tile starts."""
+    counts = -(-lens[requests] // queries)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(requests, counts), (np.arange(counts.sum()) - first) * queries

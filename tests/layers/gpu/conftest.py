@@ -1,0 +1,33 @@
+"""Triton's kernels against PyTorch: on a GPU, or in the interpreter (`make kernels`)."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from twostroke.layers.gpu.load import is_interpreting, load_operators
+
+if TYPE_CHECKING:
+    from twostroke.layers.gpu.operators import GpuOperators
+
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    if is_interpreting():
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda", 0)
+    pytest.skip("no GPU, and TRITON_INTERPRET is not set")
+
+
+@pytest.fixture(scope="session")
+def operators(device: torch.device) -> GpuOperators:
+    operators = load_operators(device)
+    assert operators is not None
+    return operators

@@ -1,0 +1,161 @@
+"""Attention on a GPU gives what PyTorch's gives, and writes the same cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from twostroke.layers.attention.base import AttentionMetadata, ScoreForm
+from twostroke.layers.attention.sdpa import SdpaBackend
+from twostroke.layers.kv_layout import PlainLayout
+
+if TYPE_CHECKING:
+    from twostroke.layers.gpu.operators import GpuOperators
+
+BLOCK_SIZE = 16
+TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+
+
+class Shape(NamedTuple):
+    heads: int = 4
+    kv_heads: int = 2
+    key_dim: int = 32
+    value_dim: int = 32
+    window: int | None = None
+    soft_cap: float | None = None
+    sinks: bool = False
+    dtype: torch.dtype = torch.float32
+    cache: torch.dtype = torch.float32
+
+
+# Queries of each request, and its tokens in the cache after the step.
+MIXED = [(1, 1), (1, 37), (1, 700), (5, 300), (9, 9), (40, 90), (130, 130), (8, 8)]
+SHAPES = {
+    "plain": Shape(),
+    "one KV head": Shape(kv_heads=1),
+    "each its own": Shape(kv_heads=4),
+    "odd group": Shape(heads=14, kv_heads=2),
+    "large group": Shape(heads=20, kv_heads=1),
+    "odd width": Shape(key_dim=40, value_dim=24),
+    "wide": Shape(key_dim=256, value_dim=256),
+    "window": Shape(window=33),
+    "window of one": Shape(window=1),
+    "soft cap": Shape(soft_cap=5.0),
+    "sinks": Shape(sinks=True),
+    "all": Shape(window=50, soft_cap=5.0, sinks=True),
+    "bfloat16": Shape(dtype=torch.bfloat16, cache=torch.bfloat16),
+    "bfloat16 cache": Shape(cache=torch.bfloat16),
+    "fp8 cache": Shape(dtype=torch.bfloat16, cache=torch.float8_e4m3fn),
+}
+
+
+class Step:
+    """Random queries, keys and values, and a cache that has what came before."""
+
+    def __init__(self, shape: Shape, requests: list[tuple[int, int]], device: torch.device) -> None:
+        generator = torch.Generator().manual_seed(11)
+        lens, contexts = map(np.array, zip(*requests))
+        blocks = -(-contexts // BLOCK_SIZE)
+        order = iter(torch.randperm(int(blocks.sum()), generator=generator).tolist())
+        # Columns that no request owns point to no block at all.
+        table = np.full((len(lens), blocks.max() + 2), 10**6, dtype=np.int32)
+        for row, count in enumerate(blocks):
+            table[row, :count] = [next(order) for _ in range(count)]
+        slots = [
+            table[row][at // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE + at % BLOCK_SIZE
+            for row, (count, context) in enumerate(requests)
+            for at in [np.arange(context - count, context)]
+        ]
+
+        def normal(*size: int) -> Tensor:
+            return torch.randn(size, generator=generator).to(device)
+
+        self.metadata = AttentionMetadata(
+            np.concatenate(([0], np.cumsum(lens))),
+            contexts,
+            table,
+            torch.from_numpy(np.concatenate(slots)).to(device),
+        )
+        tokens, kv_heads = int(lens.sum()), shape.kv_heads
+        dtype = shape.dtype
+        # Queries and keys as attention gets them: parts of wider rows.
+        both = normal(tokens, shape.heads + kv_heads, shape.key_dim).to(dtype)
+        self.query, self.key = both[:, : shape.heads], both[:, shape.heads :]
+        self.value = normal(tokens, kv_heads, shape.value_dim).to(dtype)
+        self.sinks = normal(shape.heads) if shape.sinks else None
+        size = (int(blocks.sum()), BLOCK_SIZE, kv_heads)
+        self.keys = normal(*size, shape.key_dim).to(dtype).to(shape.cache)
+        self.values = normal(*size, shape.value_dim).to(dtype).to(shape.cache)
+        name = str(shape.cache).removeprefix("torch.")
+        sizes = (shape.cache, dtype, BLOCK_SIZE, kv_heads)
+        self.layouts = [PlainLayout(name, *sizes, dim) for dim in (shape.key_dim, shape.value_dim)]
+        self.form = ScoreForm(shape.key_dim**-0.5, shape.soft_cap, sinks=shape.sinks)
+        self.shape = shape
+
+    def attend(self, operators: GpuOperators | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs, and the cache afterwards; by PyTorch without ``operators``."""
+        keys, values = self.keys.clone(), self.values.clone()
+        if operators is None:
+            backend = SdpaBackend(
+                [keys], [values], self.shape.heads, [self.shape.window], *self.layouts, self.form
+            )
+            attention = backend.prepare(self.metadata)
+        else:
+            from twostroke.layers.gpu.paged_attention import PagedBackend
+
+            paged = PagedBackend(
+                [keys], [values], self.shape.heads, [self.shape.window], operators,
+                *self.layouts, self.form,
+            )  # fmt: skip
+            attention = paged.prepare(self.metadata)
+        return attention(0, self.query, self.key, self.value, self.sinks), keys, values
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_mixed_step_gives_what_pytorch_gives(
+    shape: Shape, operators: GpuOperators, device: torch.device
+) -> None:
+    step = Step(shape, MIXED, device)
+    expected, keys, values = step.attend(None)
+    out, own_keys, own_values = step.attend(operators)
+    tolerance = TOLERANCES[shape.dtype]
+    torch.testing.assert_close(out, expected, atol=tolerance, rtol=tolerance)
+    for own, theirs in ((own_keys, keys), (own_values, values)):
+        bits = torch.uint8 if own.dtype.itemsize == 1 else own.dtype
+        assert torch.equal(own.view(bits), theirs.view(bits))
+
+
+@pytest.mark.parametrize("position", range(len(MIXED)))
+def test_a_request_gets_the_same_bits_alone(
+    position: int, operators: GpuOperators, device: torch.device
+) -> None:
+    step = Step(SHAPES["all"], MIXED, device)
+    together, keys, values = step.attend(operators)
+    metadata = step.metadata
+    first, last = metadata.query_start[position : position + 2]
+    step.keys, step.values = keys, values
+    step.query, step.key, step.value = (
+        rows[first:last] for rows in (step.query, step.key, step.value)
+    )
+    step.metadata = AttentionMetadata(
+        np.array([0, last - first]),
+        metadata.context_lens[position : position + 1],
+        metadata.block_table[position : position + 1],
+        metadata.slots[first:last],
+    )
+    alone, _, _ = step.attend(operators)
+    assert torch.equal(alone, together[first:last])
+
+
+def test_nan_of_a_request_stays_its_own(operators: GpuOperators, device: torch.device) -> None:
+    step = Step(Shape(), [(1, 20), (1, 40), (30, 30)], device)
+    expected, _, _ = step.attend(None)
+    step.key[1] = torch.nan
+    out, _, _ = step.attend(operators)
+    assert bool(torch.isnan(out[1]).all())
+    torch.testing.assert_close(out[0], expected[0], atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(out[2:], expected[2:], atol=2e-5, rtol=2e-5)
