@@ -19,9 +19,11 @@ from twostroke.kernels.triton.few_rows import multiply_few
 
 # Outputs and inputs of an 8B model's products.
 SHAPES = {"qkv": (6144, 4096), "output": (4096, 4096), "up": (28672, 4096), "down": (4096, 14336)}
+# Outputs of a program, inputs of a step, warps, steps in flight, and whether kernels overlap.
 TILES = [
-    (16, 256, 4, 5), (16, 512, 4, 4), (16, 128, 4, 8), (32, 256, 4, 4), (32, 128, 4, 6),
-    (8, 512, 4, 5), (16, 512, 8, 4), (64, 128, 4, 5), (16, 1024, 8, 3), (32, 512, 8, 3),
+    (32, 256, 4, 4, False), (32, 256, 4, 4, True), (64, 128, 4, 5, True), (64, 256, 4, 3, True),
+    (32, 128, 4, 6, True), (32, 512, 4, 3, True), (64, 64, 4, 8, True), (128, 64, 4, 6, True),
+    (128, 128, 8, 4, True), (32, 256, 8, 4, True),
 ]  # fmt: skip
 
 
@@ -41,14 +43,14 @@ def main() -> None:
             x = torch.randn(count, inputs, device="cuda", dtype=torch.bfloat16)
             out = torch.empty(count, outputs, device="cuda", dtype=torch.bfloat16)
 
-            def ours(tile: tuple[int, int, int, int], x=x, out=out, weights=weights) -> None:
-                own, step, warps, stages = tile
+            def ours(tile: tuple[int, int, int, int, bool], x=x, out=out, weights=weights) -> None:
+                own, step, warps, stages, overlaps = tile
                 for weight in weights:
                     grid = (triton.cdiv(len(weight), own), triton.cdiv(len(x), 16))
                     multiply_few[grid](
                         x, weight, None, None, out, len(x), len(weight), x.stride(0),
-                        x.shape[1], 16, own, step, False, False, tl.bfloat16,
-                        num_warps=warps, num_stages=stages,
+                        x.shape[1], 16, own, step, False, False, tl.bfloat16, overlaps,
+                        num_warps=warps, num_stages=stages, launch_pdl=overlaps,
                     )  # fmt: skip
 
             def cublas(x=x, weights=weights) -> None:

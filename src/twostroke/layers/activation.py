@@ -48,9 +48,7 @@ def squared_relu(x: Tensor, library: Library | None) -> Tensor:
     return F.relu(x).square()
 
 
-def _by_kernel(
-    gate_up: Tensor, library: Library | None, activation: Activation
-) -> Tensor | None:
+def _by_kernel(gate_up: Tensor, library: Library | None, activation: Activation) -> Tensor | None:
     """The activation by a kernel, if there is one for where ``gate_up`` is."""
     kind = KERNEL_ACTIVATIONS[activation]
     if library is None:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from twostroke.layers.gpu.operators import GpuOperators
 
 
-
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     if importlib.util.find_spec("triton") is None:

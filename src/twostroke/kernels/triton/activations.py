@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from twostroke.kernels.triton.overlap import wait_for_earlier
+
 SILU, GELU, GELU_TANH = range(3)  # as ``KERNEL_ACTIVATIONS`` numbers them
 
 
@@ -16,8 +18,10 @@ def gated_mul(
     row_stride,
     KIND: tl.constexpr,
     TILE: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """``activation(gate) * up``."""
+    wait_for_earlier(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = at < size

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from twostroke.kernels.triton.overlap import wait_for_earlier
+
 
 @triton.jit
 def multiply_few(
@@ -23,6 +25,7 @@ def multiply_few(
     HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     DOT: tl.constexpr,  # the type in which products are computed
+    OVERLAPS: tl.constexpr,
 ):
     """``x @ weight.T + bias + residual``, summed in float32 and rounded once.
 
@@ -34,8 +37,13 @@ def multiply_few(
     step = tl.arange(0, STEP)
     x_at = x + row[:, None].to(tl.int64) * x_stride + step[None, :]
     weight_at = weight + output[:, None].to(tl.int64) * INPUTS + step[None, :]
-    total = tl.zeros((ROWS, OUTPUTS), tl.float32)
-    for at in range(0, INPUTS, STEP):
+    # Weights depend on nothing: the first are on their way while the kernel before still runs.
+    inside = step[None, :] < INPUTS
+    b = tl.load(weight_at, mask=is_output & inside, other=0.0).to(DOT)
+    wait_for_earlier(OVERLAPS)
+    a = tl.load(x_at, mask=is_row & inside, other=0.0).to(DOT)
+    total = tl.dot(a, tl.trans(b), input_precision="ieee")
+    for at in range(STEP, INPUTS, STEP):
         inside = step[None, :] < INPUTS - at
         a = tl.load(x_at + at, mask=is_row & inside, other=0.0).to(DOT)
         b = tl.load(weight_at + at, mask=is_output & inside, other=0.0).to(DOT)

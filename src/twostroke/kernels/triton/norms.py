@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from twostroke.kernels.triton.overlap import wait_for_earlier
+
 
 @triton.jit
 def normalize(
@@ -20,11 +22,14 @@ def normalize(
     TILE: tl.constexpr,  # SIZE, rounded up to a power of two
     CENTERED: tl.constexpr,  # its mean is subtracted first
     ROUNDED: tl.constexpr,  # to the type of x before the weight is applied
+    OVERLAPS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     token, within = row // rows, row % rows
     at = tl.arange(0, TILE)
     inside = at < SIZE
+    factor = tl.load(weight + row % weights * SIZE + at, mask=inside, other=0.0).to(tl.float32)
+    wait_for_earlier(OVERLAPS)
     own = x + token * token_stride + within * row_stride
     wide = tl.load(own + at, mask=inside, other=0.0).to(tl.float32)
     if CENTERED:
@@ -32,5 +37,4 @@ def normalize(
     unit = wide * tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + eps)
     if ROUNDED:
         unit = unit.to(x.dtype.element_ty).to(tl.float32)
-    factor = tl.load(weight + row % weights * SIZE + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row * SIZE + at, unit * factor, mask=inside)

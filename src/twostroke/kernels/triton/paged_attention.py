@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from twostroke.kernels.triton.overlap import wait_for_earlier
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -62,7 +64,9 @@ def paged_attention(
     HAS_CAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     DOT: tl.constexpr,  # the type in which products are computed
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_earlier(OVERLAPS)
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     request = tl.load(tile_requests + tile)
     first = tl.load(tile_starts + tile)
@@ -210,8 +214,10 @@ def combine_splits(
     VALUE_TILE: tl.constexpr,
     SPLITS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """The softmax over all splits of a row, in the order of the splits."""
+    wait_for_earlier(OVERLAPS)
     token, head = tl.load(rows + tl.program_id(0)).to(tl.int64), tl.program_id(1)
     row = token * heads + head
     splits, dims = tl.arange(0, SPLITS), tl.arange(0, VALUE_TILE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from twostroke.kernels.triton.overlap import wait_for_earlier
+
 
 @triton.jit
 def rotate(
@@ -18,8 +20,10 @@ def rotate(
     HALF: tl.constexpr,
     HEAD_TILE: tl.constexpr,  # both, rounded up to powers of two
     HALF_TILE: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """Element i of a head is paired with i + HALF."""
+    wait_for_earlier(OVERLAPS)
     token = tl.program_id(0).to(tl.int64)
     head, pair = tl.arange(0, HEAD_TILE)[:, None], tl.arange(0, HALF_TILE)
     position = tl.load(positions + token)

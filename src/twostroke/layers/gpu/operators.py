@@ -16,6 +16,8 @@ from twostroke.kernels.triton.rotary import rotate
 MAX_FEW_ROWS = 16
 TYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 _ELEMENTS_OF_A_PROGRAM = 1024
+# Outputs of a program, inputs of a step, and steps in flight, by ``benchmarks/gpu/products.py``.
+_TILE, _WIDE_TILE, _MANY_OUTPUTS = (32, 256, 4), (64, 128, 5), 16384
 
 
 class GpuOperators:
@@ -24,10 +26,12 @@ class GpuOperators:
     Args:
         is_interpreting: Triton interprets them. It holds bfloat16 as integers, and a product of
             those would be wrong; so products are in float32 there.
+        overlaps: A kernel may start while the one before it runs, see ``kernels.triton.overlap``.
     """
 
-    def __init__(self, *, is_interpreting: bool = False) -> None:
+    def __init__(self, *, is_interpreting: bool = False, overlaps: bool = False) -> None:
         self._is_interpreting = is_interpreting
+        self.overlaps = overlaps
 
     def product_type(self, dtype: torch.dtype) -> tl.dtype:
         """The type in which numbers of ``dtype`` are multiplied."""
@@ -48,7 +52,7 @@ class GpuOperators:
             normalize[count,](
                 x, weight, out, x.stride(0), 0 if x.dim() == 2 else x.stride(1), rows,
                 weight.numel() // size, eps, size, tile, centered, rounded,
-                num_warps=_warps_for(tile),
+                self.overlaps, num_warps=_warps_for(tile), launch_pdl=self.overlaps,
             )  # fmt: skip
         return out
 
@@ -59,7 +63,8 @@ class GpuOperators:
             head_tile, half_tile = map(triton.next_power_of_2, (heads, width // 2))
             rotate[tokens,](
                 x, positions, cos, sin, x.stride(0), x.stride(1), heads, width // 2, head_tile,
-                half_tile, num_warps=_warps_for(head_tile * half_tile),
+                half_tile, self.overlaps, num_warps=_warps_for(head_tile * half_tile),
+                launch_pdl=self.overlaps,
             )  # fmt: skip
         return x
 
@@ -70,8 +75,9 @@ class GpuOperators:
         if rows:
             tile = min(_ELEMENTS_OF_A_PROGRAM, triton.next_power_of_2(size))
             gated_mul[rows, triton.cdiv(size, tile)](
-                gate_up, out, size, gate_up.stride(0), kind, tile
-            )
+                gate_up, out, size, gate_up.stride(0), kind, tile, self.overlaps,
+                launch_pdl=self.overlaps,
+            )  # fmt: skip
         return out
 
     def are_few(self, x: Tensor) -> bool:
@@ -85,11 +91,12 @@ class GpuOperators:
         rows, inputs = x.shape
         outputs = len(weight)
         out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-        step = min(256, max(16, triton.next_power_of_2(inputs)))
-        multiply_few[triton.cdiv(outputs, 16), triton.cdiv(rows, 16)](
-            x, weight, bias, residual, out, rows, outputs, x.stride(0), inputs, 16, 16, step,
-            bias is not None, residual is not None, self.product_type(x.dtype),
-            num_warps=4, num_stages=5,
+        own, step, stages = _WIDE_TILE if outputs >= _MANY_OUTPUTS else _TILE
+        step = min(step, max(16, triton.next_power_of_2(inputs)))
+        multiply_few[triton.cdiv(outputs, own), triton.cdiv(rows, 16)](
+            x, weight, bias, residual, out, rows, outputs, x.stride(0), inputs, 16, own, step,
+            bias is not None, residual is not None, self.product_type(x.dtype), self.overlaps,
+            num_warps=4, num_stages=stages, launch_pdl=self.overlaps,
         )  # fmt: skip
         return out
 

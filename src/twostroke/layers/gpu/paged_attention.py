@@ -11,7 +11,7 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostroke.kernels.triton.kv_store import store_rows
+from twostroke.kernels.triton.kv_store import store_keys_and_values
 from twostroke.kernels.triton.paged_attention import combine_splits, paged_attention
 from twostroke.layers.attention.base import AttentionMetadata, IntArray, KernelCache, ScoreForm
 from twostroke.layers.gpu.operators import GpuOperators
@@ -82,8 +82,11 @@ class PagedBackend:
         self.num_heads = num_heads
         self.group = num_heads // layout.kv_heads
         self.few_rows = max(16, triton.next_power_of_2(self.group))
-        widest = max(layout.head_dim, value_layout.head_dim)
-        self.many_rows = max(self.few_rows, 128 if widest <= 128 else 64)
+        # What a program holds in registers is rows times the width of values.
+        self.width = triton.next_power_of_2(max(layout.head_dim, value_layout.head_dim))
+        self.is_wide = layout.read_dtype.itemsize > 2  # for comparison alone
+        rows = 16 if self.is_wide else 32 if self.width > 256 else 64 if self.width > 128 else 128
+        self.many_rows = max(self.few_rows, rows)
 
     @staticmethod
     def supports(form: ScoreForm) -> bool:
@@ -175,8 +178,7 @@ class PagedAttention:
         own = self._backend
         keys, values = own.keys[layer], own.values[layer]
         if key is not None and value is not None:
-            _store(key, keys, self.places.slots, own.layout)
-            _store(value, values, self.places.slots, own.value_layout)
+            self._store(layer, key, value)
         tokens, heads, _ = query.shape
         shape = (tokens, heads, own.value_layout.head_dim)
         out = torch.empty(shape, dtype=query.dtype, device=query.device)
@@ -185,6 +187,24 @@ class PagedAttention:
         if self.places.many is not None:
             self._launch(self.places.many, layer, query, sinks, out, own.many_rows)
         return out
+
+    def _store(self, layer: int, key: Tensor, value: Tensor) -> None:
+        own, tokens = self._backend, len(key)
+        keys, values, layout = own.keys[layer], own.values[layer], own.layout
+        reaches = layout.dtype in (layout.read_dtype, torch.bfloat16, torch.float32)
+        heads, key_dim, value_dim = layout.kv_heads, layout.head_dim, own.value_layout.head_dim
+        tiles = map(triton.next_power_of_2, (heads, key_dim, value_dim))
+        overlaps = own.operators.overlaps
+        if tokens:
+            store_keys_and_values[tokens, 2](
+                key, value, keys, values, self.places.slots,
+                key.stride(0), key.stride(1), value.stride(0), value.stride(1),
+                keys.stride(0), keys.stride(1), keys.stride(2),
+                values.stride(0), values.stride(1), values.stride(2),
+                heads, key_dim, value_dim, *tiles, layout.block_size,
+                not reaches, torch.finfo(layout.dtype).max, overlaps,
+                num_warps=4, launch_pdl=overlaps,
+            )  # fmt: skip
 
     def _attend_split(
         self, tiles: Tiles, layer: int, query: Tensor, sinks: Tensor | None, out: Tensor
@@ -197,7 +217,8 @@ class PagedAttention:
         assert tiles.rows is not None
         combine_splits[len(tiles.rows), heads](
             parts, stats[0], stats[1], sinks, out, tiles.rows, heads, width,
-            triton.next_power_of_2(width), SPLITS, sinks is not None, num_warps=1,
+            triton.next_power_of_2(width), SPLITS, sinks is not None, own.operators.overlaps,
+            num_warps=1, launch_pdl=own.operators.overlaps,
         )  # fmt: skip
 
     def _launch(
@@ -216,7 +237,7 @@ class PagedAttention:
         key_tile, value_tile = map(triton.next_power_of_2, (key_dim, value_dim))
         splits = 1 if stats is None else SPLITS
         highest, sums = (out, out) if stats is None else (stats[0], stats[1])
-        keys_of_step = 64 if max(key_tile, value_tile) <= 128 else 32
+        keys_of_step = max(16, min(64, 64 * 128 // own.width) // (2 if own.is_wide else 1))
         paged_attention[len(tiles.requests), own.layout.kv_heads, splits](
             query, keys, values, out, highest, sums, sinks,
             tiles.requests, tiles.starts, places.query_start, places.context_lens,
@@ -228,21 +249,9 @@ class PagedAttention:
             own.group, key_dim, value_dim, key_tile, value_tile, own.layout.block_size,
             rows, keys_of_step, splits, MIN_SPLIT,
             sinks is not None, own.form.soft_cap is not None, window is not None,
-            own.operators.product_type(query.dtype),
-            num_warps=8 if rows >= 128 else 4, num_stages=3 if rows < 128 else 2,
-        )  # fmt: skip
-
-
-def _store(rows: Tensor, cache: Tensor, slots: Tensor, layout: PlainLayout) -> None:
-    heads, dim = layout.kv_heads, layout.head_dim
-    reaches = layout.dtype in (layout.read_dtype, torch.bfloat16, torch.float32)
-    largest = 0.0 if reaches else torch.finfo(layout.dtype).max
-    if len(rows):
-        store_rows[len(rows),](
-            rows, cache, slots, rows.stride(0), rows.stride(1),
-            cache.stride(0), cache.stride(1), cache.stride(2),
-            heads, dim, triton.next_power_of_2(heads), triton.next_power_of_2(dim),
-            layout.block_size, largest, num_warps=4,
+            own.operators.product_type(query.dtype), own.operators.overlaps,
+            num_warps=8 if rows * own.width >= 8192 else 4, num_stages=3 if rows < 128 else 2,
+            launch_pdl=own.operators.overlaps,
         )  # fmt: skip
 
 

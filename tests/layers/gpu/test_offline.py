@@ -1,0 +1,77 @@
+"""Every kernel compiles for Ampere and Hopper, fits, spills nothing, and uses the tensor cores."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+from tests.layers.gpu.test_paged_attention import Shape, Step
+from twostroke.layers.gpu.load import is_interpreting
+
+BF16 = torch.bfloat16
+SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of a program, in bytes
+MODELS = {
+    "8B": Shape(32, 8, 128, 128, dtype=BF16, cache=BF16),
+    "fp8 cache": Shape(32, 8, 128, 128, dtype=BF16, cache=torch.float8_e4m3fn),
+    "gpt-oss": Shape(64, 8, 64, 64, window=128, sinks=True, dtype=BF16, cache=BF16),
+    "gemma2": Shape(16, 8, 256, 256, window=4096, soft_cap=50.0, dtype=BF16, cache=BF16),
+    "gemma4": Shape(8, 1, 512, 512, dtype=BF16, cache=BF16),
+    "float32": Shape(8, 4, 64, 64),
+}
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None or is_interpreting(),
+    reason="needs Triton's compiler (`make kernels`)",
+)
+
+
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+@pytest.mark.parametrize("name", MODELS)
+def test_attention_compiles(name: str, capability: int) -> None:
+    from tests.layers.gpu.offline import compiling
+    from twostroke.layers.gpu.operators import GpuOperators
+
+    if name == "fp8 cache" and capability < 89:
+        pytest.skip("Ampere has no such numbers")
+    step = Step(MODELS[name], [(1, 20), (40, 40)], torch.device("cpu"))
+    with compiling(capability) as made:
+        step.attend(GpuOperators(overlaps=capability >= 90))
+    assert {each.name for each in made} == {
+        "paged_attention",
+        "combine_splits",
+        "store_keys_and_values",
+    }
+    for each in made:
+        print(each)
+        assert each.spilled == 0, each
+        assert each.shared <= SHARED_MEMORY[capability], each
+        is_product = each.name == "paged_attention" and MODELS[name].dtype is BF16
+        assert not is_product or each.tensor_cores, each
+
+
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+def test_operators_compile(capability: int) -> None:
+    from tests.layers.gpu.offline import compiling
+    from twostroke.layers.gpu.operators import GpuOperators
+
+    operators = GpuOperators(overlaps=capability >= 90)
+    x, heads = torch.zeros(4, 4096, dtype=BF16), torch.zeros(4, 40, 128, dtype=BF16)
+    with compiling(capability) as made:
+        for rounded in (True, False):
+            operators.normalize(x, x[0], 1e-5, rounded=rounded)
+            operators.normalize(heads, heads[0], 1e-5, centered=True, rounded=rounded)
+        table = torch.zeros(64, 64)
+        operators.rotate(heads, torch.zeros(4, dtype=torch.int64), table, table)
+        for kind in range(3):
+            operators.gated_mul(x, kind)
+        for weight in (torch.zeros(4096, 4096, dtype=BF16), torch.zeros(28672, 4096, dtype=BF16)):
+            operators.multiply_few(x, weight, None, None)
+            operators.multiply_few(x, weight, weight[:, 0].contiguous(), x @ weight.T)
+    assert {each.name for each in made} == {"normalize", "rotate", "gated_mul", "multiply_few"}
+    for each in made:
+        print(each)
+        assert each.spilled == 0, each
+        assert each.shared <= SHARED_MEMORY[capability], each
+        assert each.name != "multiply_few" or each.tensor_cores, each
