@@ -45,10 +45,10 @@ def test_attention_compiles(name: str, capability: int) -> None:
     }
     for each in made:
         print(each)
-        assert each.spilled == 0, each
         assert each.shared <= SHARED_MEMORY[capability], each
-        is_product = each.name == "paged_attention" and MODELS[name].dtype is BF16
-        assert not is_product or each.tensor_cores, each
+        if MODELS[name].dtype is BF16:  # float32 is there to be compared with, not to be fast
+            assert each.spilled == 0, each
+            assert each.name != "paged_attention" or each.tensor_cores, each
 
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)

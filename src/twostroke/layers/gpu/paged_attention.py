@@ -176,7 +176,6 @@ class PagedAttention:
         sinks: Tensor | None = None,
     ) -> Tensor:
         own = self._backend
-        keys, values = own.keys[layer], own.values[layer]
         if key is not None and value is not None:
             self._store(layer, key, value)
         tokens, heads, _ = query.shape
