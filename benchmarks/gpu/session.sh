@@ -17,7 +17,7 @@ for part in "$@"; do
     kernels)
         # Apart from the other tests' settings: a GPU's machine need not have all they import.
         "$python" -m pytest -q -c /dev/null --rootdir=. --confcutdir=tests/layers/gpu \
-            --import-mode=importlib -p no:cacheprovider tests/layers/gpu
+            --import-mode=importlib -p no:cacheprovider ${WORKERS:+-n "$WORKERS"} tests/layers/gpu
         ;;
     *) "$python" -m "benchmarks.gpu.$part" --results "$results" ;;
     esac || status=1

@@ -24,6 +24,7 @@ from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.layers.gpu.load import load_operators
 from twostroke.runtime.decode_graphs import CudaCapture
 from twostroke.runtime.torch_executor import TorchExecutor
 
@@ -91,7 +92,7 @@ def decode_rows(
     rows = []
     info, graphs = executor.info, executor.graphs
     for batch in batches:
-        engine = engine_over(executor, max(PROMPT * 8, batch))
+        engine = engine_over(executor, PROMPT * batch)
         run(engine, batch, PROMPT, 4, f"warm-{batch}")
         times = run(engine, batch, PROMPT, output, f"timed-{batch}")
         step = statistics.median(seconds for tokens, seconds in times if tokens == batch)
@@ -106,7 +107,7 @@ def decode_rows(
                 - executor.model.spec.vocab_size * executor.model.spec.hidden_size * 2
                 + cached
             ) / bandwidth
-            taken = seconds_of(lambda rows=batch: graphs.replay(rows))
+            taken = seconds_of(lambda rows=batch, own=graphs: own.replay(rows))
             row |= {"pass_ms": 1e3 * taken, "pass_over_floor": taken / floor}
         rows.append(row)
         print({key: round(value, 3) for key, value in row.items()})
@@ -131,28 +132,45 @@ def prefill_rows(executor: TorchExecutor, lengths: list[int], peak: float) -> li
     return rows
 
 
-def kernels_of_a_pass(executor: TorchExecutor, batch: int) -> list[Row]:
-    """Where the recorded pass spends its time, by kernel."""
-    graphs = executor.graphs
-    if graphs is None:
-        return []
+def time_by_kernel(run: Callable[[], object], times: int = 3) -> list[Row]:
+    """Where the GPU spends its time, by kernel, of each run."""
+    run()
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
-        for _ in range(3):
-            graphs.replay(batch)
+        for _ in range(times):
+            run()
         torch.cuda.synchronize()
-    total = sorted(profile.key_averages(), key=lambda each: -each.device_time_total)
-    rows = [
-        {
-            "kernel": each.key[:80],
-            "calls": each.count // 3,
-            "us_each": each.device_time_total / max(each.count, 1),
-            "ms": each.device_time_total / 3e3,
-        }
-        for each in total[:14]
-    ]
-    for row in rows:
-        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
+    kernels = sorted(profile.key_averages(), key=lambda each: -each.device_time_total)[:14]
+    rows: list[Row] = []
+    for each in kernels:
+        row: Row = {"kernel": each.key[:70], "calls": each.count // times}
+        row["us_each"] = each.device_time_total / max(each.count, 1)
+        row["ms"] = each.device_time_total / times / 1e3
+        rows.append(row)
+        print(f"{row['ms']:8.3f} ms {row['calls']:4} x {row['us_each']:8.1f} us  {row['kernel']}")
+    return rows
+
+
+def variants(executor: TorchExecutor, batches: list[int]) -> list[Row]:
+    """The recorded pass with kernels that overlap, and with kernels that do not."""
+    operators = load_operators(executor.model.device)
+    assert operators is not None
+    usual = operators.overlaps, operators.products_overlap
+    rows = []
+    for small, products in ((False, False), (True, False), (True, True)):
+        operators.overlaps, operators.products_overlap = small, products
+        executor.record_graphs(max(batches), CudaCapture())
+        graphs = executor.graphs
+        assert graphs is not None
+        row: Row = {"small_overlap": small, "products_overlap": products}
+        for batch in batches:
+            run(engine_over(executor, PROMPT * batch), batch, PROMPT, 4, f"v{small}{products}")
+            row[f"pass_ms_{batch}"] = 1e3 * seconds_of(
+                lambda rows=batch, own=graphs: own.replay(rows)
+            )
+        rows.append(row)
+        print(row)
+    operators.overlaps, operators.products_overlap = usual
     return rows
 
 
@@ -189,6 +207,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 16, 64, 256])
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192, 32768])
     parser.add_argument("--output", type=int, default=48)
+    parser.add_argument("--short", action="store_true", help="no eager passes, no transformers")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/gpu/results"))
     args = parser.parse_args()
     device = torch.device(args.device, 0)
@@ -199,15 +218,28 @@ def main() -> None:
     blocks = max(max(args.batches) * (PROMPT + args.output + 16), longest) // BLOCK_SIZE + 300
     executor = random_executor(CONFIGS[args.size], device, max_model_len=longest, num_blocks=blocks)
     try:
-        eager = decode_rows(executor, args.batches[:3], bandwidth, 12)
-        result["decode_eager"] = eager
+        if not args.short:
+            result["decode_eager"] = decode_rows(executor, args.batches[:3], bandwidth, 12)
+        if args.short:
+            result["variants"] = variants(executor, args.batches)
         began = time.perf_counter()
         executor.record_graphs(max(args.batches), CudaCapture())
         result["record_graphs_s"] = time.perf_counter() - began
         print("graphs recorded in", round(result["record_graphs_s"], 2), "s")
         result["decode"] = decode_rows(executor, args.batches, bandwidth, args.output)
-        result["kernels"] = {str(batch): kernels_of_a_pass(executor, batch) for batch in (1, 64)}
+        graphs = executor.graphs
+        assert graphs is not None
+        for batch in args.batches:
+            print(f"kernels of a pass over {batch}")
+            result[f"kernels_{batch}"] = time_by_kernel(lambda rows=batch: graphs.replay(rows))
         result["prefill"] = prefill_rows(executor, args.lengths, peak)
+        print(f"kernels of a prompt of {args.lengths[-1]}")
+        engine = engine_over(executor, args.lengths[-1])
+        result["kernels_prefill"] = time_by_kernel(
+            lambda: run(engine, 1, args.lengths[-1], 1, f"{time.perf_counter()}"), times=1
+        )
+        if args.short:
+            return
         executor.close()
         del executor
         torch.cuda.empty_cache()

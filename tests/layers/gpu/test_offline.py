@@ -18,6 +18,7 @@ MODELS = {
     "gpt-oss": Shape(64, 8, 64, 64, window=128, sinks=True, dtype=BF16, cache=BF16),
     "gemma2": Shape(16, 8, 256, 256, window=4096, soft_cap=50.0, dtype=BF16, cache=BF16),
     "gemma4": Shape(8, 1, 512, 512, dtype=BF16, cache=BF16),
+    "narrow": Shape(8, 4, 8, 8, window=9, dtype=BF16, cache=BF16),
     "float32": Shape(8, 4, 64, 64),
 }
 

@@ -40,6 +40,7 @@ SHAPES = {
     "each its own": Shape(kv_heads=4),
     "odd group": Shape(heads=14, kv_heads=2),
     "large group": Shape(heads=20, kv_heads=1),
+    "narrow": Shape(key_dim=8, value_dim=8),
     "odd width": Shape(key_dim=40, value_dim=24),
     "wide": Shape(key_dim=256, value_dim=256),
     "window": Shape(window=33),

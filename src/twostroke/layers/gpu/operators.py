@@ -32,6 +32,9 @@ class GpuOperators:
     def __init__(self, *, is_interpreting: bool = False, overlaps: bool = False) -> None:
         self._is_interpreting = is_interpreting
         self.overlaps = overlaps
+        # Not these: where blocks of the next product start early, they share few processors, which
+        # then last the longest (measured, ``benchmarks/gpu/products.py``).
+        self.products_overlap = False
 
     def product_type(self, dtype: torch.dtype) -> tl.dtype:
         """The type in which numbers of ``dtype`` are multiplied."""
@@ -95,8 +98,9 @@ class GpuOperators:
         step = min(step, max(16, triton.next_power_of_2(inputs)))
         multiply_few[triton.cdiv(outputs, own), triton.cdiv(rows, 16)](
             x, weight, bias, residual, out, rows, outputs, x.stride(0), inputs, 16, own, step,
-            bias is not None, residual is not None, self.product_type(x.dtype), self.overlaps,
-            num_warps=4, num_stages=stages, launch_pdl=self.overlaps,
+            bias is not None, residual is not None, self.product_type(x.dtype),
+            self.products_overlap, num_warps=4, num_stages=stages,
+            launch_pdl=self.products_overlap,
         )  # fmt: skip
         return out
 

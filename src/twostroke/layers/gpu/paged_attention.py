@@ -83,7 +83,8 @@ class PagedBackend:
         self.group = num_heads // layout.kv_heads
         self.few_rows = max(16, triton.next_power_of_2(self.group))
         # What a program holds in registers is rows times the width of values.
-        self.width = triton.next_power_of_2(max(layout.head_dim, value_layout.head_dim))
+        self.key_tile, self.value_tile = _tile(layout.head_dim), _tile(value_layout.head_dim)
+        self.width = max(self.key_tile, self.value_tile)
         self.is_wide = layout.read_dtype.itemsize > 2  # for comparison alone
         rows = 16 if self.is_wide else 32 if self.width > 256 else 64 if self.width > 128 else 128
         self.many_rows = max(self.few_rows, rows)
@@ -233,7 +234,6 @@ class PagedAttention:
         own, places = self._backend, self.places
         keys, values, window = own.keys[layer], own.values[layer], own.windows[layer]
         key_dim, value_dim = own.layout.head_dim, own.value_layout.head_dim
-        key_tile, value_tile = map(triton.next_power_of_2, (key_dim, value_dim))
         splits = 1 if stats is None else SPLITS
         highest, sums = (out, out) if stats is None else (stats[0], stats[1])
         keys_of_step = max(16, min(64, 64 * 128 // own.width) // (2 if own.is_wide else 1))
@@ -245,13 +245,18 @@ class PagedAttention:
             keys.stride(0), keys.stride(1), keys.stride(2),
             values.stride(0), values.stride(1), values.stride(2),
             own.form.scale, own.form.soft_cap or 0.0, window or 0,
-            own.group, key_dim, value_dim, key_tile, value_tile, own.layout.block_size,
+            own.group, key_dim, value_dim, own.key_tile, own.value_tile, own.layout.block_size,
             rows, keys_of_step, splits, MIN_SPLIT,
             sinks is not None, own.form.soft_cap is not None, window is not None,
             own.operators.product_type(query.dtype), own.operators.overlaps,
             num_warps=8 if rows * own.width >= 8192 else 4, num_stages=3 if rows < 128 else 2,
             launch_pdl=own.operators.overlaps,
         )  # fmt: skip
+
+
+def _tile(dim: int) -> int:
+    """The width at which heads are computed: the least that tensor cores take is 16."""
+    return max(16, triton.next_power_of_2(dim))
 
 
 def _to_device(
