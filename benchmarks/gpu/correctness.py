@@ -26,7 +26,6 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.runtime.decode_graphs import CudaCapture
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 
@@ -66,6 +65,7 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
         "max_model_len": 64,
         "max_num_batched_tokens": 24,
         "max_prefill_chunk": 16,
+        "max_num_seqs": 12,
         "block_size": BLOCK_SIZE,
     }
     cpu = load_torch_executor(
@@ -75,8 +75,6 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
     memory = max(BLOCKS * bytes_per_block, 2**20 if cpu.kv.recurrent.exist else 0)
     config = EngineConfig.from_flat({**options, "kv_cache_memory": memory})
     executor = load_torch_executor(config)
-    if device.startswith("cuda"):
-        executor.record_graphs(16, CudaCapture())
     engine = LLMEngine(executor, config=config)
     outputs: dict[str, list[int]] = {}
     for call in calls():
@@ -109,12 +107,11 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
 def same_bits(folder: Path, device: str) -> dict[str, Any]:
     """Log-probabilities of one request alone, and beside 1, 6 and 30 others, in bfloat16."""
     options = {"model": str(folder), "device": device, "dtype": "bfloat16", "max_model_len": 128}
+    options |= {"max_num_seqs": 32}
     config = EngineConfig.from_flat({**options, "kv_cache_memory": 2**24})
     seen = {}
     for others in (0, 1, 6, 30):
         executor = load_torch_executor(config)
-        if device.startswith("cuda"):
-            executor.record_graphs(32, CudaCapture())
         engine = LLMEngine(executor, config=config)
         params = SamplingParams(
             temperature=0, max_tokens=24, logprobs=1, ignore_eos=True, detokenize=False

@@ -1,12 +1,12 @@
 #!/bin/sh
 # Everything that wants a GPU: correctness against the CPU, then speed against the roofline and
 # transformers. A part that fails does not stop the others. Each part alone, or all:
-#     sh benchmarks/gpu/session.sh [RESULTS_FOLDER] [kernels|correctness|products|speed ...]
+#     sh benchmarks/gpu/session.sh [RESULTS_FOLDER] [kernels|correctness|products|attention|speed ...]
 set -u
 cd "$(dirname "$0")/../.."
 results=${1:-benchmarks/gpu/results}
 [ $# -gt 0 ] && shift
-[ $# -gt 0 ] || set -- kernels correctness products speed
+[ $# -gt 0 ] || set -- kernels correctness products attention speed
 python=${PYTHON:-python3}
 export PYTHONPATH=src:.${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 mkdir -p "$results"

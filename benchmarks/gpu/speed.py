@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.layers.gpu.load import load_operators
-from twostroke.runtime.decode_graphs import CudaCapture
+from twostroke.runtime.passes.decode_graphs import CudaCapture, graph_sizes
 from twostroke.runtime.torch_executor import TorchExecutor
 
 PROMPT = 256
@@ -85,6 +86,13 @@ def run(
     return times
 
 
+def likeliest(executor: TorchExecutor, rows: int) -> object:
+    """What draws the likeliest tokens: logits and their maxima."""
+    spec = executor.model.spec
+    hidden = torch.zeros(rows, spec.hidden_size, dtype=torch.bfloat16, device=executor.model.device)
+    return executor.model.logits(hidden).max(dim=-1)
+
+
 def decode_rows(
     executor: TorchExecutor, batches: list[int], bandwidth: float, output: int
 ) -> list[Row]:
@@ -99,6 +107,8 @@ def decode_rows(
         cached = batch * (PROMPT + output / 2) * info.kv_bytes_per_token
         floor = (info.weight_bytes + cached) / bandwidth
         row: Row = {"batch": batch, "step_ms": 1e3 * step, "step_over_floor": step / floor}
+        draw = seconds_of(partial(likeliest, executor, batch))
+        row["draw_ms"] = 1e3 * draw
         if graphs is not None:
             # The tables are those of the last step: the contexts are the longest.
             cached = batch * (PROMPT + output) * info.kv_bytes_per_token
@@ -109,6 +119,7 @@ def decode_rows(
             ) / bandwidth
             taken = seconds_of(lambda rows=batch, own=graphs: own.replay(rows))
             row |= {"pass_ms": 1e3 * taken, "pass_over_floor": taken / floor}
+            row["host_share"] = max(0.0, 1 - (taken + draw) / step)
         rows.append(row)
         print({key: round(value, 3) for key, value in row.items()})
     return rows
@@ -159,7 +170,7 @@ def variants(executor: TorchExecutor, batches: list[int]) -> list[Row]:
     rows = []
     for small, products in ((False, False), (True, False), (True, True)):
         operators.overlaps, operators.products_overlap = small, products
-        executor.record_graphs(max(batches), CudaCapture())
+        executor.record_graphs(graph_sizes(max(batches)), CudaCapture())
         graphs = executor.graphs
         assert graphs is not None
         row: Row = {"small_overlap": small, "products_overlap": products}
@@ -223,9 +234,13 @@ def main() -> None:
         if args.short:
             result["variants"] = variants(executor, args.batches)
         began = time.perf_counter()
-        executor.record_graphs(max(args.batches), CudaCapture())
+        executor.record_graphs(graph_sizes(max(args.batches)), CudaCapture())
         result["record_graphs_s"] = time.perf_counter() - began
         print("graphs recorded in", round(result["record_graphs_s"], 2), "s")
+        print("each pass waits for the host")
+        result["decode_waiting"] = decode_rows(executor, args.batches, bandwidth, args.output)
+        print("passes run ahead")
+        executor.record_graphs(graph_sizes(max(args.batches)), CudaCapture(), ahead=True)
         result["decode"] = decode_rows(executor, args.batches, bandwidth, args.output)
         graphs = executor.graphs
         assert graphs is not None

@@ -73,6 +73,10 @@ class ModelOptions:
     """
     device: Annotated[str, Must("auto, cpu, cuda or cuda:N")] = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; `auto` takes a GPU where there is one."""
+    enforce_eager: bool = False
+    """On a GPU: launch each kernel of a decode pass anew, in place of CUDA graphs; starts a few
+    seconds sooner, and decodes more slowly.
+    """
     max_model_len: Annotated[
         int | None, at_least(2, "at least 2, a token of prompt and one of output")
     ] = None

@@ -38,6 +38,8 @@ class ExecutorInfo:
         max_new_tokens: Most tokens of an answer, if the operator has set that.
         generates: Whether it draws tokens at all; encoders do not.
         pooling: What vectors it gives.
+        lookahead: Tokens for which blocks should be there before they are scheduled, since the
+            executor may compute them ahead.
         device: Where it runs, as people write it ("cpu", "cuda:0", "simulated").
         tiers: Where KV blocks can be saved to and loaded from, the fastest first.
         load_seconds: Start-up time by phase ("import", "weights", "kv_cache", ...).
@@ -61,6 +63,7 @@ class ExecutorInfo:
     max_new_tokens: int | None = None
     generates: bool = True
     pooling: PoolingAbility = NO_VECTORS
+    lookahead: int = 0
     device: str = "cpu"
     tiers: Sequence[TierInfo] = ()
     load_seconds: dict[str, float] = field(default_factory=dict)

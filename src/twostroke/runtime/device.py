@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from torch import Tensor
 
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.freed_memory import return_freed_memory
@@ -64,6 +65,23 @@ def clock_of(device: torch.device) -> Callable[[], float]:
         return time.perf_counter()
 
     return clock
+
+
+def start_transfer(tensor: Tensor) -> Callable[[], list[int]]:
+    """Start to copy ``tensor`` [n] to the host; the result waits for that copy alone."""
+    if tensor.device.type != "cuda":
+        copied = tensor.clone()
+        return copied.tolist
+    target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    target.copy_(tensor, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+
+    def wait() -> list[int]:
+        arrived.synchronize()
+        return target.tolist()
+
+    return wait
 
 
 def free_memory(device: torch.device) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,6 +54,21 @@ class Batch:
         return slice(start, end - len(self.shares[index].draft_token_ids))
 
 
+class Further(NamedTuple):
+    """One token more of requests that have just computed one, see ``InputBatch.one_further``.
+
+    Attributes:
+        index_list, indices: Which shares of the batch; int64 on the device.
+        positions: Of the tokens; int64 on the device as ``positions_on_device``.
+    """
+
+    index_list: list[int]
+    indices: Tensor
+    positions: list[int]
+    positions_on_device: Tensor
+    attention: AttentionMetadata
+
+
 def _no_rows() -> Batch:
     none, no_table = np.zeros(0, dtype=np.int64), np.zeros((0, 0), dtype=np.int32)
     rows = torch.from_numpy(none)
@@ -88,6 +104,7 @@ class InputBatch:
         self._windows = windows
         self._table: NDArray[np.int32] = np.zeros((num_rows, max_blocks), dtype=np.int32)
         self._rows: dict[str, int] = {}
+        self._num_known: dict[int, int] = {}  # by row: entries of the table that plans have filled
         self._free_rows = list(range(num_rows - 1, -1, -1))
         self._block_size = block_size
         self._device = device
@@ -102,6 +119,7 @@ class InputBatch:
         for request_id in request_ids:
             row = self._rows.pop(request_id, None)
             if row is not None:
+                self._num_known.pop(row, None)
                 self._free_rows.append(row)
 
     def build(self, plan: StepPlan, requests: LiveRequests) -> Batch:
@@ -110,7 +128,10 @@ class InputBatch:
         Args:
             requests: Up to date with the plan.
         """
-        shares = list(plan.scheduled.values())
+        return self.build_shares(list(plan.scheduled.values()), requests)
+
+    def build_shares(self, shares: list[ScheduledRequest], requests: LiveRequests) -> Batch:
+        """The tensors of some shares of a plan, as ``build``."""
         rows = np.array([self._update_row(share) for share in shares])
         counts = np.array([share.num_tokens for share in shares])
         starts = np.array([share.start for share in shares])
@@ -131,6 +152,31 @@ class InputBatch:
             [index for index, share in enumerate(shares) if share.samples],
             metadata,
         )
+
+    def one_further(self, batch: Batch) -> Further | None:
+        """The tables of one more token for each share of a batch of single tokens.
+
+        Left out are requests that end with the token that is being drawn, and those whose next
+        block is not known. ``None``: there is no other.
+        """
+        chosen, rows, positions = list[int](), list[int](), list[int]()
+        for index, (share, request) in enumerate(zip(batch.shares, batch.requests)):
+            row, position = self._rows[share.request_id], share.start + share.num_tokens
+            blocks = self._num_known[row] // len(self._windows)
+            most = request.params.max_tokens
+            goes_on = most is None or request.num_answer_tokens + 1 < most
+            if goes_on and position < blocks * self._block_size:
+                chosen.append(index)
+                rows.append(row)
+                positions.append(position)
+        if not chosen:
+            return None
+        starts, counts = np.array(positions), np.ones(len(rows), dtype=np.int64)
+        metadata = self._metadata(
+            self._table[rows], np.arange(len(rows) + 1), starts, counts, starts
+        )
+        indices = self._to_device(np.array(chosen))
+        return Further(chosen, indices, positions, self._to_device(starts), metadata)
 
     def _metadata(
         self,
@@ -169,6 +215,7 @@ class InputBatch:
             self._table = np.pad(self._table, ((0, 0), (0, wanted - self._table.shape[1])))
         if share.new_block_ids:
             self._table[row, start:end] = share.new_block_ids
+            self._num_known[row] = end
         return row
 
     def _take_row(self) -> int:
@@ -179,7 +226,10 @@ class InputBatch:
         return self._free_rows.pop()
 
     def _to_device(self, array: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cuda":  # else the transfer waits for what runs there
+            tensor = tensor.pin_memory()
+        return tensor.to(self._device, non_blocking=True)
 
 
 def _without_unseen(table: NDArray[np.int32], first: NDArray[np.int64]) -> NDArray[np.int32]:

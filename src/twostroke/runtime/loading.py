@@ -49,6 +49,7 @@ from twostroke.runtime.hooks.make_hooks import make_hooks
 from twostroke.runtime.hooks.vectors import Vectors
 from twostroke.runtime.kv_size import plan_cache_size
 from twostroke.runtime.kv_tensors import KVTensors
+from twostroke.runtime.passes.record import record_passes
 from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.speculation.drafting import DraftModel, load_draft, load_heads, make_proposer
 from twostroke.runtime.state_tensors import StateTensors, stored_shapes
@@ -145,7 +146,11 @@ def load_torch_executor(
         load_seconds=clock.seconds,
     )
     hooks = _hooks(config, models, caches, transfers, grammars, vectors, store)
-    return TorchExecutor(target, caches.target, info, hooks, profiler)
+    executor = TorchExecutor(target, caches.target, info, hooks, profiler)
+    # A profiler measures each part of a pass.
+    if profiler is NO_PROFILE and record_passes(executor, config):
+        clock.mark("cuda_graphs")
+    return executor
 
 
 def _hooks(

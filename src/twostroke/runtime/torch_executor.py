@@ -17,13 +17,14 @@ from twostroke.layers.attention.base import AttentionBackend
 from twostroke.models.language_model import LanguageModel
 from twostroke.observability.profile import INPUT, NO_PROFILE, SAMPLING, Profiler
 from twostroke.runtime.backends import attention_backend
-from twostroke.runtime.decode_graphs import Capture, DecodeGraphs, graph_sizes
 from twostroke.runtime.device import clock_of, memory_error, release_cached_memory
 from twostroke.runtime.drawing_step import draw_tokens
 from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.input_batch import InputBatch
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.live_requests import LiveRequests
+from twostroke.runtime.passes.decode_graphs import Capture, DecodeGraphs
+from twostroke.runtime.passes.passes import Passes, on_device
 from twostroke.runtime.step_run import StepRun
 from twostroke.runtime.verification import rows_to_draw_from
 from twostroke.sampling.sampler import Sampler
@@ -60,10 +61,15 @@ class TorchExecutor:
         self._profiler = profiler
         if model.device.type != "cpu":
             profiler.use_clock(clock_of(model.device))
-        self._loaded: _Loaded | None = _Loaded(model, kv, attention_backend(model.spec, kv))
+        backend = attention_backend(model.spec, kv)
+        passes = Passes(model, kv, backend, self.inputs, self.requests, profiler)
+        self._loaded: _Loaded | None = _Loaded(model, kv, passes)
         library = load_library() if model.device.type == "cpu" else None
         self._sampler = Sampler(
-            info.vocab_size, model.device, None if library is None else compiled_peaks(library)
+            info.vocab_size,
+            model.device,
+            None if library is None else compiled_peaks(library),
+            self._read,
         )
 
     @property
@@ -81,11 +87,11 @@ class TorchExecutor:
     @property
     def graphs(self) -> DecodeGraphs | None:
         """Recorded passes, where there are some."""
-        return self._open().graphs
+        return self._open().passes.graphs
 
     @property
     def backend(self) -> AttentionBackend:
-        return self._open().backend
+        return self._open().passes.backend
 
     def _open(self) -> _Loaded:
         if self._loaded is None:
@@ -109,6 +115,7 @@ class TorchExecutor:
             # What the pass had written by then may be anything, and its blocks go to others next.
             if plan.scheduled:
                 self.kv.zero_slots(step.batch.attention.slots)
+            self._open().passes.drop_ahead()
             if (out_of_memory := memory_error(error)) is not None:
                 raise out_of_memory from error
             raise
@@ -131,47 +138,45 @@ class TorchExecutor:
 
     def _run(self, step: StepRun) -> None:
         """One forward pass over all tokens of the batch, then one draw per request."""
-        batch = step.batch
+        batch, passes = step.batch, self._open().passes
         for hook in self.hooks:
             hook.before(step)
-        drawn = _on_device(rows_to_draw_from(batch), self.model.device)
+        drawn = on_device(rows_to_draw_from(batch), self.model.device)
         step.clock.mark("input")
         rows = None if step.needs_all_rows else drawn
-        step.hidden = hidden = self._forward(step, rows)  # [rows, hidden]
+        step.hidden = hidden = passes.hidden(step, rows)  # [rows, hidden]
         if drawn is not None:
             _fail_non_finite(step)
         step.clock.mark("forward")
         with self._profiler.measure(SAMPLING):
             step.drawn_from = hidden if rows is drawn else hidden[drawn]
+            passes.draws_begin(step)
             draw_tokens(step, step.drawn_from, self._sampler)
+            if step.result.errors:
+                passes.drop_ahead()
         step.clock.mark("sample")
 
-    def _forward(self, step: StepRun, rows: Tensor | None) -> Tensor:
-        """The pass: recorded, or kernel by kernel."""
-        batch, graphs = step.batch, self.graphs
-        if graphs is not None and step.model is self.model and graphs.takes(batch):
-            hidden = graphs.run(batch)
-            return hidden if rows is None else hidden[rows]
-        with self._profiler.measure(INPUT):
-            attention = self.backend.prepare(batch.attention)
-        recurrent = self.kv.recurrent.of_step(batch.shares, batch.query_start)
-        return step.model.forward(batch.token_ids, batch.positions, attention, rows, recurrent)
-
     def record_graphs(
-        self, max_rows: int, capture: Capture, progress: Callable[[int], Iterable[int]] = range
+        self,
+        sizes: Sequence[int],
+        capture: Capture,
+        progress: Callable[[int], Iterable[int]] = range,
+        *,
+        ahead: bool = False,
     ) -> None:
-        """Record passes over one token each of up to ``max_rows`` requests, if the model allows.
+        """Record passes over one token of each request, if the model allows.
 
         Args:
+            sizes: Of how many requests, rising.
             progress: Gives the numbers below one, as each is to be recorded.
+            ahead: Start such a pass before the host knows the tokens of the one before.
         """
-        loaded, sizes = self._open(), graph_sizes(max_rows)
-        columns = -(-self.info.max_model_len // loaded.kv.block_size)
-        tables = DecodeGraphs.tables_for(loaded.model, loaded.backend, sizes[-1], columns)
-        if tables is not None:
-            graphs = DecodeGraphs(loaded.model, tables, sizes, capture)
-            graphs.record(progress)
-            self._loaded = replace(loaded, graphs=graphs)
+        passes, length = self._open().passes, self._info.max_model_len
+        if passes.record(sizes, capture, progress, length, ahead=ahead) and ahead:
+            self._info = replace(self._info, lookahead=1)
+
+    def _read(self, tokens: Tensor) -> list[int]:
+        return self._open().passes.read(tokens)
 
     def close(self) -> None:
         """Free weights and KV tensors; only ``info`` and ``close`` can be used afterwards."""
@@ -185,12 +190,11 @@ class TorchExecutor:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """What an executor lets go of when it is closed; the backend holds views of the KV tensors."""
+    """What an executor lets go of when it is closed; passes hold views of the KV tensors."""
 
     model: LanguageModel
     kv: KVTensors
-    backend: AttentionBackend
-    graphs: DecodeGraphs | None = None
+    passes: Passes
 
 
 def _fail_non_finite(step: StepRun) -> None:
@@ -207,7 +211,3 @@ def _fail_non_finite(step: StepRun) -> None:
         has_state = not kv.recurrent.exist or kv.recurrent.all_finite(share.request_id)
         if not (has_state and kv.all_finite(slots[batch.known_rows(index)])):
             step.fail(index)
-
-
-def _on_device(rows: list[int] | None, device: torch.device) -> Tensor | None:
-    return None if rows is None else torch.tensor(rows, dtype=torch.int64, device=device)

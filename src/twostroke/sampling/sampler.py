@@ -27,6 +27,7 @@ from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.token_masks import NO_MASKS, TokenMask
 
 NO_TOKEN = -1
+_NON_FINITE = -2  # in place of a token, until it is on the host
 
 
 Peaks = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -70,14 +71,21 @@ class Sampler:
         vocab_size: Columns of the logits.
         device: Where the logits are.
         peaks: Finds each row's maximum and its first index, faster than PyTorch does.
+        read: Brings drawn tokens to the host, int64 [rows]; called once for each call of
+            ``sample``, when they are on the device or about to be.
     """
 
     def __init__(
-        self, vocab_size: int, device: torch.device | str, peaks: Peaks | None = None
+        self,
+        vocab_size: int,
+        device: torch.device | str,
+        peaks: Peaks | None = None,
+        read: Callable[[Tensor], list[int]] = Tensor.tolist,
     ) -> None:
         self.vocab_size = vocab_size
         self.device = torch.device(device)
         self._peaks = peaks or torch_peaks
+        self._read = read
 
     @torch.inference_mode()
     def sample(
@@ -98,9 +106,22 @@ class Sampler:
         if not requests:
             return SamplerOutput([])
         report = _Report(logits, requests)
+        if all(request.params.greedy and not request.edits_logits for request in requests):
+            return report.finish(self._take_likeliest(logits, report))
         peaks = self._edit(logits, requests, token_masks, report)
         tokens = self._draw(logits, peaks, requests)
         return report.finish(tokens)
+
+    def _take_likeliest(self, logits: Tensor, report: _Report) -> list[int]:
+        """The likeliest token of each row, with one transfer to the host."""
+        highest, tokens = self._peaks(logits)
+        tokens.masked_fill_(highest == -torch.inf, NO_TOKEN)
+        tokens.masked_fill_(~(highest < torch.inf), _NON_FINITE)  # NaN is not less, either
+        token_ids = self._read(tokens)
+        if _NON_FINITE in token_ids:
+            report.rule_out([row for row, token in enumerate(token_ids) if token == _NON_FINITE])
+            token_ids = [max(token, NO_TOKEN) for token in token_ids]
+        return token_ids
 
     def _edit(
         self,
@@ -146,8 +167,7 @@ class Sampler:
             tokens[index] = self._draw_by_chance(
                 logits[index], highest[index], [requests[row] for row in drawn]
             )
-        token_ids: list[int] = tokens.masked_fill(highest == -torch.inf, NO_TOKEN).tolist()
-        return token_ids
+        return self._read(tokens.masked_fill(highest == -torch.inf, NO_TOKEN))
 
     def _draw_by_chance(
         self, logits: Tensor, highest: Tensor, requests: Sequence[RequestState]

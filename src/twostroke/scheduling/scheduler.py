@@ -36,6 +36,7 @@ class Scheduler:
         preemption: How a running request is made to wait; by default its blocks are dropped.
         depth: How many tokens are guessed ahead; by default none.
         budget: Most tokens of each step; by default always the configured ones.
+        lookahead: Slots of a request that decodes beyond those of the step, where there is room.
 
     Attributes:
         num_steps: Planned so far; the number of the next one.
@@ -52,6 +53,7 @@ class Scheduler:
         preemption: parts.Preemption | None = None,
         depth: parts.DraftDepth | None = None,
         budget: parts.StepBudget | None = None,
+        lookahead: int = 0,
     ) -> None:
         self.config = config
         self.kv = kv
@@ -60,6 +62,7 @@ class Scheduler:
         self.depth = depth or parts.NoDrafts()
         most = config.max_num_batched_tokens
         self.budget = budget or parts.FixedBudget(most)
+        self._lookahead = lookahead
         self.num_steps = 0
         self.released: list[str] = []
         self.requests: dict[str, Request] = {}
@@ -177,10 +180,11 @@ class Scheduler:
             plan.decisions.append(Decision(request.request_id, reason))
         if num_tokens == 0:
             return
-        depth = 0
-        if num_tokens >= num_missing and (depth := self.depth.choose(request, plan.depth_changes)):
-            depth = min(depth, room_for_drafts(request, num_tokens))
-        ahead = depth if self.depth.needs_slots else 0
+        depth = ahead = 0
+        if num_tokens >= num_missing:
+            room = room_for_drafts(request, num_tokens)
+            depth = min(self.depth.choose(request, plan.depth_changes), room)
+            ahead = max(depth if self.depth.needs_slots else 0, min(self._lookahead, room))
         slots = self.batch.allocate(request, num_tokens, depth, ahead, plan)
         if slots is None:
             return

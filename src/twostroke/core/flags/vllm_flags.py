@@ -30,7 +30,6 @@ _CHOOSES = "the engine chooses how it runs"
 _ALWAYS = "this is always on"
 
 MEANINGLESS: Mapping[str, Meaningless] = {
-    "--enforce-eager": Meaningless(_CHOOSES),
     "--tensor-parallel-size": Meaningless(_ONE_DEVICE, ("1",)),
     "-tp": Meaningless(_ONE_DEVICE, ("1",)),
     "--pipeline-parallel-size": Meaningless(_ONE_DEVICE, ("1",)),

@@ -81,14 +81,8 @@ def paged_attention(
     is_row = (rows < ROWS // GROUP * GROUP) & (token < num_queries)
     position = earlier + token
 
-    key_dims, value_dims = tl.arange(0, KEY_TILE), tl.arange(0, VALUE_TILE)
     row_at = (begin + token).to(tl.int64)
-    query_at = query + row_at[:, None] * query_token + head[:, None] * query_head
-    q = tl.load(
-        query_at + key_dims[None, :],
-        mask=is_row[:, None] & (key_dims[None, :] < KEY_DIM),
-        other=0.0,
-    ).to(DOT)
+    out_row = row_at * heads + head
 
     # The keys that any row of the tile sees, and of those this split's.
     end = tl.minimum(context, earlier + first + ROWS // GROUP)
@@ -99,7 +93,18 @@ def paged_attention(
         size = split_size(context, SPLITS, MIN_SPLIT)
         start = tl.maximum(start, split * size)
         end = tl.minimum(end, (split + 1) * size)
+        if start >= end:  # most splits of a short request: nothing is read
+            tl.store(highest + out_row * SPLITS + split, float("-inf"), mask=is_row)
+            tl.store(sums + out_row * SPLITS + split, 0.0, mask=is_row)
+            return
 
+    key_dims, value_dims = tl.arange(0, KEY_TILE), tl.arange(0, VALUE_TILE)
+    query_at = query + row_at[:, None] * query_token + head[:, None] * query_head
+    q = tl.load(
+        query_at + key_dims[None, :],
+        mask=is_row[:, None] & (key_dims[None, :] < KEY_DIM),
+        other=0.0,
+    ).to(DOT)
     top = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     sum_of_values = tl.zeros((ROWS, VALUE_TILE), tl.float32)
@@ -124,18 +129,14 @@ def paged_attention(
             KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, True, DOT,
         )  # fmt: skip
 
-    out_row = row_at * heads + head
     out_mask = is_row[:, None] & (value_dims[None, :] < VALUE_DIM)
     if SPLITS > 1:
         at_split = out_row * SPLITS + split
         tl.store(highest + at_split, top, mask=is_row)
         tl.store(sums + at_split, total, mask=is_row)
-        if start < end:
-            tl.store(
-                out + at_split[:, None] * VALUE_DIM + value_dims[None, :],
-                sum_of_values,
-                mask=out_mask,
-            )
+        tl.store(
+            out + at_split[:, None] * VALUE_DIM + value_dims[None, :], sum_of_values, mask=out_mask
+        )
     else:
         if HAS_SINKS:
             sink = tl.load(sinks + head, mask=is_row, other=0.0) * LOG2_E

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -57,6 +58,15 @@ class Places:
     many: Tiles | None
 
 
+class TileShape(NamedTuple):
+    """Rows (queries times heads) and keys of a step of a program, its warps, steps in flight."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
 class PagedBackend:
     """Attention over a paged cache, see ``AttentionBackend``; the arguments are ``SdpaBackend``'s.
 
@@ -81,13 +91,9 @@ class PagedBackend:
         self.operators = operators
         self.num_heads = num_heads
         self.group = num_heads // layout.kv_heads
-        self.few_rows = max(16, triton.next_power_of_2(self.group))
-        # What a program holds in registers is rows times the width of values.
         self.key_tile, self.value_tile = _tile(layout.head_dim), _tile(value_layout.head_dim)
-        self.width = max(self.key_tile, self.value_tile)
-        self.is_wide = layout.read_dtype.itemsize > 2  # for comparison alone
-        rows = 16 if self.is_wide else 32 if self.width > 256 else 64 if self.width > 128 else 128
-        self.many_rows = max(self.few_rows, rows)
+        least = max(16, triton.next_power_of_2(self.group))  # tensor cores take no fewer rows
+        self.few, self.many = _shapes(least, max(self.key_tile, self.value_tile), layout.read_dtype)
 
     @staticmethod
     def supports(form: ScoreForm) -> bool:
@@ -98,8 +104,8 @@ class PagedBackend:
         """Cut the step into tiles, and copy its tables to the device in one go."""
         lens = metadata.query_lens
         is_few = lens <= FEW_TOKENS
-        few = _tiles(lens, np.flatnonzero(is_few), self.few_rows // self.group)
-        many = _tiles(lens, np.flatnonzero(~is_few), self.many_rows // self.group)
+        few = _tiles(lens, np.flatnonzero(is_few), self.few.rows // self.group)
+        many = _tiles(lens, np.flatnonzero(~is_few), self.many.rows // self.group)
         rows = np.flatnonzero(np.repeat(is_few, lens))
         arrays = [metadata.query_start, metadata.context_lens, *few, *many, rows]
         table = metadata.block_table
@@ -185,7 +191,7 @@ class PagedAttention:
         if self.places.few is not None:
             self._attend_split(self.places.few, layer, query, sinks, out)
         if self.places.many is not None:
-            self._launch(self.places.many, layer, query, sinks, out, own.many_rows)
+            self._launch(self.places.many, layer, query, sinks, out, own.many)
         return out
 
     def _store(self, layer: int, key: Tensor, value: Tensor) -> None:
@@ -213,12 +219,12 @@ class PagedAttention:
         tokens, heads, width = out.shape
         parts = torch.empty((tokens, heads, SPLITS, width), device=out.device)
         stats = torch.empty((2, tokens, heads, SPLITS), device=out.device)
-        self._launch(tiles, layer, query, sinks, parts, own.few_rows, stats)
+        self._launch(tiles, layer, query, sinks, parts, own.few, stats)
         assert tiles.rows is not None
         combine_splits[len(tiles.rows), heads](
             parts, stats[0], stats[1], sinks, out, tiles.rows, heads, width,
             triton.next_power_of_2(width), SPLITS, sinks is not None, own.operators.overlaps,
-            num_warps=1, launch_pdl=own.operators.overlaps,
+            num_warps=4, launch_pdl=own.operators.overlaps,
         )  # fmt: skip
 
     def _launch(
@@ -228,7 +234,7 @@ class PagedAttention:
         query: Tensor,
         sinks: Tensor | None,
         out: Tensor,
-        rows: int,
+        shape: TileShape,
         stats: Tensor | None = None,
     ) -> None:
         own, places = self._backend, self.places
@@ -236,7 +242,6 @@ class PagedAttention:
         key_dim, value_dim = own.layout.head_dim, own.value_layout.head_dim
         splits = 1 if stats is None else SPLITS
         highest, sums = (out, out) if stats is None else (stats[0], stats[1])
-        keys_of_step = max(16, min(64, 64 * 128 // own.width) // (2 if own.is_wide else 1))
         paged_attention[len(tiles.requests), own.layout.kv_heads, splits](
             query, keys, values, out, highest, sums, sinks,
             tiles.requests, tiles.starts, places.query_start, places.context_lens,
@@ -246,12 +251,23 @@ class PagedAttention:
             values.stride(0), values.stride(1), values.stride(2),
             own.form.scale, own.form.soft_cap or 0.0, window or 0,
             own.group, key_dim, value_dim, own.key_tile, own.value_tile, own.layout.block_size,
-            rows, keys_of_step, splits, MIN_SPLIT,
+            shape.rows, shape.keys, splits, MIN_SPLIT,
             sinks is not None, own.form.soft_cap is not None, window is not None,
             own.operators.product_type(query.dtype), own.operators.overlaps,
-            num_warps=8 if rows * own.width >= 8192 else 4, num_stages=3 if rows < 128 else 2,
-            launch_pdl=own.operators.overlaps,
+            num_warps=shape.warps, num_stages=shape.stages, launch_pdl=own.operators.overlaps,
         )  # fmt: skip
+
+
+def _shapes(least: int, width: int, dtype: torch.dtype) -> tuple[TileShape, TileShape]:
+    """Tiles for few queries and for many: a program holds rows times width in registers."""
+    is_wide = dtype.itemsize > 2  # float32, which is there to be compared with
+    most = 16 if is_wide else 32 if width > 256 else 64 if width > 128 else 128
+    keys = max(16, min(64, 64 * 128 // width) // (2 if is_wide else 1))
+    many = max(least, most)
+    return (
+        TileShape(least, keys, 8 if least * width >= 8192 else 4, 3 if width <= 256 else 2),
+        TileShape(many, keys, 8 if many * width >= 8192 else 4, 2),
+    )
 
 
 def _tile(dim: int) -> int:

@@ -11,11 +11,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from twostroke.layers.attention.base import AttentionBackend, FixedTables
+from twostroke.layers.attention.base import AttentionBackend, AttentionMetadata, FixedTables
 from twostroke.models.language_model import LanguageModel
 from twostroke.runtime.input_batch import Batch
 
@@ -70,21 +71,24 @@ class DecodeGraphs:
             size = self._sizes[len(self._sizes) - 1 - place]
             attention = self._tables.attention(size)
             token_ids, positions = self._token_ids[:size], self._positions[:size]
-            self._replays[size] = self._capture(
-                lambda ids=token_ids, at=positions, own=attention: self._model.forward(ids, at, own)
-            )
+            run = partial(self._model.forward, token_ids, positions, attention)
+            self._replays[size] = self._capture(run)
 
     def takes(self, batch: Batch) -> bool:
         """Whether this step has a graph: one token each, and not too many."""
         rows = len(batch.shares)
         return bool(self._replays) and batch.query_start[-1] == rows <= self._sizes[-1]
 
-    def run(self, batch: Batch) -> Tensor:
-        """Hidden states ``[rows, hidden]`` of a step that it takes; valid until the next run."""
-        rows = len(batch.shares)
-        self._token_ids[:rows].copy_(batch.token_ids)
-        self._positions[:rows].copy_(batch.positions)
-        self._tables.fill(batch.attention, self._size_for(rows))
+    def run(self, token_ids: Tensor, positions: Tensor, attention: AttentionMetadata) -> Tensor:
+        """Hidden states ``[rows, hidden]`` of such a step; valid until the next run.
+
+        Args:
+            token_ids: int64 ``[rows]`` on the device, like ``positions``.
+        """
+        rows = len(token_ids)
+        self._token_ids[:rows].copy_(token_ids)
+        self._positions[:rows].copy_(positions)
+        self._tables.fill(attention, self._size_for(rows))
         return self.replay(rows)
 
     def replay(self, rows: int) -> Tensor:
@@ -118,7 +122,7 @@ class CudaCapture:
 @contextmanager
 def _side_stream() -> Iterator[None]:
     """Work in here waits for what was started, and what is started later for it."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         yield

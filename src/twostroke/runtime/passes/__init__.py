@@ -1,0 +1,1 @@
+"""How the hidden states of a step come to be."""
