@@ -47,7 +47,14 @@ def attending(
     assert operators is not None
     step = Step(SHAPE, requests, device)
     backend = PagedBackend(
-        [step.keys], [step.values], 32, [None], operators, *step.layouts, ScoreForm(128**-0.5)
+        [step.keys],
+        [step.values],
+        32,
+        [None],
+        operators,
+        step.key_layout,
+        step.value_layout,
+        ScoreForm(128**-0.5),
     )
     backend.few, backend.many = few or backend.few, many or backend.many
     return partial(backend.prepare(step.metadata), 0, step.query)
@@ -59,7 +66,7 @@ def microseconds(run: Any) -> float:
     with torch.cuda.graph(graph):
         for _ in range(8):
             run()
-    return 1e3 * triton.testing.do_bench(graph.replay, warmup=5, rep=30) / 8
+    return float(1e3 * triton.testing.do_bench(graph.replay, warmup=5, rep=30) / 8)
 
 
 def main() -> None:

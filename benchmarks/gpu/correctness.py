@@ -126,7 +126,7 @@ def same_bits(folder: Path, device: str) -> dict[str, Any]:
             for output in engine.step():
                 raise_output_error(output)
                 if output.request_id == "0":
-                    own += [entry.chosen.logprob for entry in output.logprobs]
+                    own += [entry.chosen.logprob for entry in output.logprobs or []]
         engine.close()
         seen[others] = own
     return {

@@ -6,6 +6,7 @@ python -m benchmarks.gpu.products
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,25 @@ TILES = [
 ]  # fmt: skip
 
 
+def by_tile(
+    tile: tuple[int, int, int, int, bool], x: torch.Tensor, weights: list[torch.Tensor]
+) -> None:
+    own, step, warps, stages, overlaps = tile
+    rows, inputs = x.shape
+    out = torch.empty(rows, len(weights[0]), device="cuda", dtype=torch.bfloat16)
+    for weight in weights:
+        multiply_few[triton.cdiv(len(weight), own), triton.cdiv(rows, 16)](
+            x, weight, None, None, out, rows, len(weight), x.stride(0), inputs, 16, own, step,
+            False, False, tl.bfloat16, overlaps,
+            num_warps=warps, num_stages=stages, launch_pdl=overlaps,
+        )  # fmt: skip
+
+
+def by_cublas(x: torch.Tensor, weights: list[torch.Tensor]) -> None:
+    for weight in weights:
+        F.linear(x, weight)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16])
@@ -41,24 +61,9 @@ def main() -> None:
         ]
         for count in args.rows:
             x = torch.randn(count, inputs, device="cuda", dtype=torch.bfloat16)
-            out = torch.empty(count, outputs, device="cuda", dtype=torch.bfloat16)
 
-            def ours(tile: tuple[int, int, int, int, bool], x=x, out=out, weights=weights) -> None:
-                own, step, warps, stages, overlaps = tile
-                for weight in weights:
-                    grid = (triton.cdiv(len(weight), own), triton.cdiv(len(x), 16))
-                    multiply_few[grid](
-                        x, weight, None, None, out, len(x), len(weight), x.stride(0),
-                        x.shape[1], 16, own, step, False, False, tl.bfloat16, overlaps,
-                        num_warps=warps, num_stages=stages, launch_pdl=overlaps,
-                    )  # fmt: skip
-
-            def cublas(x=x, weights=weights) -> None:
-                for weight in weights:
-                    F.linear(x, weight)
-
-            found = {"cublas": cublas} | {
-                str(tile): (lambda tile=tile: ours(tile)) for tile in TILES
+            found = {"cublas": partial(by_cublas, x, weights)} | {
+                str(tile): partial(by_tile, tile, x, weights) for tile in TILES
             }
             for how, run in found.items():
                 try:

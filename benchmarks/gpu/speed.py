@@ -35,17 +35,18 @@ Row = dict[str, Any]
 
 def seconds_of(run: Callable[[], object], times: int = 20) -> float:
     """Median time of a run on the GPU, by events."""
+    event: Any = torch.cuda.Event
     for _ in range(3):
         run()
     measured = []
     for _ in range(times):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (event(enable_timing=True) for _ in range(2))
         begin.record()
         run()
         end.record()
         end.synchronize()
         measured.append(begin.elapsed_time(end) / 1e3)
-    return statistics.median(measured)
+    return float(statistics.median(measured))
 
 
 def ceilings(device: torch.device) -> tuple[float, float]:
@@ -117,7 +118,7 @@ def decode_rows(
                 - executor.model.spec.vocab_size * executor.model.spec.hidden_size * 2
                 + cached
             ) / bandwidth
-            taken = seconds_of(lambda rows=batch, own=graphs: own.replay(rows))
+            taken = seconds_of(partial(graphs.replay, batch))
             row |= {"pass_ms": 1e3 * taken, "pass_over_floor": taken / floor}
             row["host_share"] = max(0.0, 1 - (taken + draw) / step)
         rows.append(row)
@@ -176,9 +177,7 @@ def variants(executor: TorchExecutor, batches: list[int]) -> list[Row]:
         row: Row = {"small_overlap": small, "products_overlap": products}
         for batch in batches:
             run(engine_over(executor, PROMPT * batch), batch, PROMPT, 4, f"v{small}{products}")
-            row[f"pass_ms_{batch}"] = 1e3 * seconds_of(
-                lambda rows=batch, own=graphs: own.replay(rows)
-            )
+            row[f"pass_ms_{batch}"] = 1e3 * seconds_of(partial(graphs.replay, batch))
         rows.append(row)
         print(row)
     operators.overlaps, operators.products_overlap = usual
@@ -246,7 +245,7 @@ def main() -> None:
         assert graphs is not None
         for batch in args.batches:
             print(f"kernels of a pass over {batch}")
-            result[f"kernels_{batch}"] = time_by_kernel(lambda rows=batch: graphs.replay(rows))
+            result[f"kernels_{batch}"] = time_by_kernel(partial(graphs.replay, batch))
         result["prefill"] = prefill_rows(executor, args.lengths, peak)
         print(f"kernels of a prompt of {args.lengths[-1]}")
         engine = engine_over(executor, args.lengths[-1])

@@ -24,6 +24,8 @@ from twostroke.sampling.token_masks import TokenMask
 Acceptance = Callable[[int, int, int], int]
 # Logits that are drawn from at once, in elements: 64 MiB of float32.
 MAX_LOGITS = 16 * 2**20
+# On a GPU 512 MiB: what runs ahead needs the tokens of all rows.
+MAX_LOGITS_OF_GPU = 128 * 2**20
 
 
 @dataclass(slots=True)
@@ -126,7 +128,8 @@ def _sample(
     masks: Mapping[int, TokenMask],
 ) -> SamplerOutput:
     """Draw from all rows, in parts of bounded size. No row's draw depends on other rows."""
-    count = max(1, MAX_LOGITS // sampler.vocab_size)
+    most = MAX_LOGITS_OF_GPU if sampler.device.type == "cuda" else MAX_LOGITS
+    count = max(1, most // sampler.vocab_size)
     if len(states) <= count:
         return sampler.sample(logits_of(slice(0, count)), states, masks)
     whole = SamplerOutput([])

@@ -85,7 +85,7 @@ def _measured(kernel: Any) -> Compiled:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
-        command = [TOOLS / "cuobjdump", "-res-usage", file.name]
+        command = [str(TOOLS / "cuobjdump"), "-res-usage", file.name]
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     line = next(line for line in usage.splitlines() if "REG:" in line)
     counts = dict(word.split(":") for word in line.split() if word.count(":") == 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_norms(
     wide = torch.randn(5, rows + 2, size, device=device).to(dtype)
     x = wide[:, 1 : rows + 1] if rows > 1 else wide[:, 0]
     weight = torch.randn(rows, size, device=device).to(dtype)
-    norm = make(weight if rows > 1 else weight[0], 1e-5, None)
+    norm: Any = make(weight if rows > 1 else weight[0], 1e-5, None)
     norm.gpu = None
     expected = norm(x)
     norm.gpu = operators

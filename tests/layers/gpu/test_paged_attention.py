@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from twostroke.layers.attention.base import AttentionMetadata, ScoreForm
+from twostroke.layers.attention.base import AttentionBackend, AttentionMetadata, ScoreForm
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.layers.kv_layout import PlainLayout
 
@@ -93,26 +93,24 @@ class Step:
         self.values = normal(*size, shape.value_dim).to(dtype).to(shape.cache)
         name = str(shape.cache).removeprefix("torch.")
         sizes = (shape.cache, dtype, BLOCK_SIZE, kv_heads)
-        self.layouts = [PlainLayout(name, *sizes, dim) for dim in (shape.key_dim, shape.value_dim)]
+        self.key_layout = PlainLayout(name, *sizes, shape.key_dim)
+        self.value_layout = PlainLayout(name, *sizes, shape.value_dim)
         self.form = ScoreForm(shape.key_dim**-0.5, shape.soft_cap, sinks=shape.sinks)
         self.shape = shape
 
     def attend(self, operators: GpuOperators | None) -> tuple[Tensor, Tensor, Tensor]:
         """Outputs, and the cache afterwards; by PyTorch without ``operators``."""
         keys, values = self.keys.clone(), self.values.clone()
+        heads, windows = self.shape.heads, [self.shape.window]
+        layouts = self.key_layout, self.value_layout
+        backend: AttentionBackend
         if operators is None:
-            backend = SdpaBackend(
-                [keys], [values], self.shape.heads, [self.shape.window], *self.layouts, self.form
-            )
-            attention = backend.prepare(self.metadata)
+            backend = SdpaBackend([keys], [values], heads, windows, *layouts, self.form)
         else:
             from twostroke.layers.gpu.paged_attention import PagedBackend
 
-            paged = PagedBackend(
-                [keys], [values], self.shape.heads, [self.shape.window], operators,
-                *self.layouts, self.form,
-            )  # fmt: skip
-            attention = paged.prepare(self.metadata)
+            backend = PagedBackend([keys], [values], heads, windows, operators, *layouts, self.form)
+        attention = backend.prepare(self.metadata)
         return attention(0, self.query, self.key, self.value, self.sinks), keys, values
 
 

@@ -43,7 +43,7 @@ class PreparedAnew:
         assert len(metadata.context_lens) == rows, "there is a graph for every number"
         self._attention = self._backend.prepare(metadata)
 
-    def __call__(self, layer: int, *args: Tensor | None) -> Tensor:
+    def __call__(self, layer: int, *args: Any) -> Tensor:
         return self._attention(layer, *args)
 
 

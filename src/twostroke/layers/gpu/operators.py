@@ -107,4 +107,4 @@ class GpuOperators:
 
 def _warps_for(elements: int) -> int:
     """Warps of a program over so many elements: about 16 a thread."""
-    return min(16, max(1, triton.next_power_of_2(elements // 512)))
+    return int(min(16, max(1, triton.next_power_of_2(elements // 512))))
