@@ -125,7 +125,7 @@ class StepDriver:
             executor.inputs.release(plan.released)
             executor.kv.recurrent.update(plan)
             batch = executor.inputs.build(plan, executor.requests)
-            attention = executor.backend.prepare(batch.attention)
+            attention = executor.passes.backend.prepare(batch.attention)
             states = executor.kv.recurrent.of_step(batch.shares, batch.query_start)
             hidden = executor.model.forward(
                 batch.token_ids, batch.positions, attention, rows, states

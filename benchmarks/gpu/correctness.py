@@ -92,7 +92,7 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
         if outputs[call.request_id] != expected:
             wrong.append(call.request_id)
     preemptions = engine.scheduler.batch.num_preemptions
-    executor_backend, is_recorded = executor.backend, executor.graphs is not None
+    executor_backend, is_recorded = executor.passes.backend, executor.passes.graphs is not None
     engine.close()
     return {
         "family": family,

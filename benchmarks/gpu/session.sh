@@ -1,7 +1,8 @@
 #!/bin/sh
 # Everything that wants a GPU: correctness against the CPU, then speed against the roofline and
 # transformers. A part that fails does not stop the others. Each part alone, or all:
-#     sh benchmarks/gpu/session.sh [RESULTS_FOLDER] [kernels|correctness|products|attention|speed ...]
+#     sh benchmarks/gpu/session.sh [RESULTS_FOLDER] [PART ...]
+# Parts: kernels, correctness, products, attention, speed.
 set -u
 cd "$(dirname "$0")/../.."
 results=${1:-benchmarks/gpu/results}

@@ -27,6 +27,7 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.layers.gpu.load import load_operators
 from twostroke.runtime.passes.decode_graphs import CudaCapture, graph_sizes
+from twostroke.runtime.passes.record import record_graphs
 from twostroke.runtime.torch_executor import TorchExecutor
 
 PROMPT = 256
@@ -99,7 +100,7 @@ def decode_rows(
 ) -> list[Row]:
     """Steps that decode, of the engine and of the recorded pass alone."""
     rows = []
-    info, graphs = executor.info, executor.graphs
+    info, graphs = executor.info, executor.passes.graphs
     for batch in batches:
         engine = engine_over(executor, PROMPT * batch)
         run(engine, batch, PROMPT, 4, f"warm-{batch}")
@@ -171,8 +172,8 @@ def variants(executor: TorchExecutor, batches: list[int]) -> list[Row]:
     rows = []
     for small, products in ((False, False), (True, False), (True, True)):
         operators.overlaps, operators.products_overlap = small, products
-        executor.record_graphs(graph_sizes(max(batches)), CudaCapture())
-        graphs = executor.graphs
+        record_graphs(executor, graph_sizes(max(batches)), CudaCapture())
+        graphs = executor.passes.graphs
         assert graphs is not None
         row: Row = {"small_overlap": small, "products_overlap": products}
         for batch in batches:
@@ -233,15 +234,15 @@ def main() -> None:
         if args.short:
             result["variants"] = variants(executor, args.batches)
         began = time.perf_counter()
-        executor.record_graphs(graph_sizes(max(args.batches)), CudaCapture())
+        record_graphs(executor, graph_sizes(max(args.batches)), CudaCapture())
         result["record_graphs_s"] = time.perf_counter() - began
         print("graphs recorded in", round(result["record_graphs_s"], 2), "s")
         print("each pass waits for the host")
         result["decode_waiting"] = decode_rows(executor, args.batches, bandwidth, args.output)
         print("passes run ahead")
-        executor.record_graphs(graph_sizes(max(args.batches)), CudaCapture(), ahead=True)
+        record_graphs(executor, graph_sizes(max(args.batches)), CudaCapture(), ahead=True)
         result["decode"] = decode_rows(executor, args.batches, bandwidth, args.output)
-        graphs = executor.graphs
+        graphs = executor.passes.graphs
         assert graphs is not None
         for batch in args.batches:
             print(f"kernels of a pass over {batch}")

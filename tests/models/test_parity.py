@@ -55,8 +55,8 @@ def test_bfloat16_logits_are_as_near_to_float32_as_those_of_transformers(
     tolerance = 2 * (transformers_logits(raw, tensors, torch.bfloat16) - exact).abs().mean()
     driver = load(tmp_path, raw, tensors, dtype="bfloat16")
     assert driver.executor.model.dtype == torch.bfloat16
-    backends = getattr(driver.executor.backend, "_backends", [driver.executor.backend])
-    for backend in backends:
+    whole = driver.executor.passes.backend
+    for backend in getattr(whole, "_backends", [whole]):
         assert isinstance(backend, CompiledBackend) == (family in COMPILED)
     assert driver.executor.model.compiled_pass is not None
     for chunks in ([45], [20, 1, 24]):

@@ -11,8 +11,9 @@ from torch import Tensor
 from tests.specs import resolved
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import NewRequest
+from twostroke.sampling.report import SamplerOutput
 from twostroke.sampling.request_state import RequestState
-from twostroke.sampling.sampler import Sampler, SamplerOutput
+from twostroke.sampling.sampler import Sampler
 
 
 def make_request(

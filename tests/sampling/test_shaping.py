@@ -16,8 +16,8 @@ from tests.sampling.test_reference import batches
 from twostroke.core.distribution import Distribution, ShapedToken
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.sampling.reference import masked_tokens, penalize, truncate
+from twostroke.sampling.report import NO_TOKEN, SamplerOutput
 from twostroke.sampling.request_state import RequestState
-from twostroke.sampling.sampler import NO_TOKEN, SamplerOutput
 from twostroke.sampling.shaping import MODEL, shaped_distribution
 
 ORDER = (

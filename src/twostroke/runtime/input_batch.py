@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -52,21 +51,6 @@ class Batch:
         """Rows of share ``index`` without those of its drafts."""
         start, end = self.query_start[index], self.query_start[index + 1]
         return slice(start, end - len(self.shares[index].draft_token_ids))
-
-
-class Further(NamedTuple):
-    """One token more of requests that have just computed one, see ``InputBatch.one_further``.
-
-    Attributes:
-        index_list, indices: Which shares of the batch; int64 on the device.
-        positions: Of the tokens; int64 on the device as ``positions_on_device``.
-    """
-
-    index_list: list[int]
-    indices: Tensor
-    positions: list[int]
-    positions_on_device: Tensor
-    attention: AttentionMetadata
 
 
 def _no_rows() -> Batch:
@@ -146,37 +130,23 @@ class InputBatch:
         return Batch(
             shares,
             [requests[share.request_id] for share in shares],
-            self._to_device(np.array(token_ids, dtype=np.int64)),
-            self._to_device(positions),
+            self.to_device(np.array(token_ids, dtype=np.int64)),
+            self.to_device(positions),
             query_start.tolist(),
             [index for index, share in enumerate(shares) if share.samples],
             metadata,
         )
 
-    def one_further(self, batch: Batch) -> Further | None:
-        """The tables of one more token for each share of a batch of single tokens.
+    def num_slots(self, request_id: str) -> int:
+        """Tokens for which a live request has blocks, as far as plans have said."""
+        return self._num_known[self._rows[request_id]] // len(self._windows) * self._block_size
 
-        Left out are requests that end with the token that is being drawn, and those whose next
-        block is not known. ``None``: there is no other.
-        """
-        chosen, rows, positions = list[int](), list[int](), list[int]()
-        for index, (share, request) in enumerate(zip(batch.shares, batch.requests)):
-            row, position = self._rows[share.request_id], share.start + share.num_tokens
-            blocks = self._num_known[row] // len(self._windows)
-            most = request.params.max_tokens
-            goes_on = most is None or request.num_answer_tokens + 1 < most
-            if goes_on and position < blocks * self._block_size:
-                chosen.append(index)
-                rows.append(row)
-                positions.append(position)
-        if not chosen:
-            return None
-        starts, counts = np.array(positions), np.ones(len(rows), dtype=np.int64)
-        metadata = self._metadata(
-            self._table[rows], np.arange(len(rows) + 1), starts, counts, starts
-        )
-        indices = self._to_device(np.array(chosen))
-        return Further(chosen, indices, positions, self._to_device(starts), metadata)
+    def one_token_each(self, request_ids: Sequence[str], positions: list[int]) -> AttentionMetadata:
+        """Tables of a step with the tokens at ``positions``, for which there are slots."""
+        rows = [self._rows[request_id] for request_id in request_ids]
+        starts, ones = np.array(positions), np.ones(len(rows), dtype=np.int64)
+        offsets = np.arange(len(rows) + 1)
+        return self._metadata(self._table[rows], offsets, starts, ones, starts)
 
     def _metadata(
         self,
@@ -198,11 +168,11 @@ class InputBatch:
             blocks = own[owners, positions // size]
             slots = blocks.astype(np.int64) * size + positions % size
             all_slots.append(slots)
-            on_device = self._to_device(slots)
+            on_device = self.to_device(slots)
             groups.append(AttentionMetadata(query_start, ends, own, on_device))
         if num_groups == 1:
             return groups[0]
-        side_by_side = self._to_device(np.stack(all_slots, axis=1))
+        side_by_side = self.to_device(np.stack(all_slots, axis=1))
         return AttentionMetadata(query_start, ends, table, side_by_side, groups)
 
     def _update_row(self, share: ScheduledRequest) -> int:
@@ -225,7 +195,8 @@ class InputBatch:
             self._free_rows = list(range(2 * count - 1, count - 1, -1))
         return self._free_rows.pop()
 
-    def _to_device(self, array: NDArray[np.int64]) -> Tensor:
+    def to_device(self, array: NDArray[np.int64]) -> Tensor:
+        """An array as a tensor where the others are."""
         tensor = torch.from_numpy(array)
         if self._device.type == "cuda":  # else the transfer waits for what runs there
             tensor = tensor.pin_memory()

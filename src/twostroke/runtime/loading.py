@@ -130,7 +130,6 @@ def load_torch_executor(
     model_id = _model_id(config.model, checkpoint, target, caches.target, max_model_len)
     pooling = _pooling(config.model, checkpoint, spec)
     vectors = Vectors(DenseModules.load(checkpoint.path, pooling, device), score_head)
-    # After all that can fail: this locks a folder.
     transfers, num_parts = _open_transfers(config, model_id, caches)
     clock.mark("kv_cache")
     info = replace(
@@ -147,10 +146,7 @@ def load_torch_executor(
     )
     hooks = _hooks(config, models, caches, transfers, grammars, vectors, store)
     executor = TorchExecutor(target, caches.target, info, hooks, profiler)
-    # A profiler measures each part of a pass.
-    if profiler is NO_PROFILE and record_passes(executor, config):
-        clock.mark("cuda_graphs")
-    return executor
+    return record_passes(executor, config, profiler, clock)
 
 
 def _hooks(
@@ -336,6 +332,8 @@ def _open_transfers(
     config: EngineConfig, model_id: str, caches: _Caches
 ) -> tuple[Transfers | None, int]:
     """The tiers below the target's cache, and how many of their blocks a recurrent state takes.
+
+    They are opened after all that can fail: that locks a folder.
 
     A draft model's keys and values are not kept there: when a block is full, it may have computed
     none of them.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
 from twostroke.layers.activation import compiled_peaks
-from twostroke.layers.attention.base import AttentionBackend
 from twostroke.models.language_model import LanguageModel
 from twostroke.observability.profile import INPUT, NO_PROFILE, SAMPLING, Profiler
 from twostroke.runtime.backends import attention_backend
@@ -23,7 +22,6 @@ from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.input_batch import InputBatch
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.live_requests import LiveRequests
-from twostroke.runtime.passes.decode_graphs import Capture, DecodeGraphs
 from twostroke.runtime.passes.passes import Passes, on_device
 from twostroke.runtime.step_run import StepRun
 from twostroke.runtime.verification import rows_to_draw_from
@@ -57,7 +55,7 @@ class TorchExecutor:
         )
         self.requests = LiveRequests()
         self.hooks = list(hooks)
-        self._info = info
+        self.info = info
         self._profiler = profiler
         if model.device.type != "cpu":
             profiler.use_clock(clock_of(model.device))
@@ -73,10 +71,6 @@ class TorchExecutor:
         )
 
     @property
-    def info(self) -> ExecutorInfo:
-        return self._info
-
-    @property
     def model(self) -> LanguageModel:
         return self._open().model
 
@@ -85,13 +79,8 @@ class TorchExecutor:
         return self._open().kv
 
     @property
-    def graphs(self) -> DecodeGraphs | None:
-        """Recorded passes, where there are some."""
-        return self._open().passes.graphs
-
-    @property
-    def backend(self) -> AttentionBackend:
-        return self._open().passes.backend
+    def passes(self) -> Passes:
+        return self._open().passes
 
     def _open(self) -> _Loaded:
         if self._loaded is None:
@@ -115,7 +104,7 @@ class TorchExecutor:
             # What the pass had written by then may be anything, and its blocks go to others next.
             if plan.scheduled:
                 self.kv.zero_slots(step.batch.attention.slots)
-            self._open().passes.drop_ahead()
+            self.passes.drop_ahead()
             if (out_of_memory := memory_error(error)) is not None:
                 raise out_of_memory from error
             raise
@@ -138,7 +127,7 @@ class TorchExecutor:
 
     def _run(self, step: StepRun) -> None:
         """One forward pass over all tokens of the batch, then one draw per request."""
-        batch, passes = step.batch, self._open().passes
+        batch, passes = step.batch, self.passes
         for hook in self.hooks:
             hook.before(step)
         drawn = on_device(rows_to_draw_from(batch), self.model.device)
@@ -156,27 +145,8 @@ class TorchExecutor:
                 passes.drop_ahead()
         step.clock.mark("sample")
 
-    def record_graphs(
-        self,
-        sizes: Sequence[int],
-        capture: Capture,
-        progress: Callable[[int], Iterable[int]] = range,
-        *,
-        ahead: bool = False,
-    ) -> None:
-        """Record passes over one token of each request, if the model allows.
-
-        Args:
-            sizes: Of how many requests, rising.
-            progress: Gives the numbers below one, as each is to be recorded.
-            ahead: Start such a pass before the host knows the tokens of the one before.
-        """
-        passes, length = self._open().passes, self._info.max_model_len
-        if passes.record(sizes, capture, progress, length, ahead=ahead) and ahead:
-            self._info = replace(self._info, lookahead=1)
-
     def _read(self, tokens: Tensor) -> list[int]:
-        return self._open().passes.read(tokens)
+        return self.passes.read(tokens)
 
     def close(self) -> None:
         """Free weights and KV tensors; only ``info`` and ``close`` can be used afterwards."""

@@ -16,8 +16,9 @@ from torch import Tensor
 from twostroke.core.errors import TwostrokeError
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.runtime.input_batch import Batch
+from twostroke.sampling.report import NO_TOKEN, SamplerOutput
 from twostroke.sampling.request_state import RequestState
-from twostroke.sampling.sampler import NO_TOKEN, Sampler, SamplerOutput
+from twostroke.sampling.sampler import Sampler
 from twostroke.sampling.token_masks import TokenMask
 
 # How many of a request's drafts count as accepted: from its seed, its tokens, and their number.

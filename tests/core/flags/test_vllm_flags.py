@@ -13,19 +13,19 @@ from twostroke.core.flags.vllm_flags import MEANINGLESS, without_vllm_flags
 def test_flags_that_mean_nothing_are_noted_and_left_out() -> None:
     notes: list[str] = []
     arguments = (
-        "serve folder --enforce-eager --tensor-parallel-size 1 -tp=1 --swap-space 4 --dtype half"
+        "serve folder --disable-custom-all-reduce --tensor-parallel-size 1 -tp=1 --swap-space 4 --dtype half"
         " --load-format=auto --port 1"
     )
     kept = without_vllm_flags(arguments.split(), notes.append)
     assert kept == ["serve", "folder", "--swap-space", "4", "--dtype", "float16", "--port", "1"]
     assert len(notes) == 4
-    assert notes[0] == "--enforce-eager changes nothing: the engine chooses how it runs"
+    assert notes[0] == "--disable-custom-all-reduce changes nothing: a model runs on one device"
 
 
 def test_other_commands_and_what_stands_behind_two_hyphens_are_left_alone() -> None:
     for arguments in (
-        ["simulate", "--enforce-eager"],
-        ["generate", "--", "--enforce-eager"],
+        ["simulate", "--disable-custom-all-reduce"],
+        ["generate", "--", "--disable-custom-all-reduce"],
         ["serve", "--dtype"],
         [],
     ):

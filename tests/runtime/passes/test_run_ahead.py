@@ -21,6 +21,7 @@ from twostroke.engine.llm_engine import LLMEngine
 from twostroke.layers.attention.base import AttentionMetadata
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.runtime.loading import load_torch_executor
+from twostroke.runtime.passes.record import record_graphs
 from twostroke.runtime.passes.run_ahead import RunAhead
 from twostroke.runtime.torch_executor import TorchExecutor
 
@@ -73,14 +74,14 @@ def load(folder: Path, *, ahead: bool, num_blocks: int = 40, **options: Any) -> 
     if ahead:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SdpaBackend, "fixed_tables", lambda self, *_: PreparedAnew(self))
-            executor.record_graphs(range(1, 9), run_each_time, ahead=True)
+            record_graphs(executor, range(1, 9), run_each_time, ahead=True)
         assert executor.info.lookahead == 1
     return LLMEngine(executor, config=config)
 
 
 def ahead_of(executor: Any) -> RunAhead:
     assert isinstance(executor, TorchExecutor)
-    ahead = executor._open().passes._ahead
+    ahead = executor.passes._ahead
     assert ahead is not None
     return ahead
 

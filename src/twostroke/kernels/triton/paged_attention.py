@@ -29,114 +29,105 @@ def paged_attention(
     keys,  # [blocks, PAGE, kv_heads, KEY_DIM]
     values,  # [blocks, PAGE, kv_heads, VALUE_DIM]
     out,  # [tokens, heads, VALUE_DIM]; with splits float32 [tokens, heads, SPLITS, VALUE_DIM]
-    highest,  # float32 [tokens, heads, SPLITS], used with splits alone, like ``sums``
-    sums,
+    highest, sums,  # float32 [tokens, heads, SPLITS], used with splits alone
     sinks,  # float32 [heads]
     tile_requests,  # int32 [tiles]
     tile_starts,  # int32 [tiles]: first query of each, counted within its request
-    query_start,  # int32 [requests + 1]
-    context_lens,  # int32 [requests]
-    block_table,  # int32 [requests, table_stride]
-    table_stride,
-    heads,
-    query_token,  # strides, in elements
-    query_head,
-    key_block,
-    key_token,
-    key_head,
-    value_block,
-    value_token,
-    value_head,
-    scale,
-    soft_cap,
-    window,
+    query_start, context_lens, block_table,  # int32, as in ``AttentionMetadata``
+    table_stride, heads, query_token, query_head,  # strides, in elements, like those that follow
+    key_block, key_token, key_head, value_block, value_token, value_head,
+    scale, soft_cap, window,
     GROUP: tl.constexpr,  # query heads of a KV head
-    KEY_DIM: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    KEY_TILE: tl.constexpr,  # the dimensions, rounded up to powers of two
-    VALUE_TILE: tl.constexpr,
+    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    KEY_TILE: tl.constexpr, VALUE_TILE: tl.constexpr,  # rounded up to powers of two
     PAGE: tl.constexpr,
     ROWS: tl.constexpr,  # queries times heads of a tile
     KEYS: tl.constexpr,  # keys that are looked at together
-    SPLITS: tl.constexpr,
-    MIN_SPLIT: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-    HAS_CAP: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
+    SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr,
+    HAS_SINKS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_WINDOW: tl.constexpr,
     DOT: tl.constexpr,  # the type in which products are computed
     OVERLAPS: tl.constexpr,
-):
+):  # fmt: skip
     wait_for_earlier(OVERLAPS)
-    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    request = tl.load(tile_requests + tile)
-    first = tl.load(tile_starts + tile)
+    kv_head, split = tl.program_id(1), tl.program_id(2)
+    request, first = _place_of_tile(tile_requests, tile_starts)
     begin = tl.load(query_start + request)
     num_queries = tl.load(query_start + request + 1) - begin
     context = tl.load(context_lens + request)
     earlier = context - num_queries  # tokens before this step's
-
     rows = tl.arange(0, ROWS)
-    token = first + rows // GROUP
-    head = kv_head * GROUP + rows % GROUP
+    token, head = first + rows // GROUP, kv_head * GROUP + rows % GROUP
     is_row = (rows < ROWS // GROUP * GROUP) & (token < num_queries)
-    position = earlier + token
-
     row_at = (begin + token).to(tl.int64)
     out_row = row_at * heads + head
+    start, all_seen, end = _span(
+        context, earlier + first, split, window, ROWS // GROUP, KEYS, SPLITS, MIN_SPLIT, HAS_WINDOW
+    )
+    if SPLITS > 1 and start >= end:  # most splits of a short request: nothing is read
+        tl.store(highest + out_row * SPLITS + split, float("-inf"), mask=is_row)
+        tl.store(sums + out_row * SPLITS + split, 0.0, mask=is_row)
+        return
+    key_dims, value_dims = tl.arange(0, KEY_TILE)[None, :], tl.arange(0, VALUE_TILE)[None, :]
+    query_at = query + row_at[:, None] * query_token + head[:, None] * query_head + key_dims
+    q = tl.load(query_at, mask=is_row[:, None] & (key_dims < KEY_DIM), other=0.0).to(DOT)
+    top = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    sum_of_values = tl.zeros((ROWS, VALUE_TILE), tl.float32)
+    table = block_table + request.to(tl.int64) * table_stride
+    top, total, sum_of_values = _attend(
+        start, all_seen, end, earlier + token, top, total, sum_of_values, q, table, keys, values,
+        kv_head, key_block, key_token, key_head, value_block, value_token, value_head, key_dims,
+        value_dims, scale, soft_cap, window,
+        KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, DOT,
+    )  # fmt: skip
+    _keep(
+        top, total, sum_of_values, out, highest, sums, sinks, out_row, head, is_row, split,
+        value_dims, VALUE_DIM, SPLITS, HAS_SINKS,
+    )  # fmt: skip
 
-    # The keys that any row of the tile sees, and of those this split's.
-    end = tl.minimum(context, earlier + first + ROWS // GROUP)
-    start = 0
+
+@triton.jit
+def _place_of_tile(tile_requests, tile_starts):
+    """The request of this program, and its first query there."""
+    tile = tl.program_id(0)
+    return tl.load(tile_requests + tile), tl.load(tile_starts + tile)
+
+
+@triton.jit
+def _span(
+    context, position, split, window, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr, HAS_WINDOW: tl.constexpr,
+):  # fmt: skip
+    """The keys of this program that any query sees, first and end; between, where all see all.
+
+    ``position`` is that of the first query.
+    """
+    start, end = 0, tl.minimum(context, position + QUERIES)
     if HAS_WINDOW:
-        start = tl.maximum(earlier + first - window + 1, 0) // KEYS * KEYS
+        start = tl.maximum(position - window + 1, 0) // KEYS * KEYS
     if SPLITS > 1:
         size = split_size(context, SPLITS, MIN_SPLIT)
         start = tl.maximum(start, split * size)
         end = tl.minimum(end, (split + 1) * size)
-        if start >= end:  # most splits of a short request: nothing is read
-            tl.store(highest + out_row * SPLITS + split, float("-inf"), mask=is_row)
-            tl.store(sums + out_row * SPLITS + split, 0.0, mask=is_row)
-            return
-
-    key_dims, value_dims = tl.arange(0, KEY_TILE), tl.arange(0, VALUE_TILE)
-    query_at = query + row_at[:, None] * query_token + head[:, None] * query_head
-    q = tl.load(
-        query_at + key_dims[None, :],
-        mask=is_row[:, None] & (key_dims[None, :] < KEY_DIM),
-        other=0.0,
-    ).to(DOT)
-    top = tl.full((ROWS,), float("-inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    sum_of_values = tl.zeros((ROWS, VALUE_TILE), tl.float32)
-    # Up to here every row sees every key.
     all_seen = start
     if not HAS_WINDOW:
-        all_seen = tl.maximum(start, tl.minimum(end, earlier + first + 1) // KEYS * KEYS)
+        all_seen = tl.maximum(start, tl.minimum(end, position + 1) // KEYS * KEYS)
+    return start, all_seen, end
 
-    table = block_table + request.to(tl.int64) * table_stride
-    for at in range(start, all_seen, KEYS):
-        top, total, sum_of_values = _attend_tile(
-            at, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
-            key_block, key_token, key_head, value_block, value_token, value_head,
-            key_dims, value_dims, scale, soft_cap, window,
-            KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, False, DOT,
-        )  # fmt: skip
-    for at in range(all_seen, end, KEYS):
-        top, total, sum_of_values = _attend_tile(
-            at, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
-            key_block, key_token, key_head, value_block, value_token, value_head,
-            key_dims, value_dims, scale, soft_cap, window,
-            KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, True, DOT,
-        )  # fmt: skip
 
-    out_mask = is_row[:, None] & (value_dims[None, :] < VALUE_DIM)
+@triton.jit
+def _keep(
+    top, total, sum_of_values, out, highest, sums, sinks, out_row, head, is_row, split, value_dims,
+    VALUE_DIM: tl.constexpr, SPLITS: tl.constexpr, HAS_SINKS: tl.constexpr,
+):  # fmt: skip
+    """Write what a program found: its part, or the rows' outputs."""
+    mask = is_row[:, None] & (value_dims < VALUE_DIM)
     if SPLITS > 1:
         at_split = out_row * SPLITS + split
         tl.store(highest + at_split, top, mask=is_row)
         tl.store(sums + at_split, total, mask=is_row)
-        tl.store(
-            out + at_split[:, None] * VALUE_DIM + value_dims[None, :], sum_of_values, mask=out_mask
-        )
+        at = out + at_split[:, None] * VALUE_DIM + value_dims
+        tl.store(at, sum_of_values, mask=mask)
     else:
         if HAS_SINKS:
             sink = tl.load(sinks + head, mask=is_row, other=0.0) * LOG2_E
@@ -145,11 +136,34 @@ def paged_attention(
             total = total * shrink + tl.exp2(sink - higher)
             sum_of_values = sum_of_values * shrink[:, None]
         total = tl.where(total > 0, total, 1.0)
-        tl.store(
-            out + out_row[:, None] * VALUE_DIM + value_dims[None, :],
-            sum_of_values / total[:, None],
-            mask=out_mask,
-        )
+        at = out + out_row[:, None] * VALUE_DIM + value_dims
+        tl.store(at, sum_of_values / total[:, None], mask=mask)
+
+
+@triton.jit
+def _attend(
+    start, all_seen, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
+    key_block, key_token, key_head, value_block, value_token, value_head, key_dims, value_dims,
+    scale, soft_cap, window,
+    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr,
+    HAS_CAP: tl.constexpr, HAS_WINDOW: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Walk over the keys from ``start`` to ``end``; up to ``all_seen`` nothing is masked."""
+    for at in range(start, all_seen, KEYS):
+        top, total, sum_of_values = _attend_tile(
+            at, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
+            key_block, key_token, key_head, value_block, value_token, value_head, key_dims,
+            value_dims, scale, soft_cap, window,
+            KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, False, DOT,
+        )  # fmt: skip
+    for at in range(all_seen, end, KEYS):
+        top, total, sum_of_values = _attend_tile(
+            at, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
+            key_block, key_token, key_head, value_block, value_token, value_head, key_dims,
+            value_dims, scale, soft_cap, window,
+            KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, True, DOT,
+        )  # fmt: skip
+    return top, total, sum_of_values
 
 
 @triton.jit
@@ -172,10 +186,10 @@ def _attend_tile(
     block = tl.load(table + seen // PAGE, mask=exists, other=0).to(tl.int64)
     offset = seen % PAGE
     key_at = keys + block * key_block + offset * key_token + kv_head * key_head
-    key_mask = key_dims[None, :] < KEY_DIM
+    key_mask = key_dims < KEY_DIM
     if MASKED:
         key_mask = key_mask & exists[:, None]
-    k = tl.load(key_at[:, None] + key_dims[None, :], mask=key_mask, other=0.0).to(DOT)
+    k = tl.load(key_at[:, None] + key_dims, mask=key_mask, other=0.0).to(DOT)
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     if HAS_CAP:
         # tanh by way of exp: 1 - 2 / (exp(2 x) + 1).
@@ -193,10 +207,10 @@ def _attend_tile(
     shrink = tl.exp2(top - level)
     total = total * shrink + tl.sum(weights, 1)
     value_at = values + block * value_block + offset * value_token + kv_head * value_head
-    value_mask = value_dims[None, :] < VALUE_DIM
+    value_mask = value_dims < VALUE_DIM
     if MASKED:
         value_mask = value_mask & exists[:, None]
-    v = tl.load(value_at[:, None] + value_dims[None, :], mask=value_mask, other=0.0).to(DOT)
+    v = tl.load(value_at[:, None] + value_dims, mask=value_mask, other=0.0).to(DOT)
     sum_of_values = sum_of_values * shrink[:, None]
     sum_of_values = tl.dot(weights.to(DOT), v, sum_of_values, input_precision="ieee")
     return higher, total, sum_of_values

@@ -41,7 +41,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DeviceTables:
     """A step as the kernels read it, on the device: integers of 32 bits, but for ``slots``.
 
     Attributes:
@@ -112,7 +112,7 @@ class PagedBackend:
         start, context, few_requests, few_starts, many_requests, many_starts, few_rows, blocks = (
             _to_device([*arrays, table.reshape(-1)], metadata.slots.device)
         )
-        places = Places(
+        places = DeviceTables(
             start,
             context,
             blocks.view(table.shape),
@@ -140,7 +140,7 @@ class PagedTables:
 
     def attention(self, rows: int) -> PagedAttention:
         order = self._order[:rows]
-        places = Places(
+        places = DeviceTables(
             self._order[: rows + 1],
             self._context_lens[:rows],
             self._block_table[:rows],
@@ -171,7 +171,7 @@ class PagedAttention:
 
     kernel_cache: KernelCache | None = None
 
-    def __init__(self, backend: PagedBackend, places: Places) -> None:
+    def __init__(self, backend: PagedBackend, places: DeviceTables) -> None:
         self._backend = backend
         self.places = places
 

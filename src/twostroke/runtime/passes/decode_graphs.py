@@ -37,7 +37,7 @@ class DecodeGraphs:
     """See the module.
 
     Args:
-        tables: Of the model's backend, for ``sizes[-1]`` rows.
+        tables: Those of the model's backend, for ``sizes[-1]`` rows.
         sizes: Rising numbers of rows.
         capture: ``CudaCapture``, or for tests what runs the pass each time.
     """

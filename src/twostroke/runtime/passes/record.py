@@ -3,24 +3,51 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from twostroke.core.config import EngineConfig
-from twostroke.runtime.passes.decode_graphs import CudaCapture, graph_sizes
+from twostroke.observability.profile import NO_PROFILE, Profiler
+from twostroke.runtime.passes.decode_graphs import Capture, CudaCapture, graph_sizes
+from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.torch_executor import TorchExecutor
 
 
-def record_passes(executor: TorchExecutor, config: EngineConfig) -> bool:
+def record_passes(
+    executor: TorchExecutor, config: EngineConfig, profiler: Profiler, clock: PhaseClock
+) -> TorchExecutor:
     """On a GPU, unless ``--enforce-eager``; they run ahead where nothing guesses further.
 
-    Returns whether there was something to do.
+    Not under a profiler, which measures each part of a pass. Returns the executor.
     """
-    if executor.model.device.type != "cuda" or config.model.enforce_eager:
-        return False
+    on_gpu = executor.model.device.type == "cuda"
+    if not on_gpu or config.model.enforce_eager or profiler is not NO_PROFILE:
+        return executor
     sizes = graph_sizes(config.scheduler.for_device(gpu=True).max_num_seqs)
     is_alone = config.speculation.resolve() is None
-    executor.record_graphs(sizes, CudaCapture(), _shown, ahead=is_alone)
-    return True
+    record_graphs(executor, sizes, CudaCapture(), _shown, ahead=is_alone)
+    clock.mark("cuda_graphs")
+    return executor
+
+
+def record_graphs(
+    executor: TorchExecutor,
+    sizes: Sequence[int],
+    capture: Capture,
+    progress: Callable[[int], Iterable[int]] = range,
+    *,
+    ahead: bool = False,
+) -> None:
+    """Record passes over one token of each request, if the model allows.
+
+    Args:
+        sizes: The numbers of requests, rising.
+        progress: Gives the numbers below one, as each is to be recorded.
+        ahead: Start such a pass before the host knows the tokens of the one before.
+    """
+    length = executor.info.max_model_len
+    if executor.passes.record(sizes, capture, progress, length, ahead=ahead) and ahead:
+        executor.info = replace(executor.info, lookahead=1)
 
 
 def _shown(count: int) -> Iterable[int]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,12 +30,14 @@ class _Pass:
     """One that was started ahead: a row for each request.
 
     Attributes:
+        sources: Which shares of the batch before they come from.
         token_ids: What the rows were computed for; known once the host has read them.
         hidden: ``[rows, hidden]``.
         slots: Where the rows were written, int64 ``[rows]``, with groups ``[rows, groups]``.
     """
 
     rows: dict[str, int]
+    sources: list[int]
     positions: list[int]
     hidden: Tensor
     slots: Tensor
@@ -61,20 +64,32 @@ class RunAhead:
         self._pass = None
         if len(batch.sampling) != len(batch.shares) or not self._graphs.takes(batch):
             return
-        further = self._inputs.one_further(batch)
-        if further is None:
+        chosen = [index for index in range(len(batch.shares)) if self._goes_on(batch, index)]
+        if not chosen:
             return
-        # What failed has no token, but a row must have some.
-        drawn = tokens[further.indices].clamp_min(0)
-        hidden = self._graphs.run(drawn, further.positions_on_device, further.attention)
-        rows = {batch.shares[index].request_id: row for row, index in enumerate(further.index_list)}
-        self._pass = _Pass(rows, further.positions, hidden, further.attention.slots)
-        self._sources = further.index_list
+        shares = [batch.shares[index] for index in chosen]
+        names, positions = [s.request_id for s in shares], [s.start + s.num_tokens for s in shares]
+        attention = self._inputs.one_token_each(names, positions)
+        if len(chosen) < len(batch.shares):
+            tokens = tokens[self._inputs.to_device(np.array(chosen))]
+        drawn = tokens.clamp_min(0)  # what failed has no token, but a row must have some
+        at = self._inputs.to_device(np.array(positions))
+        rows = {name: row for row, name in enumerate(names)}
+        hidden = self._graphs.run(drawn, at, attention)
+        self._pass = _Pass(rows, chosen, positions, hidden, attention.slots)
+
+    def _goes_on(self, batch: Batch, index: int) -> bool:
+        """Whether a request does not end with its token, as far as one knows, and has a slot."""
+        share, request = batch.shares[index], batch.requests[index]
+        most = request.params.max_tokens
+        is_last = most is not None and request.num_answer_tokens + 1 >= most
+        end = share.start + share.num_tokens
+        return not is_last and end < self._inputs.num_slots(share.request_id)
 
     def tell(self, token_ids: Sequence[int]) -> None:
         """Say what the rows of the last batch drew, now that the host has read it."""
         if self._pass is not None:
-            self._pass.token_ids = [token_ids[index] for index in self._sources]
+            self._pass.token_ids = [token_ids[index] for index in self._pass.sources]
 
     def drop(self) -> Tensor | None:
         """Forget the pass. Returns the slots that it wrote."""
