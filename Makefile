@@ -6,6 +6,10 @@ CPP := src/twostroke/kernels/cpp
 KERNELS := hatch_build.py $(wildcard $(CPP)/*.?pp $(CPP)/*/*.?pp)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CLIENTS := .venv-clients
+TRITON := .venv-triton
+# Apart from the other tests' settings; Triton's interpreter warns of numpy's ways.
+ON_GPU := -q -c /dev/null --rootdir=. --confcutdir=tests/layers/gpu --import-mode=importlib \
+    -W ignore::DeprecationWarning -W ignore::RuntimeWarning
 APART := tests/server/clients/apart
 # Fuzzed bodies are the same each time only with the same modules loaded and one order of sets.
 FUZZED := tests/server/test_schemathesis.py tests/server/test_schemathesis_gateway.py
@@ -14,7 +18,7 @@ PORT ?= 8000
 MODEL ?= pilot
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test clients check format train claims soak clean
+.PHONY: help serve test clients kernels check format train claims soak clean
 
 help: ## Show the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -36,6 +40,15 @@ clients: $(VENV)/.installed-dev ## Install clients of other versions apart (1.3 
 	    && node $(CLIENTS)/npm/node_modules/@anthropic-ai/claude-code/install.cjs; fi
 	$(BIN)/python -m pytest tests/server/clients/test_apart.py \
 	    tests/server/clients/test_cli_agents.py
+
+kernels: $(VENV)/.installed-dev ## Install Triton apart (290 MB); check its kernels without a GPU
+	test -d $(TRITON) || $(PYTHON) -m venv $(TRITON)
+	grep -v '^numpy==' constraints.txt >$(TRITON)/constraints.txt
+	$(TRITON)/bin/python -m pip install --constraint $(TRITON)/constraints.txt \
+	    -e . pytest hypothesis 'numpy<2.4'
+	$(TRITON)/bin/python -m pip install --no-deps 'triton==3.6.0'
+	PYTHONPATH=. $(TRITON)/bin/python -m pytest $(ON_GPU) tests/layers/gpu/test_offline.py
+	PYTHONPATH=. TRITON_INTERPRET=1 $(TRITON)/bin/python -m pytest $(ON_GPU) tests/layers/gpu
 
 # Without ruff's cache: it does not see that a new folder changes which imports are our own.
 check: $(VENV)/.installed-dev ## Lint, format, style, the arrows between packages, types
@@ -59,7 +72,7 @@ soak: $(VENV)/.installed-dev ## Treat a server badly for 20 minutes; it must sta
 	$(BIN)/python -m benchmarks.soak
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) $(CLIENTS) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS) $(TRITON) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -rf .import_linter_cache
 
 # A stamp, not bin/python: a venv that was left half-made would look finished.

@@ -13,8 +13,8 @@ from twostroke.core.flags.vllm_flags import MEANINGLESS, without_vllm_flags
 def test_flags_that_mean_nothing_are_noted_and_left_out() -> None:
     notes: list[str] = []
     arguments = (
-        "serve folder --disable-custom-all-reduce --tensor-parallel-size 1 -tp=1 --swap-space 4 --dtype half"
-        " --load-format=auto --port 1"
+        "serve folder --disable-custom-all-reduce --tensor-parallel-size 1 -tp=1 --swap-space 4"
+        " --dtype half --load-format=auto --port 1"
     )
     kept = without_vllm_flags(arguments.split(), notes.append)
     assert kept == ["serve", "folder", "--swap-space", "4", "--dtype", "float16", "--port", "1"]

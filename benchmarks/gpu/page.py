@@ -1,0 +1,155 @@
+"""Writes the page of what was measured on GPUs, from the newest record of each kind.
+
+python -m benchmarks.gpu.page
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+Record = dict[str, Any]
+
+
+def newest(name: str) -> Record | None:
+    files = sorted(RESULTS.glob(f"{name}-cuda-*.json"))
+    return json.loads(files[-1].read_text()) if files else None
+
+
+def table(heads: list[str], rows: list[list[Any]]) -> list[str]:
+    def cell(value: Any) -> str:
+        if isinstance(value, float):
+            return f"{value:.3g}" if value < 1e3 else f"{value:,.0f}"
+        return f"{value}"
+
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    return [*lines, *("| " + " | ".join(map(cell, row)) + " |" for row in rows), ""]
+
+
+def where(record: Record) -> str:
+    made = [f"{record['device']}, torch {record['torch']}, Python {record['python']}"]
+    made += [f"{record['date'][:10]}, commit {str(record['commit'])[:8]}"]
+    return wrapped("; ".join([*made, *([record["note"]] if "note" in record else [])]) + ".")
+
+
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, 99) + "\n"
+
+
+def speed(record: Record) -> list[str]:
+    result = record["rows"][0]
+    waiting = {row["batch"]: row for row in result["decode_waiting"]}
+    others = {row["batch"]: row["step_ms"] for row in result["transformers"]}
+    eager = {row["batch"]: row["step_ms"] for row in result["decode_eager"]}
+    lines = ["## An 8B model in bfloat16", "", where(record)]
+    lines += [
+        wrapped(
+            f"A copy moves {result['bandwidth'] / 1e12:.2f} TB/s, a product of 8,192 squared runs"
+            f" at {result['peak'] / 1e12:.0f} TFLOP/s: shares are of these. Prompts of 256 tokens;"
+            " a step is the engine's own, with schedule, draw and outputs; the pass is the recorded"
+            " graph alone, without the head. Milliseconds of a step whose kernels are launched one"
+            " by one, by a graph, and by graphs that run ahead (and the host's share of it); of the"
+            " pass (and its share of the bandwidth); and of a step of transformers."
+        )
+    ]
+    rows = [
+        [
+            row["batch"],
+            eager.get(row["batch"], ""),
+            waiting[row["batch"]]["step_ms"],
+            row["step_ms"],
+            f"{row['host_share']:.1%}",
+            row["pass_ms"],
+            f"{1 / row['pass_over_floor']:.0%}",
+            others.get(row["batch"], ""),
+        ]
+        for row in result["decode"]
+    ]
+    heads = ["requests", "eager", "graphs", "ahead", "host"]
+    lines += table([*heads, "pass", "bandwidth", "transformers"], rows)
+    heads = ["prompt", "ms", "tokens/s", "of the peak"]
+    rows = [
+        [row["tokens"], row["ms"], round(row["tokens_per_second"]), f"{row['share_of_peak']:.0%}"]
+        for row in result["prefill"]
+    ]
+    return [*lines, *table(heads, rows)]
+
+
+def kernels(record: Record) -> list[str]:
+    result = record["rows"][0]
+    lines = ["## Where a pass over one request spends its time", ""]
+    rows = [
+        [f"`{row['kernel'][:50]}`", row["calls"], row["us_each"], row["ms"]]
+        for row in result["kernels_1"]
+        if row["ms"] >= 0.01
+    ]
+    return [*lines, *table(["kernel", "calls", "us each", "ms"], rows)]
+
+
+def correctness(record: Record) -> list[str]:
+    rows = record["rows"]
+    wrong = [row["family"] for row in rows if row.get("different") or "failed" in row]
+    recorded = sum(row.get("recorded", False) for row in rows)
+    bits: dict[str, bool] = next(
+        (row["same_bits_beside"] for row in rows if "same_bits_beside" in row), {}
+    )
+    lines = ["## Tokens, against the loop without a cache on the CPU", "", where(record)]
+    same = ", ".join(str(others) for others, same in bits.items() if same and others != "0")
+    other = ", ".join(str(others) for others, same in bits.items() if not same)
+    lines += [
+        wrapped(
+            f"{len(rows)} families in float32, {recorded} of them by recorded passes that run"
+            " ahead, 12 requests each with prefix hits, chunks and preemptions. Different:"
+            f" {', '.join(wrong) or 'none'}. In bfloat16 a request's log-probabilities are the"
+            f" same bits alone and beside {same} others; beside {other} they are not."
+        )
+    ]
+    return lines
+
+
+def attention(record: Record) -> list[str]:
+    lines = ["## Tiles of attention", "", where(record)]
+    rows = [
+        [row["case"], tuple(row["shape"]), row["us"], f"{row[unit]:.3g} {unit}"]
+        for row in record["rows"]
+        for unit in ("TFLOP/s", "TB/s")
+        if unit in row
+    ]
+    heads = ["requests x tokens", "rows, keys, warps, stages", "us", "that is"]
+    return [*lines, *table(heads, rows)]
+
+
+def products(record: Record) -> list[str]:
+    lines = ["## Products of one row", "", where(record)]
+    lines += ["Outputs of a program, inputs of a step, warps, stages, whether kernels overlap.", ""]
+    best: dict[str, list[Record]] = {}
+    for row in record["rows"]:
+        best.setdefault(row["product"], []).append(row)
+    rows = [
+        [name, each["how"], each["us"], each["tb_per_s"]]
+        for name, found in best.items()
+        for each in sorted(found, key=lambda row: row["us"])[:4]
+    ]
+    return [*lines, *table(["product", "by", "us", "TB/s"], rows)]
+
+
+def main() -> None:
+    parts = {
+        "speed": [speed, kernels],
+        "correctness": [correctness],
+        "products": [products],
+        "attention": [attention],
+    }
+    lines = ["# On GPUs", "", "Written by `python -m benchmarks.gpu.page`.", ""]
+    for name, writers in parts.items():
+        if record := newest(name):
+            for write in writers:
+                lines += write(record)
+    (RESULTS / "README.md").write_text("\n".join(lines).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()
