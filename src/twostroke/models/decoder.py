@@ -19,7 +19,7 @@ from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import NO_LAYER_STATES, LayerStates, StateShape
 from twostroke.layers.rotary import rotary_tables
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.models.branches.base import Branch, BranchParts, PassInputs
+from twostroke.models.branches.base import Branch, BranchParts, PassInputs, asks_host
 from twostroke.models.family import DecoderFamily
 from twostroke.models.layer_inputs import LayerInputs
 from twostroke.models.parameters import ParameterSource
@@ -125,6 +125,10 @@ class Decoder:
     def state_shapes(self) -> list[tuple[StateShape, ...]]:
         """The recurrent state of each layer: what a request keeps of it besides keys and values."""
         return [tuple(s for branch in layer for s in branch.state) for layer in self._layers]
+
+    @property
+    def asks_host(self) -> bool:
+        return any(asks_host(branch) for layer in self._layers for branch in layer)
 
     @property
     def weight_bytes(self) -> int:

@@ -36,6 +36,11 @@ class LanguageModel(Protocol):
     def weight_bytes(self) -> int: ...
 
     @property
+    def asks_host(self) -> bool:
+        """Whether a pass waits for numbers to know what to compute: it cannot be recorded then."""
+        ...
+
+    @property
     def state_shapes(self) -> list[tuple[StateShape, ...]]:
         """The recurrent state of each layer: what a request keeps of it besides keys and values."""
         ...

@@ -53,6 +53,31 @@ def test_attention_compiles(name: str, capability: int) -> None:
 
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
+@pytest.mark.parametrize("tokens", [1, 512])
+def test_experts_compile(tokens: int, capability: int) -> None:
+    from tests.layers.gpu.offline import compiling
+    from twostroke.layers.gpu.experts import GpuExperts
+    from twostroke.layers.gpu.operators import GpuOperators
+    from twostroke.layers.linear import TorchLinear
+
+    operators = GpuOperators(overlaps=capability >= 90)
+    up, down = torch.zeros(1536, 2048, dtype=BF16), torch.zeros(2048, 768, dtype=BF16)
+    experts = [(TorchLinear(up), TorchLinear(down)) for _ in range(8)]
+    with compiling(capability) as made:
+        own = GpuExperts(
+            experts, lambda rows: operators.gated_mul(rows, 0), operators, scales_inputs=False
+        )
+        chosen = torch.zeros(tokens, 2, dtype=torch.int64)
+        own(torch.zeros(tokens, 2048, dtype=BF16), chosen, torch.ones(tokens, 2))
+    products = [each for each in made if each.name == "multiply_grouped"]
+    assert products
+    for each in products:
+        print(each)
+        assert each.spilled == 0 and each.tensor_cores, each
+        assert each.shared <= SHARED_MEMORY[capability], each
+
+
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
 def test_operators_compile(capability: int) -> None:
     from tests.layers.gpu.offline import compiling
     from twostroke.layers.gpu.operators import GpuOperators

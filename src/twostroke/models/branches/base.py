@@ -83,6 +83,11 @@ class Branch(Protocol):
         ...
 
 
+def asks_host(branch: Branch) -> bool:
+    """Whether a call has to wait for numbers, to know what to compute: no branch does but a few."""
+    return bool(getattr(branch, "asks_host", False))
+
+
 class BranchKind(Protocol):
     """What a model family's file lists: how a kind of branch is named in checkpoints, and made."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from twostroke.layers.activation import activation_of
 from twostroke.layers.compiled_experts import CompiledExperts, ExpertWeights
 from twostroke.layers.compiled_pass import CompiledBranch, norm_call
+from twostroke.layers.gpu.load import load_operators
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.layers.routing import route
@@ -19,6 +21,9 @@ from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.branches.expert_stacks import ExpertStack
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import GEMM
+
+if TYPE_CHECKING:
+    from twostroke.layers.gpu.experts import GpuExperts
 
 # What is stacked before an MLP's activation, with the outputs of each, and what comes after it.
 MlpNames = tuple[list[tuple[str, int]], str]
@@ -138,6 +143,7 @@ class ExpertsBranch:
         self._correction = parts.tensor("correction").float() if spec.routing.corrected else None
         self._expert_scale = parts.tensor("expert_scale") if parts.has("expert_scale") else None
         self._experts = experts
+        self._on_gpu = self._group(experts, parts)
         self._shared: tuple[Linear, Linear] | None = None
         if spec.shared_size:
             self._shared = parts.linear("shared_gate_up"), parts.linear("shared_down")
@@ -214,8 +220,35 @@ class ExpertsBranch:
             library=self._kernels,
         )
 
+    @property
+    def asks_host(self) -> bool:
+        """Whether the host has to know which rows go to which expert."""
+        return self._on_gpu is None
+
+    def _group(
+        self, experts: Sequence[tuple[Linear, Linear]], parts: BranchParts
+    ) -> GpuExperts | None:
+        """What computes all experts on a GPU, if the kernel there can."""
+        operators = load_operators(self._norm.weight.device)
+        if operators is None:
+            return None
+        from twostroke.layers.gpu.experts import GpuExperts
+
+        plain = GpuExperts.take(experts)
+        if not plain:
+            return None
+
+        def activation(x: Tensor) -> Tensor:
+            return self._activation(x, self._kernels)
+
+        return GpuExperts(
+            plain, activation, operators, scales_inputs=self._spec.routing.scales_inputs
+        )
+
     def _mix(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Float32 ``[tokens, hidden]``; each token's experts are summed in the order of choice."""
+        if self._on_gpu is not None:
+            return self._on_gpu(x, chosen, weights)
         (tokens, per_token), scales_inputs = chosen.shape, self._spec.routing.scales_inputs
         order = chosen.flatten().argsort(stable=True)  # pairs of token and place, by expert
         counts = chosen.flatten().bincount(minlength=self._spec.count).tolist()

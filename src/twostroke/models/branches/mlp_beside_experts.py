@@ -79,6 +79,10 @@ class MlpBesideExpertsBranch:
         return onto + self._added_norm(mlp + experts)
 
     @property
+    def asks_host(self) -> bool:
+        return self._experts.asks_host
+
+    @property
     def linears(self) -> tuple[Linear, ...]:
         return self._gate_up, self._down, *self._experts.linears
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from twostroke.layers.compiled_pass import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.model_spec.layer_specs import LayerSpec
-from twostroke.models.branches.base import Branch, BranchKind, BranchParts, PassInputs
+from twostroke.models.branches.base import Branch, BranchKind, BranchParts, PassInputs, asks_host
 from twostroke.models.parameters import Parameter
 
 
@@ -43,6 +43,7 @@ class ParallelBranch:
         self._last_mixing = [branch for branch in branches if branch.mixes_tokens][-1:]
         self.mixes_tokens = any(branch.mixes_tokens for branch in branches)
         self.state = tuple(shape for branch in branches for shape in branch.state)
+        self.asks_host = any(map(asks_host, branches))
 
     def __call__(
         self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None

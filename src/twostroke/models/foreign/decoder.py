@@ -68,6 +68,8 @@ class ForeignDecoder:
     kernels: Library | None = None
     compiled_pass: CompiledPass | None = None
 
+    asks_host = True  # as far as one knows
+
     def __init__(
         self,
         body: ForeignBody,

@@ -33,6 +33,8 @@ class AdaptedPass:
 
     compiled_pass: CompiledPass | None = None
 
+    asks_host = True  # as far as one knows
+
     def __init__(
         self,
         model: Decoder,

@@ -57,10 +57,9 @@ class DecodeGraphs:
     ) -> FixedTables | None:
         """The tables of graphs of this model; ``None`` where it cannot be recorded.
 
-        Experts and recurrent layers ask the host on their way which rows go where.
+        Recurrent layers read where states lie from the host's tables.
         """
-        layers = model.spec.layers
-        if any(layer.experts for layer in layers) or any(map(len, model.state_shapes)):
+        if model.asks_host or any(map(len, model.state_shapes)):
             return None
         return backend.fixed_tables(rows, columns)
 
