@@ -16,7 +16,8 @@ IMPORT_ALL = """
 import importlib, pkgutil, sys
 module = importlib.import_module(sys.argv[1])
 for found in pkgutil.walk_packages(getattr(module, "__path__", ()), sys.argv[1] + "."):
-    importlib.import_module(found.name)
+    if ".triton." not in found.name:  # which comes with PyTorch's builds for CUDA
+        importlib.import_module(found.name)
 """
 HELP = """
 import sys
