@@ -6,6 +6,7 @@ import errno
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -65,6 +66,11 @@ def clock_of(device: torch.device) -> Callable[[], float]:
         return time.perf_counter()
 
     return clock
+
+
+def as_current(device: torch.device) -> AbstractContextManager[object]:
+    """Make a GPU the current one in here: Triton's kernels, graphs and events go to that."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def start_transfer(tensor: Tensor) -> Callable[[], list[int]]:

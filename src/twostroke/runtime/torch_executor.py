@@ -16,7 +16,7 @@ from twostroke.layers.activation import compiled_peaks
 from twostroke.models.language_model import LanguageModel
 from twostroke.observability.profile import INPUT, NO_PROFILE, SAMPLING, Profiler
 from twostroke.runtime.backends import attention_backend
-from twostroke.runtime.device import clock_of, memory_error, release_cached_memory
+from twostroke.runtime.device import as_current, clock_of, memory_error, release_cached_memory
 from twostroke.runtime.drawing_step import draw_tokens
 from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.input_batch import InputBatch
@@ -97,7 +97,8 @@ class TorchExecutor:
             if plan.scheduled:
                 with self._profiler.measure(INPUT):
                     step.batch = self.inputs.build(plan, self.requests)
-                self._run(step)
+                with as_current(self.model.device):
+                    self._run(step)
             for hook in reversed(self.hooks):
                 hook.after(step)
         except Exception as error:

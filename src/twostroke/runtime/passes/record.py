@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from twostroke.core.config import EngineConfig
 from twostroke.observability.profile import NO_PROFILE, Profiler
+from twostroke.runtime.device import as_current
 from twostroke.runtime.passes.decode_graphs import Capture, CudaCapture, graph_sizes
 from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.torch_executor import TorchExecutor
@@ -46,7 +47,9 @@ def record_graphs(
         ahead: Start such a pass before the host knows the tokens of the one before.
     """
     length = executor.info.max_model_len
-    if executor.passes.record(sizes, capture, progress, length, ahead=ahead) and ahead:
+    with as_current(executor.model.device):
+        recorded = executor.passes.record(sizes, capture, progress, length, ahead=ahead)
+    if recorded and ahead:
         executor.info = replace(executor.info, lookahead=1)
 
 
