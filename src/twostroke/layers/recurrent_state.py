@@ -131,6 +131,7 @@ class FreshStates:
         self.segments: Sequence[Segment] = [Segment(0, num_tokens, (0,))]
         self.table = segment_table(self.segments)
         self._shapes, self._device = shapes, device
+        self._storage: LayerState = ()
 
     def read(self, layer: int, segment: Segment) -> LayerState:
         return tuple(
@@ -142,5 +143,6 @@ class FreshStates:
         """Nothing comes after it."""
 
     def storage(self, layer: int) -> LayerState:
-        segment = self.segments[0]
-        return tuple(tensor[None] for tensor in self.read(layer, segment))
+        # Kept: the kernels get addresses alone.
+        self._storage = tuple(tensor[None] for tensor in self.read(layer, self.segments[0]))
+        return self._storage
