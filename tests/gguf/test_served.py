@@ -54,6 +54,7 @@ OWN: dict[str, dict[str, Any]] = {
     "granite": FAMILIES["granite"],
     "smollm3": {**FAMILIES["smollm3"], "rope_theta": 2e6},
     "cohere2": FAMILIES["cohere2"],
+    "lfm2": {**FAMILIES["lfm2"], "block_auto_adjust_ff_dim": False},
 }
 
 

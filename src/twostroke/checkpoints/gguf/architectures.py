@@ -26,6 +26,24 @@ ATTENTION = {
 MLP = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 # Of a layer, as Llama names them.
 LAYER = {**ATTENTION, **MLP, "ffn_norm": "post_attention_layernorm"}
+_LFM2_ENDS = {
+    "token_embd": "model.embed_tokens",
+    "token_embd_norm": "model.embedding_norm",
+    "output": "lm_head",
+}
+_LFM2 = {
+    "attn_norm": "operator_norm",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.conv": "conv.conv",
+    "shortconv.out_proj": "conv.out_proj",
+}
 _GEMMA = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_attention_norm": "post_attention_layernorm",
@@ -70,6 +88,11 @@ class Architecture:
         stated: What every model of it has in its ``config.json``.
         layer: Names of a layer's tensors; ``{}`` is the index of an expert, whose tensors lie in
             one.
+        ends: Names of the tensors outside the layers.
+        taps: Names in files of a convolution's weights, which lack the dimension of one input.
+        unattending: Kind, in ``layer_types``, of layers that have no key-value heads by the file's
+            list of their numbers; empty: it has no list.
+        longrope: It may have factors for short and for long contexts, one for each frequency.
         interleaved: Rows of queries and keys are reordered, so that pairs that rotate are
             neighbours.
         norm_shift: What was added to the weights of norms.
@@ -85,6 +108,10 @@ class Architecture:
     numbers: Mapping[str, str] = field(default_factory=dict)
     stated: Mapping[str, object] = field(default_factory=dict)
     layer: Mapping[str, str] = field(default_factory=lambda: LAYER)
+    ends: Mapping[str, str] = field(default_factory=lambda: ENDS)
+    taps: tuple[str, ...] = ()
+    unattending: str = ""
+    longrope: bool = False
     interleaved: bool = False
     norm_shift: float = 0.0
     biases: bool = False
@@ -145,7 +172,10 @@ ARCHITECTURES = {
         layer={**LAYER, **_QWEN_EXPERTS, **_QWEN_SHARED},
     ),
     "phi3": Architecture(
-        model_type="phi3", integers=_WINDOW, layer={**without(LAYER, "ffn_gate"), **_FUSED}
+        model_type="phi3",
+        integers=_WINDOW,
+        layer={**without(LAYER, "ffn_gate"), **_FUSED},
+        longrope=True,
     ),
     "olmo2": Architecture(
         model_type="olmo2",
@@ -173,6 +203,16 @@ ARCHITECTURES = {
     ),
     "glm4": Architecture(
         model_type="glm4", layer={**without(LAYER, "ffn_gate"), **_GLM}, biases=True
+    ),
+    "lfm2": Architecture(
+        model_type="lfm2",
+        integers={"conv_L_cache": "shortconv.l_cache"},
+        stated={"block_auto_adjust_ff_dim": False},
+        layer={**LAYER, **_LFM2},
+        ends=_LFM2_ENDS,
+        taps=("shortconv.conv",),
+        unattending="conv",
+        norm_eps=("norm_eps", "attention.layer_norm_rms_epsilon"),
     ),
     "gpt-oss": Architecture(
         model_type="gpt_oss",

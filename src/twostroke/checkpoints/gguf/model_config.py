@@ -9,7 +9,13 @@ from typing import Any
 from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL, Architecture
 from twostroke.checkpoints.gguf.metadata import Metadata
-from twostroke.checkpoints.gguf.rotation_factors import ROPE_FACTORS, read_llama3_scaling
+from twostroke.checkpoints.gguf.rotation_factors import (
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    read_factors,
+    read_llama3_scaling,
+)
 from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.config_fields import short
 
@@ -69,7 +75,7 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": metadata.integer(f"{name}.attention.head_count_kv", heads),
+        **_key_value_heads(metadata, name, own, heads, layers),
         "intermediate_size": metadata.integer(f"{name}.feed_forward_length"),
         "max_position_embeddings": metadata.integer(f"{name}.context_length"),
         own.norm_eps[0]: metadata.number(f"{name}.{own.norm_eps[1]}"),
@@ -93,6 +99,26 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
     _read_window_pattern(metadata, name, config)
     _refuse_others(metadata, name)
     return config
+
+
+def _key_value_heads(
+    metadata: Metadata, name: str, own: Architecture, heads: int, layers: int
+) -> dict[str, Any]:
+    """How many there are, and which layers have them where the file has a list."""
+    key = f"{name}.attention.head_count_kv"
+    if not own.unattending or not isinstance(metadata.values.get(key), list):
+        return {"num_key_value_heads": metadata.integer(key, heads)}
+    counts = metadata.integers(key)
+    if len(counts) != layers:
+        raise metadata.refusal(key, f"has {len(counts)} entries for {layers} layers")
+    stated = sorted({count for count in counts if count})
+    if len(stated) > 1:
+        raise metadata.refusal(key, f"states {short(stated)}: layers that differ are not supported")
+    kinds = {True: "full_attention", False: own.unattending}
+    return {
+        "num_key_value_heads": stated[0] if stated else heads,
+        "layer_types": [kinds[count > 0] for count in counts],
+    }
 
 
 def _read_window_pattern(metadata: Metadata, name: str, config: dict[str, Any]) -> None:
@@ -150,7 +176,9 @@ def _rotation(
     if local not in own.numbers.values() and metadata.number(f"{name}.{local}", theta) != theta:
         raise metadata.refusal(f"{name}.{local}", "is not supported in this architecture")
     kind = metadata.text(f"{name}.rope.scaling.type", "none")
-    if ROPE_FACTORS in tensors:
+    if own.longrope and (LONG_FACTORS in tensors or SHORT_FACTORS in tensors):
+        config |= _longrope(metadata, f"{name}.rope.scaling.", tensors, rotated, kind)
+    elif ROPE_FACTORS in tensors:
         config["rope_scaling"] = read_llama3_scaling(tensors[ROPE_FACTORS], theta, rotated)
     elif kind in ("linear", "yarn"):
         scaling = {"rope_type": kind, "factor": metadata.number(f"{name}.rope.scaling.factor")}
@@ -160,6 +188,27 @@ def _rotation(
     elif kind != "none":
         raise metadata.refusal(f"{name}.rope.scaling.type", f"is {short(kind)}: not supported")
     return config
+
+
+def _longrope(
+    metadata: Metadata,
+    prefix: str,
+    tensors: Mapping[str, StoredTensor],
+    rotated: int,
+    kind: str,
+) -> dict[str, Any]:
+    """Phi-3's factors, and what the file says that scores grow by."""
+    if kind not in ("none", "longrope"):
+        raise metadata.refusal(f"{prefix}type", f"is {short(kind)}, and there are factors, too")
+    both = {"long_factor": LONG_FACTORS, "short_factor": SHORT_FACTORS}
+    scaling: dict[str, Any] = {"rope_type": "longrope"}
+    for field, tensor in both.items():
+        if tensor not in tensors:
+            raise metadata.refusal(tensor, "is missing, and its counterpart is there")
+        scaling[field] = read_factors(tensors[tensor], tensor, rotated)
+    scaling["attention_factor"] = metadata.number(f"{prefix}attn_factor", 1.0)
+    length = metadata.integer(f"{prefix}original_context_length")
+    return {"original_max_position_embeddings": length, "rope_scaling": scaling}
 
 
 def _yarn(metadata: Metadata, prefix: str, truncated: bool) -> dict[str, Any]:

@@ -8,10 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from twostroke.checkpoints.checkpoint import StoredTensor
-from twostroke.checkpoints.gguf.architectures import ENDS, Architecture
-from twostroke.checkpoints.gguf.rotation_factors import ROPE_FACTORS
+from twostroke.checkpoints.gguf.architectures import Architecture
+from twostroke.checkpoints.gguf.rotation_factors import (
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+)
 
-_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.(\w+)\.(weight|bias)")
+_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+)\.(weight|bias)")
 _END = re.compile(r"(\w+)\.(weight|bias)")
 
 
@@ -22,8 +26,9 @@ def rename_tensors(
     it by that. The factors of rotation are in ``config``.
     """
     renamed: dict[str, StoredTensor] = {}
+    in_config = {ROPE_FACTORS, *((LONG_FACTORS, SHORT_FACTORS) if own.longrope else ())}
     for name, tensor in tensors.items():
-        if name != ROPE_FACTORS:
+        if name not in in_config:
             renamed.update(_renamed(name, tensor, own, config))
     return renamed
 
@@ -33,7 +38,7 @@ def _renamed(
 ) -> Iterator[tuple[str, StoredTensor]]:
     if (match := _OF_LAYER.fullmatch(name)) is None:
         end = _END.fullmatch(name)
-        target = ENDS.get(end[1]) if end else None
+        target = own.ends.get(end[1]) if end else None
         yield (f"{target}.{end[2]}" if end and target else name), _shifted(tensor, name, own)
         return
     index, kind, part = int(match[1]), match[2], match[3]
@@ -46,6 +51,9 @@ def _renamed(
             yield f"model.layers.{index}.{target.format(expert)}{ending}", matrix
     else:
         heads = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}.get(kind)
+        if kind in own.taps and part == "weight" and len(tensor.shape) == 2:
+            channels, taps = tensor.shape
+            tensor = replace(tensor, shape=(channels, 1, taps))
         if own.interleaved and heads:
             tensor = replace(tensor, heads=config[heads])
         yield f"model.layers.{index}.{target}{ending}", _shifted(tensor, name, own)
