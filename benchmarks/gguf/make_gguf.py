@@ -23,6 +23,13 @@ from benchmarks.gguf.writer import Value, WrittenTensor, encode, write_gguf
 from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL, Architecture
 from twostroke.model_spec.model_files import weight_files
 
+# Families whose files are those of another.
+_SAME = {
+    "mistral": "llama",
+    "olmo3": "olmo2",
+    "deepseek_v2": "deepseek_v3",
+    "kimi_k2": "deepseek_v3",
+}
 Floats = NDArray[np.float32]
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _COMMON = {
@@ -42,7 +49,7 @@ def architecture_for(model_type: str) -> tuple[str, Architecture]:
     """llama.cpp's name of a ``model_type``, and what it changes."""
     if model_type == "mixtral":
         return "llama", MIXTRAL
-    same = {"mistral": "llama", "olmo3": "olmo2"}.get(model_type, model_type)
+    same = _SAME.get(model_type, model_type)
     return next((name, own) for name, own in ARCHITECTURES.items() if own.model_type == same)
 
 

@@ -77,6 +77,19 @@ _QWEN_EXPERTS = {
     "ffn_down_exps": "mlp.experts.{}.down_proj",
 }
 
+_DEEPSEEK = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "exp_probs_b": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
@@ -92,6 +105,7 @@ class Architecture:
         taps: Names in files of a convolution's weights, which lack the dimension of one input.
         unattending: Kind, in ``layer_types``, of layers that have no key-value heads by the file's
             list of their numbers; empty: it has no list.
+        latent: Attention is DeepSeek's; see ``latent_models``.
         longrope: It may have factors for short and for long contexts, one for each frequency.
         interleaved: Rows of queries and keys are reordered, so that pairs that rotate are
             neighbours.
@@ -111,6 +125,7 @@ class Architecture:
     ends: Mapping[str, str] = field(default_factory=lambda: ENDS)
     taps: tuple[str, ...] = ()
     unattending: str = ""
+    latent: bool = False
     longrope: bool = False
     interleaved: bool = False
     norm_shift: float = 0.0
@@ -203,6 +218,19 @@ ARCHITECTURES = {
     ),
     "glm4": Architecture(
         model_type="glm4", layer={**without(LAYER, "ffn_gate"), **_GLM}, biases=True
+    ),
+    "deepseek2": Architecture(
+        model_type="deepseek_v3",  # or V2, which its fields tell
+        integers={
+            "q_lora_rank": "attention.q_lora_rank",
+            "first_k_dense_replace": "leading_dense_block_count",
+            "n_routed_experts": "expert_count",
+            "num_experts_per_tok": "expert_used_count",
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "n_shared_experts": "expert_shared_count",
+        },
+        layer={**without(LAYER, "attn_k", "attn_v"), **_QWEN_EXPERTS, **_DEEPSEEK},
+        latent=True,
     ),
     "lfm2": Architecture(
         model_type="lfm2",

@@ -8,6 +8,7 @@ from typing import Any
 
 from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL, Architecture
+from twostroke.checkpoints.gguf.latent_models import read_latent_fields
 from twostroke.checkpoints.gguf.metadata import Metadata
 from twostroke.checkpoints.gguf.rotation_factors import (
     LONG_FACTORS,
@@ -81,13 +82,15 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
         own.norm_eps[0]: metadata.number(f"{name}.{own.norm_eps[1]}"),
         "tie_word_embeddings": "output.weight" not in tensors,
         **own.stated,
-        "head_dim": _head_size(metadata, name, hidden // heads),
+        "head_dim": _head_size(metadata, name, own, hidden // heads),
     }
     config |= _rotation(metadata, name, tensors, config["head_dim"], own)
     for fields, read in ((own.integers, metadata.integer), (own.numbers, metadata.number)):
         for target, key in fields.items():
             if f"{name}.{key}" in metadata:
                 config[target] = read(f"{name}.{key}")
+    if own.latent:
+        config |= read_latent_fields(metadata, name, heads, config)
     if own.biases:
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
         config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
@@ -150,7 +153,9 @@ def _dtype(tensors: Mapping[str, StoredTensor]) -> str:
     return _DTYPES.get(nbytes.most_common(1)[0][0], "bfloat16")
 
 
-def _head_size(metadata: Metadata, name: str, implied: int) -> int:
+def _head_size(metadata: Metadata, name: str, own: Architecture, implied: int) -> int:
+    if own.latent:  # what is rotated of it
+        return metadata.integer(f"{name}.rope.dimension_count")
     size = metadata.integer(f"{name}.attention.key_length", implied)
     if metadata.integer(f"{name}.attention.value_length", size) != size:
         raise metadata.refusal(f"{name}.attention.value_length", f"is another than {size} of keys")

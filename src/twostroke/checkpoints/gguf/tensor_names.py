@@ -9,6 +9,7 @@ from typing import Any
 
 from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.gguf.architectures import Architecture
+from twostroke.checkpoints.gguf.latent_models import join_keys_and_values
 from twostroke.checkpoints.gguf.rotation_factors import (
     LONG_FACTORS,
     ROPE_FACTORS,
@@ -16,6 +17,8 @@ from twostroke.checkpoints.gguf.rotation_factors import (
 )
 
 _OF_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+)\.(weight|bias)")
+# Tensors that are no weight or bias of a layer, and what their names in files end with.
+_WHOLE = {"attn_sinks": "weight", "exp_probs_b": "bias"}
 _END = re.compile(r"(\w+)\.(weight|bias)")
 
 
@@ -30,7 +33,20 @@ def rename_tensors(
     for name, tensor in tensors.items():
         if name not in in_config:
             renamed.update(_renamed(name, tensor, own, config))
+    if own.latent:
+        _join_latents(renamed, config)
     return renamed
+
+
+def _join_latents(tensors: dict[str, StoredTensor], config: Mapping[str, Any]) -> None:
+    """Put one tensor in place of two where files hold keys and values apart."""
+    for index in range(config["num_hidden_layers"]):
+        blk = f"blk.{index}."
+        keys, values = (tensors.get(f"{blk}attn_{own}_b.weight") for own in "kv")
+        joined = f"model.layers.{index}.self_attn.kv_b_proj.weight"
+        if keys is not None and values is not None and joined not in tensors:
+            tensors[joined] = join_keys_and_values(blk, keys, values, config)
+            del tensors[f"{blk}attn_k_b.weight"], tensors[f"{blk}attn_v_b.weight"]
 
 
 def _renamed(
@@ -43,8 +59,8 @@ def _renamed(
         return
     index, kind, part = int(match[1]), match[2], match[3]
     target = own.layer.get(kind)
-    ending = "" if kind == "attn_sinks" else f".{part}"
-    if target is None:
+    ending = "" if kind in _WHOLE else f".{part}"
+    if target is None or _WHOLE.get(kind, part) != part:
         yield name, tensor
     elif "{}" in target:
         for expert, matrix in enumerate(_slices(tensor)):
