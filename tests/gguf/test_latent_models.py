@@ -68,7 +68,10 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Value]]] = {
 }
 
 
-def write(folder: Path, name: str, *, apart: bool, **changes: Value) -> Path:
+def stored_parts(
+    folder: Path, name: str, *, apart: bool
+) -> tuple[dict[str, Value], dict[str, WrittenTensor]]:
+    """Metadata and tensors of a folder, which is written first."""
     raw, own = MODELS[name]
     write_folder(folder, raw)
     metadata = {**read_metadata(folder), **KEYS, **WHOLE, **own, **(APART if apart else {})}
@@ -82,6 +85,11 @@ def write(folder: Path, name: str, *, apart: bool, **changes: Value) -> Path:
         keys, values = rows[:, :PLAIN].swapaxes(1, 2), rows[:, PLAIN:]
         tensors[stored.replace("kv_b", "k_b")] = encode(np.ascontiguousarray(keys), "F32")
         tensors[stored.replace("kv_b", "v_b")] = encode(np.ascontiguousarray(values), "F32")
+    return metadata, tensors
+
+
+def write(folder: Path, name: str, *, apart: bool, **changes: Value) -> Path:
+    metadata, tensors = stored_parts(folder, name, apart=apart)
     return write_gguf(folder / "model.gguf", {**metadata, **changes}, tensors)
 
 

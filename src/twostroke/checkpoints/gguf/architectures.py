@@ -90,6 +90,19 @@ _DEEPSEEK = {
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
 }
 
+_DELTA = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_dt": "linear_attn.dt_bias",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
@@ -106,6 +119,7 @@ class Architecture:
         unattending: Kind, in ``layer_types``, of layers that have no key-value heads by the file's
             list of their numbers; empty: it has no list.
         latent: Attention is DeepSeek's; see ``latent_models``.
+        delta: Some layers have linear attention; see ``delta_models``.
         longrope: It may have factors for short and for long contexts, one for each frequency.
         interleaved: Rows of queries and keys are reordered, so that pairs that rotate are
             neighbours.
@@ -126,6 +140,7 @@ class Architecture:
     taps: tuple[str, ...] = ()
     unattending: str = ""
     latent: bool = False
+    delta: bool = False
     longrope: bool = False
     interleaved: bool = False
     norm_shift: float = 0.0
@@ -145,6 +160,31 @@ _EXPERTS = {
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
 }
+_SHARED_EXPERTS = {
+    **_EXPERTS,
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}
+_QWEN35 = Architecture(
+    model_type="qwen3_5_text",
+    layer={**without(LAYER, "ffn_norm"), **_DELTA},
+    taps=("ssm_conv1d",),
+    delta=True,
+    norm_shift=1.0,
+)
+_QWEN35_MOE = replace(
+    _QWEN35,
+    model_type="qwen3_5_moe_text",
+    integers=_SHARED_EXPERTS,
+    layer={**without(LAYER, *MLP, "ffn_norm"), **_DELTA, **_QWEN_EXPERTS, **_QWEN_SHARED},
+)
+_QWEN3_NEXT = replace(
+    _QWEN35_MOE,
+    model_type="qwen3_next",
+    layer={
+        **without(_QWEN35_MOE.layer, "ssm_alpha", "ssm_beta"),
+        "ssm_ba": "linear_attn.in_proj_ba",
+    },
+)
 _GEMMA2 = Architecture(
     model_type="gemma2",
     integers=_WINDOW,
@@ -179,10 +219,7 @@ ARCHITECTURES = {
     ),
     "qwen2moe": Architecture(
         model_type="qwen2_moe",
-        integers={
-            **_EXPERTS,
-            "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
-        },
+        integers=_SHARED_EXPERTS,
         stated={"norm_topk_prob": False},
         layer={**LAYER, **_QWEN_EXPERTS, **_QWEN_SHARED},
     ),
@@ -219,6 +256,9 @@ ARCHITECTURES = {
     "glm4": Architecture(
         model_type="glm4", layer={**without(LAYER, "ffn_gate"), **_GLM}, biases=True
     ),
+    "qwen35": _QWEN35,
+    "qwen35moe": _QWEN35_MOE,
+    "qwen3next": _QWEN3_NEXT,
     "deepseek2": Architecture(
         model_type="deepseek_v3",  # or V2, which its fields tell
         integers={

@@ -98,7 +98,7 @@ def join_keys_and_values(
     """Join what makes keys and values of latents, ``[heads x (key + value), rank]``.
 
     Args:
-        name: Of the layer's tensors, for messages.
+        name: What the layer's tensors begin with, for messages.
         keys: ``[heads, rank, key]``, as they are moved to the queries.
         values: ``[heads, value, rank]``.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL, Architecture
+from twostroke.checkpoints.gguf.delta_models import count_drafting_layers, read_delta_fields
 from twostroke.checkpoints.gguf.latent_models import read_latent_fields
 from twostroke.checkpoints.gguf.metadata import Metadata
 from twostroke.checkpoints.gguf.rotation_factors import (
@@ -67,6 +68,8 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
     hidden = metadata.integer(f"{name}.embedding_length")
     heads = metadata.integer(f"{name}.attention.head_count")
     layers = metadata.integer(f"{name}.block_count")
+    drafting = count_drafting_layers(metadata, name, layers) if own.delta else 0
+    layers -= drafting
     if heads < 1:
         raise metadata.refusal(f"{name}.attention.head_count", f"is {heads}")
     config: dict[str, Any] = {
@@ -77,7 +80,7 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         **_key_value_heads(metadata, name, own, heads, layers),
-        "intermediate_size": metadata.integer(f"{name}.feed_forward_length"),
+        "intermediate_size": _feed_forward_length(metadata, name, own),
         "max_position_embeddings": metadata.integer(f"{name}.context_length"),
         own.norm_eps[0]: metadata.number(f"{name}.{own.norm_eps[1]}"),
         "tie_word_embeddings": "output.weight" not in tensors,
@@ -91,6 +94,8 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
                 config[target] = read(f"{name}.{key}")
     if own.latent:
         config |= read_latent_fields(metadata, name, heads, config)
+    if own.delta:
+        config |= {**read_delta_fields(metadata, name, layers), "drafting_layers": drafting}
     if own.biases:
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
         config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
@@ -102,6 +107,14 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
     _read_window_pattern(metadata, name, config)
     _refuse_others(metadata, name)
     return config
+
+
+def _feed_forward_length(metadata: Metadata, name: str, own: Architecture) -> int:
+    """That of an MLP, which Qwen3.5's files lack where all layers have experts."""
+    key, of_experts = f"{name}.feed_forward_length", f"{name}.expert_feed_forward_length"
+    if own.delta and key not in metadata and of_experts in metadata:
+        return metadata.integer(of_experts)
+    return metadata.integer(key)
 
 
 def _key_value_heads(
@@ -154,13 +167,14 @@ def _dtype(tensors: Mapping[str, StoredTensor]) -> str:
 
 
 def _head_size(metadata: Metadata, name: str, own: Architecture, implied: int) -> int:
-    if own.latent:  # what is rotated of it
-        return metadata.integer(f"{name}.rope.dimension_count")
-    size = metadata.integer(f"{name}.attention.key_length", implied)
-    if metadata.integer(f"{name}.attention.value_length", size) != size:
-        raise metadata.refusal(f"{name}.attention.value_length", f"is another than {size} of keys")
+    """Elements of a head; of latent attention those that are rotated."""
+    key = f"{name}.{'rope.dimension_count' if own.latent else 'attention.key_length'}"
+    size = metadata.integer(key, None if own.latent else implied)
+    values = f"{name}.attention.value_length"
+    if not own.latent and metadata.integer(values, size) != size:
+        raise metadata.refusal(values, f"is another than {size} of keys")
     if size < _SHORTEST:
-        raise metadata.refusal(f"{name}.attention.key_length", f"is {size}")
+        raise metadata.refusal(key, f"is {size}")
     return size
 
 
@@ -175,8 +189,7 @@ def _rotation(
     theta = metadata.number(f"{name}.rope.freq_base", 10_000.0)
     config: dict[str, Any] = {"rope_theta": theta}
     rotated = metadata.integer(f"{name}.rope.dimension_count", head_size)
-    if rotated != head_size:
-        config["partial_rotary_factor"] = rotated / head_size
+    config["partial_rotary_factor"] = rotated / head_size
     local = "rope.freq_base_swa"
     if local not in own.numbers.values() and metadata.number(f"{name}.{local}", theta) != theta:
         raise metadata.refusal(f"{name}.{local}", "is not supported in this architecture")

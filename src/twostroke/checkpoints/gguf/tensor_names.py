@@ -9,6 +9,7 @@ from typing import Any
 
 from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.gguf.architectures import Architecture
+from twostroke.checkpoints.gguf.delta_models import put_in_order
 from twostroke.checkpoints.gguf.latent_models import join_keys_and_values
 from twostroke.checkpoints.gguf.rotation_factors import (
     LONG_FACTORS,
@@ -16,9 +17,9 @@ from twostroke.checkpoints.gguf.rotation_factors import (
     SHORT_FACTORS,
 )
 
-_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+)\.(weight|bias)")
+_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+?)(?:\.(weight|bias))?")
 # Tensors that are no weight or bias of a layer, and what their names in files end with.
-_WHOLE = {"attn_sinks": "weight", "exp_probs_b": "bias"}
+_WHOLE = {"attn_sinks": "weight", "exp_probs_b": "bias", "ssm_a": "", "ssm_dt": "bias"}
 _END = re.compile(r"(\w+)\.(weight|bias)")
 
 
@@ -31,22 +32,31 @@ def rename_tensors(
     renamed: dict[str, StoredTensor] = {}
     in_config = {ROPE_FACTORS, *((LONG_FACTORS, SHORT_FACTORS) if own.longrope else ())}
     for name, tensor in tensors.items():
-        if name not in in_config:
+        if name not in in_config and not _is_drafting(name, config):
             renamed.update(_renamed(name, tensor, own, config))
+    if own.delta:
+        put_in_order(renamed, config)
     if own.latent:
         _join_latents(renamed, config)
     return renamed
 
 
+def _is_drafting(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether a tensor is of a layer that drafts; those follow the others."""
+    match, layers = _OF_LAYER.fullmatch(name), config["num_hidden_layers"]
+    drafting = config.get("drafting_layers", 0)
+    return match is not None and layers <= int(match[1]) < layers + drafting
+
+
 def _join_latents(tensors: dict[str, StoredTensor], config: Mapping[str, Any]) -> None:
     """Put one tensor in place of two where files hold keys and values apart."""
-    for index in range(config["num_hidden_layers"]):
-        blk = f"blk.{index}."
-        keys, values = (tensors.get(f"{blk}attn_{own}_b.weight") for own in "kv")
-        joined = f"model.layers.{index}.self_attn.kv_b_proj.weight"
-        if keys is not None and values is not None and joined not in tensors:
-            tensors[joined] = join_keys_and_values(blk, keys, values, config)
-            del tensors[f"{blk}attn_k_b.weight"], tensors[f"{blk}attn_v_b.weight"]
+    for name in [name for name in tensors if name.endswith(".attn_k_b.weight")]:
+        blk = name.removesuffix("attn_k_b.weight")
+        values = tensors.get(f"{blk}attn_v_b.weight")
+        joined = f"model.layers.{blk.removeprefix('blk.')}self_attn.kv_b_proj.weight"
+        if values is not None and joined not in tensors:
+            tensors[joined] = join_keys_and_values(blk, tensors[name], values, config)
+            del tensors[name], tensors[f"{blk}attn_v_b.weight"]
 
 
 def _renamed(
@@ -57,10 +67,10 @@ def _renamed(
         target = own.ends.get(end[1]) if end else None
         yield (f"{target}.{end[2]}" if end and target else name), _shifted(tensor, name, own)
         return
-    index, kind, part = int(match[1]), match[2], match[3]
+    index, kind, part = int(match[1]), match[2], match[3] or ""
     target = own.layer.get(kind)
     ending = "" if kind in _WHOLE else f".{part}"
-    if target is None or _WHOLE.get(kind, part) != part:
+    if target is None or part != _WHOLE.get(kind, part or "weight"):
         yield name, tensor
     elif "{}" in target:
         for expert, matrix in enumerate(_slices(tensor)):
@@ -76,7 +86,7 @@ def _renamed(
 
 
 def _shifted(tensor: StoredTensor, name: str, own: Architecture) -> StoredTensor:
-    is_norm = name.endswith("norm.weight")
+    is_norm = name.endswith("norm.weight") and not name.endswith("ssm_norm.weight")
     return replace(tensor, shift=own.norm_shift) if own.norm_shift and is_norm else tensor
 
 
