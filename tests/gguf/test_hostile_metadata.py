@@ -15,6 +15,7 @@ from tests.checkpoints import tiny_config
 from tests.gguf.test_delta_models import stored_parts as delta_parts
 from tests.gguf.test_families import with_long_factors
 from tests.gguf.test_latent_models import stored_parts as latent_parts
+from tests.gguf.test_mamba_models import stored_parts as mamba_parts
 from tests.gguf.test_served import write_folder
 from tests.models.tiny_families import EXPERTS, FAMILIES
 from twostroke.checkpoints.open_checkpoint import open_checkpoint
@@ -44,6 +45,7 @@ WRITERS: dict[str, Callable[[Path], Parts]] = {
     "deepseek": lambda folder: latent_parts(folder, "v3", apart=True),
     "qwen3.5": lambda folder: delta_parts(folder, "qwen35"),
     "qwen3-next": lambda folder: delta_parts(folder, "qwen3next"),
+    "granite-4": lambda folder: mamba_parts(folder, "experts"),
     "phi3": with_long_factors,
 }
 
@@ -93,7 +95,7 @@ def test_each_value_of_each_key(name: str, tmp_path: Path) -> None:
         check(path, f"without {key}")
 
 
-@pytest.mark.parametrize("name", ["qwen3-moe", "deepseek", "qwen3-next"])
+@pytest.mark.parametrize("name", ["qwen3-moe", "deepseek", "qwen3-next", "granite-4"])
 def test_each_tensor_of_another_shape_or_format(name: str, tmp_path: Path) -> None:
     metadata, tensors = parts_of(name, tmp_path / "folder")
     path = tmp_path / "model.gguf"

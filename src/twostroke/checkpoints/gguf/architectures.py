@@ -103,6 +103,20 @@ _DELTA = {
     "ssm_out": "linear_attn.out_proj",
 }
 
+_GRANITE_HYBRID = {
+    "ssm_in": "mamba.in_proj",
+    "ssm_conv1d": "mamba.conv1d",
+    "ssm_dt": "mamba.dt_bias",
+    "ssm_a": "mamba.A_log",
+    "ssm_d": "mamba.D",
+    "ssm_norm": "mamba.norm",
+    "ssm_out": "mamba.out_proj",
+    "ffn_down": "shared_mlp.output_linear",
+    "ffn_down_shexp": "shared_mlp.output_linear",
+    "ffn_gate_inp": "block_sparse_moe.router.layer",
+    "ffn_down_exps": "block_sparse_moe.output_linear",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
@@ -120,6 +134,7 @@ class Architecture:
             list of their numbers; empty: it has no list.
         latent: Attention is DeepSeek's; see ``latent_models``.
         delta: Some layers have linear attention; see ``delta_models``.
+        mamba: Some layers are Mamba-2; see ``mamba_models``.
         longrope: It may have factors for short and for long contexts, one for each frequency.
         interleaved: Rows of queries and keys are reordered, so that pairs that rotate are
             neighbours.
@@ -141,6 +156,7 @@ class Architecture:
     unattending: str = ""
     latent: bool = False
     delta: bool = False
+    mamba: bool = False
     longrope: bool = False
     interleaved: bool = False
     norm_shift: float = 0.0
@@ -185,6 +201,12 @@ _QWEN3_NEXT = replace(
         "ssm_ba": "linear_attn.in_proj_ba",
     },
 )
+_GRANITE_SCALES = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
 _GEMMA2 = Architecture(
     model_type="gemma2",
     integers=_WINDOW,
@@ -236,14 +258,27 @@ ARCHITECTURES = {
     ),
     "granite": Architecture(
         model_type="granite",
-        numbers={
-            "attention_multiplier": "attention.scale",
-            "embedding_multiplier": "embedding_scale",
-            "residual_multiplier": "residual_scale",
-            "logits_scaling": "logit_scale",
-        },
+        numbers=_GRANITE_SCALES,
         interleaved=True,
         biases=True,
+    ),
+    "granitehybrid": Architecture(
+        model_type="granitemoehybrid",
+        integers={
+            "mamba_d_conv": "ssm.conv_kernel",
+            "mamba_d_state": "ssm.state_size",
+            "mamba_n_groups": "ssm.group_count",
+            "num_local_experts": "expert_count",
+            "num_experts_per_tok": "expert_used_count",
+            "shared_intermediate_size": "expert_shared_feed_forward_length",
+        },
+        numbers=_GRANITE_SCALES,
+        stated={"num_local_experts": 0},
+        layer={**without(LAYER, "ffn_gate", "ffn_up"), **_GRANITE_HYBRID},
+        taps=("ssm_conv1d",),
+        unattending="mamba",
+        mamba=True,
+        interleaved=True,
     ),
     "smollm3": Architecture(model_type="smollm3", interleaved=True, biases=True),
     "cohere2": Architecture(

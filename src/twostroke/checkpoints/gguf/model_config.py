@@ -10,6 +10,7 @@ from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL, Architecture
 from twostroke.checkpoints.gguf.delta_models import count_drafting_layers, read_delta_fields
 from twostroke.checkpoints.gguf.latent_models import read_latent_fields
+from twostroke.checkpoints.gguf.mamba_models import read_mamba_fields
 from twostroke.checkpoints.gguf.metadata import Metadata
 from twostroke.checkpoints.gguf.rotation_factors import (
     LONG_FACTORS,
@@ -96,6 +97,8 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
         config |= read_latent_fields(metadata, name, heads, config)
     if own.delta:
         config |= {**read_delta_fields(metadata, name, layers), "drafting_layers": drafting}
+    if own.mamba:
+        config |= read_mamba_fields(metadata, name, hidden, tensors, layers)
     if own.biases:
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
         config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors

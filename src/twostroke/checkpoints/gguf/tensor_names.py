@@ -11,6 +11,7 @@ from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.gguf.architectures import Architecture
 from twostroke.checkpoints.gguf.delta_models import put_in_order
 from twostroke.checkpoints.gguf.latent_models import join_keys_and_values
+from twostroke.checkpoints.gguf.mamba_models import put_mamba_in_order
 from twostroke.checkpoints.gguf.rotation_factors import (
     LONG_FACTORS,
     ROPE_FACTORS,
@@ -19,7 +20,7 @@ from twostroke.checkpoints.gguf.rotation_factors import (
 
 _OF_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+?)(?:\.(weight|bias))?")
 # Tensors that are no weight or bias of a layer, and what their names in files end with.
-_WHOLE = {"attn_sinks": "weight", "exp_probs_b": "bias", "ssm_a": "", "ssm_dt": "bias"}
+_WHOLE = {"attn_sinks": "weight", "exp_probs_b": "bias", "ssm_a": "", "ssm_d": "", "ssm_dt": "bias"}
 _END = re.compile(r"(\w+)\.(weight|bias)")
 
 
@@ -36,6 +37,8 @@ def rename_tensors(
             renamed.update(_renamed(name, tensor, own, config))
     if own.delta:
         put_in_order(renamed, config)
+    if own.mamba:
+        put_mamba_in_order(renamed, config)
     if own.latent:
         _join_latents(renamed, config)
     return renamed
