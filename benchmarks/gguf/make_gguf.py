@@ -20,9 +20,16 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 
 from benchmarks.gguf.writer import Value, WrittenTensor, encode, write_gguf
-from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, ENDS, MIXTRAL, Architecture
+from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL, Architecture
 from twostroke.model_spec.model_files import weight_files
 
+# Families whose files are those of another.
+_SAME = {
+    "mistral": "llama",
+    "olmo3": "olmo2",
+    "deepseek_v2": "deepseek_v3",
+    "kimi_k2": "deepseek_v3",
+}
 Floats = NDArray[np.float32]
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _COMMON = {
@@ -42,7 +49,7 @@ def architecture_for(model_type: str) -> tuple[str, Architecture]:
     """llama.cpp's name of a ``model_type``, and what it changes."""
     if model_type == "mixtral":
         return "llama", MIXTRAL
-    same = {"mistral": "llama", "olmo3": "olmo2"}.get(model_type, model_type)
+    same = _SAME.get(model_type, model_type)
     return next((name, own) for name, own in ARCHITECTURES.items() if own.model_type == same)
 
 
@@ -63,6 +70,10 @@ def read_metadata(folder: Path, pre: str = "gpt-2") -> dict[str, Value]:
         if kind == "yarn":
             length = scaling["original_max_position_embeddings"]
             metadata[f"{name}.rope.scaling.original_context_length"] = length
+    if own.unattending and (kinds := raw.get("layer_types")):
+        heads = raw["num_key_value_heads"]
+        counts: list[int] = [heads if kind == "full_attention" else 0 for kind in kinds]
+        metadata[f"{name}.attention.head_count_kv"] = counts
     if (folder / "tokenizer.json").is_file():
         metadata |= _vocabulary(folder, pre)
     return metadata
@@ -95,7 +106,7 @@ def read_tensors(folder: Path, format: str) -> Iterator[tuple[str, WrittenTensor
     """All tensors by llama.cpp's names."""
     raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
     _, own = architecture_for(raw["model_type"])
-    ends = {target: name for name, target in ENDS.items()}
+    ends = {target: name for name, target in own.ends.items()}
     layer = {target: name for name, target in own.layer.items()}
     experts: dict[str, dict[int, Floats]] = {}
     for path in weight_files(folder):
@@ -109,6 +120,8 @@ def read_tensors(folder: Path, format: str) -> Iterator[tuple[str, WrittenTensor
             index = re.search(r"experts\.(\d+)\.", match[2])
             plain = match[2] if index is None else match[2].replace(index[0], "experts.{}.")
             target = f"blk.{match[1]}.{layer[plain]}.{part}"
+            if layer[plain] in own.taps and part == "weight":
+                values = values.squeeze(1)
             if index is not None:
                 experts.setdefault(target, {})[int(index[1])] = values
                 continue

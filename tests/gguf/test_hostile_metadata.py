@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ import torch
 from benchmarks.gguf.make_gguf import read_metadata, read_tensors
 from benchmarks.gguf.writer import Value, WrittenTensor, write_gguf
 from tests.checkpoints import tiny_config
+from tests.gguf.test_delta_models import stored_parts as delta_parts
+from tests.gguf.test_families import with_long_factors
+from tests.gguf.test_latent_models import stored_parts as latent_parts
+from tests.gguf.test_mamba_models import stored_parts as mamba_parts
 from tests.gguf.test_served import write_folder
 from tests.models.tiny_families import EXPERTS, FAMILIES
 from twostroke.checkpoints.open_checkpoint import open_checkpoint
@@ -32,7 +37,25 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama": tiny_config("llama", rope_scaling=YARN),
     "qwen3-moe": tiny_config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=16),
     "gemma3": {**FAMILIES["gemma3"], "rope_theta": 1e6},
+    "lfm2": {**FAMILIES["lfm2"], "block_auto_adjust_ff_dim": False},
 }
+Parts = tuple[dict[str, Value], dict[str, WrittenTensor]]
+# Whose files are not their folders' tensors by other names.
+WRITERS: dict[str, Callable[[Path], Parts]] = {
+    "deepseek": lambda folder: latent_parts(folder, "v3", apart=True),
+    "qwen3.5": lambda folder: delta_parts(folder, "qwen35"),
+    "qwen3-next": lambda folder: delta_parts(folder, "qwen3next"),
+    "granite-4": lambda folder: mamba_parts(folder, "experts"),
+    "phi3": with_long_factors,
+}
+
+
+def parts_of(name: str, folder: Path) -> Parts:
+    """Metadata and tensors of a folder, which is written first."""
+    if name in WRITERS:
+        return WRITERS[name](folder)
+    write_folder(folder, MODELS[name])
+    return {**read_metadata(folder), **SAMPLING}, dict(read_tensors(folder, "F32"))
 
 
 def read_all(path: Path) -> None:
@@ -58,10 +81,9 @@ def _of_the_architecture(metadata: dict[str, Value]) -> list[str]:
     return [key for key in metadata if key.partition(".")[0] not in ("general", "tokenizer")]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *WRITERS])
 def test_each_value_of_each_key(name: str, tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "folder", MODELS[name])
-    metadata, tensors = {**read_metadata(folder), **SAMPLING}, dict(read_tensors(folder, "F32"))
+    metadata, tensors = parts_of(name, tmp_path / "folder")
     path = write_gguf(tmp_path / "model.gguf", metadata, tensors)
     read_all(path)
     for key in metadata if name == "llama" else _of_the_architecture(metadata):
@@ -73,11 +95,11 @@ def test_each_value_of_each_key(name: str, tmp_path: Path) -> None:
         check(path, f"without {key}")
 
 
-def test_each_tensor_of_another_shape_or_format(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "folder", MODELS["qwen3-moe"])
-    metadata, tensors = read_metadata(folder), dict(read_tensors(folder, "F32"))
+@pytest.mark.parametrize("name", ["qwen3-moe", "deepseek", "qwen3-next", "granite-4"])
+def test_each_tensor_of_another_shape_or_format(name: str, tmp_path: Path) -> None:
+    metadata, tensors = parts_of(name, tmp_path / "folder")
     path = tmp_path / "model.gguf"
-    for name, tensor in tensors.items():
+    for own, tensor in tensors.items():
         count = len(tensor.data) // 4
         others = {
             "flat": tensor._replace(shape=(count,)),
@@ -88,7 +110,7 @@ def test_each_tensor_of_another_shape_or_format(tmp_path: Path) -> None:
             "halves": tensor._replace(format="F16", data=tensor.data[: 2 * count]),
         }
         for label, other in others.items():
-            write_gguf(path, metadata, {**tensors, name: other})
-            check(path, f"{name} {label}")
-        write_gguf(path, metadata, {own: kept for own, kept in tensors.items() if own != name})
-        check(path, f"without {name}")
+            write_gguf(path, metadata, {**tensors, own: other})
+            check(path, f"{own} {label}")
+        write_gguf(path, metadata, {each: kept for each, kept in tensors.items() if each != own})
+        check(path, f"without {own}")

@@ -45,9 +45,10 @@ _OWN = {
 }
 
 
-# Whose GGUF files are read, too; Mistral's are Llama's.
+# Whose GGUF files are read, too; some go by the name of another family.
 GGUF_TYPES = frozenset(
-    {own.model_type for own in (*ARCHITECTURES.values(), MIXTRAL)} | {"mistral", "olmo3"}
+    {own.model_type for own in (*ARCHITECTURES.values(), MIXTRAL)}
+    | {"mistral", "olmo3", "deepseek_v2", "kimi_k2"}
 )
 _FORMATS = {"gpt_oss": ("MXFP4",)}  # of experts
 

@@ -26,6 +26,24 @@ ATTENTION = {
 MLP = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 # Of a layer, as Llama names them.
 LAYER = {**ATTENTION, **MLP, "ffn_norm": "post_attention_layernorm"}
+_LFM2_ENDS = {
+    "token_embd": "model.embed_tokens",
+    "token_embd_norm": "model.embedding_norm",
+    "output": "lm_head",
+}
+_LFM2 = {
+    "attn_norm": "operator_norm",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.conv": "conv.conv",
+    "shortconv.out_proj": "conv.out_proj",
+}
 _GEMMA = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_attention_norm": "post_attention_layernorm",
@@ -59,6 +77,46 @@ _QWEN_EXPERTS = {
     "ffn_down_exps": "mlp.experts.{}.down_proj",
 }
 
+_DEEPSEEK = {
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "exp_probs_b": "mlp.gate.e_score_correction_bias",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+
+_DELTA = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_dt": "linear_attn.dt_bias",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+
+_GRANITE_HYBRID = {
+    "ssm_in": "mamba.in_proj",
+    "ssm_conv1d": "mamba.conv1d",
+    "ssm_dt": "mamba.dt_bias",
+    "ssm_a": "mamba.A_log",
+    "ssm_d": "mamba.D",
+    "ssm_norm": "mamba.norm",
+    "ssm_out": "mamba.out_proj",
+    "ffn_down": "shared_mlp.output_linear",
+    "ffn_down_shexp": "shared_mlp.output_linear",
+    "ffn_gate_inp": "block_sparse_moe.router.layer",
+    "ffn_down_exps": "block_sparse_moe.output_linear",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
@@ -70,6 +128,14 @@ class Architecture:
         stated: What every model of it has in its ``config.json``.
         layer: Names of a layer's tensors; ``{}`` is the index of an expert, whose tensors lie in
             one.
+        ends: Names of the tensors outside the layers.
+        taps: Names in files of a convolution's weights, which lack the dimension of one input.
+        unattending: Kind, in ``layer_types``, of layers that have no key-value heads by the file's
+            list of their numbers; empty: it has no list.
+        latent: Attention is DeepSeek's; see ``latent_models``.
+        delta: Some layers have linear attention; see ``delta_models``.
+        mamba: Some layers are Mamba-2; see ``mamba_models``.
+        longrope: It may have factors for short and for long contexts, one for each frequency.
         interleaved: Rows of queries and keys are reordered, so that pairs that rotate are
             neighbours.
         norm_shift: What was added to the weights of norms.
@@ -85,6 +151,13 @@ class Architecture:
     numbers: Mapping[str, str] = field(default_factory=dict)
     stated: Mapping[str, object] = field(default_factory=dict)
     layer: Mapping[str, str] = field(default_factory=lambda: LAYER)
+    ends: Mapping[str, str] = field(default_factory=lambda: ENDS)
+    taps: tuple[str, ...] = ()
+    unattending: str = ""
+    latent: bool = False
+    delta: bool = False
+    mamba: bool = False
+    longrope: bool = False
     interleaved: bool = False
     norm_shift: float = 0.0
     biases: bool = False
@@ -102,6 +175,37 @@ _EXPERTS = {
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
+}
+_SHARED_EXPERTS = {
+    **_EXPERTS,
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}
+_QWEN35 = Architecture(
+    model_type="qwen3_5_text",
+    layer={**without(LAYER, "ffn_norm"), **_DELTA},
+    taps=("ssm_conv1d",),
+    delta=True,
+    norm_shift=1.0,
+)
+_QWEN35_MOE = replace(
+    _QWEN35,
+    model_type="qwen3_5_moe_text",
+    integers=_SHARED_EXPERTS,
+    layer={**without(LAYER, *MLP, "ffn_norm"), **_DELTA, **_QWEN_EXPERTS, **_QWEN_SHARED},
+)
+_QWEN3_NEXT = replace(
+    _QWEN35_MOE,
+    model_type="qwen3_next",
+    layer={
+        **without(_QWEN35_MOE.layer, "ssm_alpha", "ssm_beta"),
+        "ssm_ba": "linear_attn.in_proj_ba",
+    },
+)
+_GRANITE_SCALES = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
 }
 _GEMMA2 = Architecture(
     model_type="gemma2",
@@ -137,15 +241,15 @@ ARCHITECTURES = {
     ),
     "qwen2moe": Architecture(
         model_type="qwen2_moe",
-        integers={
-            **_EXPERTS,
-            "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
-        },
+        integers=_SHARED_EXPERTS,
         stated={"norm_topk_prob": False},
         layer={**LAYER, **_QWEN_EXPERTS, **_QWEN_SHARED},
     ),
     "phi3": Architecture(
-        model_type="phi3", integers=_WINDOW, layer={**without(LAYER, "ffn_gate"), **_FUSED}
+        model_type="phi3",
+        integers=_WINDOW,
+        layer={**without(LAYER, "ffn_gate"), **_FUSED},
+        longrope=True,
     ),
     "olmo2": Architecture(
         model_type="olmo2",
@@ -154,14 +258,27 @@ ARCHITECTURES = {
     ),
     "granite": Architecture(
         model_type="granite",
-        numbers={
-            "attention_multiplier": "attention.scale",
-            "embedding_multiplier": "embedding_scale",
-            "residual_multiplier": "residual_scale",
-            "logits_scaling": "logit_scale",
-        },
+        numbers=_GRANITE_SCALES,
         interleaved=True,
         biases=True,
+    ),
+    "granitehybrid": Architecture(
+        model_type="granitemoehybrid",
+        integers={
+            "mamba_d_conv": "ssm.conv_kernel",
+            "mamba_d_state": "ssm.state_size",
+            "mamba_n_groups": "ssm.group_count",
+            "num_local_experts": "expert_count",
+            "num_experts_per_tok": "expert_used_count",
+            "shared_intermediate_size": "expert_shared_feed_forward_length",
+        },
+        numbers=_GRANITE_SCALES,
+        stated={"num_local_experts": 0},
+        layer={**without(LAYER, "ffn_gate", "ffn_up"), **_GRANITE_HYBRID},
+        taps=("ssm_conv1d",),
+        unattending="mamba",
+        mamba=True,
+        interleaved=True,
     ),
     "smollm3": Architecture(model_type="smollm3", interleaved=True, biases=True),
     "cohere2": Architecture(
@@ -173,6 +290,32 @@ ARCHITECTURES = {
     ),
     "glm4": Architecture(
         model_type="glm4", layer={**without(LAYER, "ffn_gate"), **_GLM}, biases=True
+    ),
+    "qwen35": _QWEN35,
+    "qwen35moe": _QWEN35_MOE,
+    "qwen3next": _QWEN3_NEXT,
+    "deepseek2": Architecture(
+        model_type="deepseek_v3",  # or V2, which its fields tell
+        integers={
+            "q_lora_rank": "attention.q_lora_rank",
+            "first_k_dense_replace": "leading_dense_block_count",
+            "n_routed_experts": "expert_count",
+            "num_experts_per_tok": "expert_used_count",
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "n_shared_experts": "expert_shared_count",
+        },
+        layer={**without(LAYER, "attn_k", "attn_v"), **_QWEN_EXPERTS, **_DEEPSEEK},
+        latent=True,
+    ),
+    "lfm2": Architecture(
+        model_type="lfm2",
+        integers={"conv_L_cache": "shortconv.l_cache"},
+        stated={"block_auto_adjust_ff_dim": False},
+        layer={**LAYER, **_LFM2},
+        ends=_LFM2_ENDS,
+        taps=("shortconv.conv",),
+        unattending="conv",
+        norm_eps=("norm_eps", "attention.layer_norm_rms_epsilon"),
     ),
     "gpt-oss": Architecture(
         model_type="gpt_oss",

@@ -75,6 +75,12 @@ class Metadata:
             raise self.refusal(key, "must be a list of numbers")
         return value  # type: ignore[return-value]  # checked
 
+    def integers(self, key: str) -> list[int]:
+        value = self._list(key)
+        if not all(type(item) is int for item in value):
+            raise self.refusal(key, "must be a list of whole numbers")
+        return value  # type: ignore[return-value]  # checked
+
     def flags(self, key: str) -> list[bool]:
         value = self._list(key)
         if not all(type(item) is bool for item in value):

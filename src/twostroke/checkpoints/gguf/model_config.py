@@ -8,8 +8,17 @@ from typing import Any
 
 from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL, Architecture
+from twostroke.checkpoints.gguf.delta_models import count_drafting_layers, read_delta_fields
+from twostroke.checkpoints.gguf.latent_models import read_latent_fields
+from twostroke.checkpoints.gguf.mamba_models import read_mamba_fields
 from twostroke.checkpoints.gguf.metadata import Metadata
-from twostroke.checkpoints.gguf.rotation_factors import ROPE_FACTORS, read_llama3_scaling
+from twostroke.checkpoints.gguf.rotation_factors import (
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+    read_factors,
+    read_llama3_scaling,
+)
 from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.config_fields import short
 
@@ -60,6 +69,8 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
     hidden = metadata.integer(f"{name}.embedding_length")
     heads = metadata.integer(f"{name}.attention.head_count")
     layers = metadata.integer(f"{name}.block_count")
+    drafting = count_drafting_layers(metadata, name, layers) if own.delta else 0
+    layers -= drafting
     if heads < 1:
         raise metadata.refusal(f"{name}.attention.head_count", f"is {heads}")
     config: dict[str, Any] = {
@@ -69,19 +80,25 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": metadata.integer(f"{name}.attention.head_count_kv", heads),
-        "intermediate_size": metadata.integer(f"{name}.feed_forward_length"),
+        **_key_value_heads(metadata, name, own, heads, layers),
+        "intermediate_size": _feed_forward_length(metadata, name, own),
         "max_position_embeddings": metadata.integer(f"{name}.context_length"),
         own.norm_eps[0]: metadata.number(f"{name}.{own.norm_eps[1]}"),
         "tie_word_embeddings": "output.weight" not in tensors,
         **own.stated,
-        "head_dim": _head_size(metadata, name, hidden // heads),
+        "head_dim": _head_size(metadata, name, own, hidden // heads),
     }
     config |= _rotation(metadata, name, tensors, config["head_dim"], own)
     for fields, read in ((own.integers, metadata.integer), (own.numbers, metadata.number)):
         for target, key in fields.items():
             if f"{name}.{key}" in metadata:
                 config[target] = read(f"{name}.{key}")
+    if own.latent:
+        config |= read_latent_fields(metadata, name, heads, config)
+    if own.delta:
+        config |= {**read_delta_fields(metadata, name, layers), "drafting_layers": drafting}
+    if own.mamba:
+        config |= read_mamba_fields(metadata, name, hidden, tensors, layers)
     if own.biases:
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
         config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
@@ -93,6 +110,34 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
     _read_window_pattern(metadata, name, config)
     _refuse_others(metadata, name)
     return config
+
+
+def _feed_forward_length(metadata: Metadata, name: str, own: Architecture) -> int:
+    """That of an MLP, which Qwen3.5's files lack where all layers have experts."""
+    key, of_experts = f"{name}.feed_forward_length", f"{name}.expert_feed_forward_length"
+    if own.delta and key not in metadata and of_experts in metadata:
+        return metadata.integer(of_experts)
+    return metadata.integer(key)
+
+
+def _key_value_heads(
+    metadata: Metadata, name: str, own: Architecture, heads: int, layers: int
+) -> dict[str, Any]:
+    """How many there are, and which layers have them where the file has a list."""
+    key = f"{name}.attention.head_count_kv"
+    if not own.unattending or not isinstance(metadata.values.get(key), list):
+        return {"num_key_value_heads": metadata.integer(key, heads)}
+    counts = metadata.integers(key)
+    if len(counts) != layers:
+        raise metadata.refusal(key, f"has {len(counts)} entries for {layers} layers")
+    stated = sorted({count for count in counts if count})
+    if len(stated) > 1:
+        raise metadata.refusal(key, f"states {short(stated)}: layers that differ are not supported")
+    kinds = {True: "full_attention", False: own.unattending}
+    return {
+        "num_key_value_heads": stated[0] if stated else heads,
+        "layer_types": [kinds[count > 0] for count in counts],
+    }
 
 
 def _read_window_pattern(metadata: Metadata, name: str, config: dict[str, Any]) -> None:
@@ -124,12 +169,15 @@ def _dtype(tensors: Mapping[str, StoredTensor]) -> str:
     return _DTYPES.get(nbytes.most_common(1)[0][0], "bfloat16")
 
 
-def _head_size(metadata: Metadata, name: str, implied: int) -> int:
-    size = metadata.integer(f"{name}.attention.key_length", implied)
-    if metadata.integer(f"{name}.attention.value_length", size) != size:
-        raise metadata.refusal(f"{name}.attention.value_length", f"is another than {size} of keys")
+def _head_size(metadata: Metadata, name: str, own: Architecture, implied: int) -> int:
+    """Elements of a head; of latent attention those that are rotated."""
+    key = f"{name}.{'rope.dimension_count' if own.latent else 'attention.key_length'}"
+    size = metadata.integer(key, None if own.latent else implied)
+    values = f"{name}.attention.value_length"
+    if not own.latent and metadata.integer(values, size) != size:
+        raise metadata.refusal(values, f"is another than {size} of keys")
     if size < _SHORTEST:
-        raise metadata.refusal(f"{name}.attention.key_length", f"is {size}")
+        raise metadata.refusal(key, f"is {size}")
     return size
 
 
@@ -144,13 +192,14 @@ def _rotation(
     theta = metadata.number(f"{name}.rope.freq_base", 10_000.0)
     config: dict[str, Any] = {"rope_theta": theta}
     rotated = metadata.integer(f"{name}.rope.dimension_count", head_size)
-    if rotated != head_size:
-        config["partial_rotary_factor"] = rotated / head_size
+    config["partial_rotary_factor"] = rotated / head_size
     local = "rope.freq_base_swa"
     if local not in own.numbers.values() and metadata.number(f"{name}.{local}", theta) != theta:
         raise metadata.refusal(f"{name}.{local}", "is not supported in this architecture")
     kind = metadata.text(f"{name}.rope.scaling.type", "none")
-    if ROPE_FACTORS in tensors:
+    if own.longrope and (LONG_FACTORS in tensors or SHORT_FACTORS in tensors):
+        config |= _longrope(metadata, f"{name}.rope.scaling.", tensors, rotated, kind)
+    elif ROPE_FACTORS in tensors:
         config["rope_scaling"] = read_llama3_scaling(tensors[ROPE_FACTORS], theta, rotated)
     elif kind in ("linear", "yarn"):
         scaling = {"rope_type": kind, "factor": metadata.number(f"{name}.rope.scaling.factor")}
@@ -160,6 +209,27 @@ def _rotation(
     elif kind != "none":
         raise metadata.refusal(f"{name}.rope.scaling.type", f"is {short(kind)}: not supported")
     return config
+
+
+def _longrope(
+    metadata: Metadata,
+    prefix: str,
+    tensors: Mapping[str, StoredTensor],
+    rotated: int,
+    kind: str,
+) -> dict[str, Any]:
+    """Phi-3's factors, and what the file says that scores grow by."""
+    if kind not in ("none", "longrope"):
+        raise metadata.refusal(f"{prefix}type", f"is {short(kind)}, and there are factors, too")
+    both = {"long_factor": LONG_FACTORS, "short_factor": SHORT_FACTORS}
+    scaling: dict[str, Any] = {"rope_type": "longrope"}
+    for field, tensor in both.items():
+        if tensor not in tensors:
+            raise metadata.refusal(tensor, "is missing, and its counterpart is there")
+        scaling[field] = read_factors(tensors[tensor], tensor, rotated)
+    scaling["attention_factor"] = metadata.number(f"{prefix}attn_factor", 1.0)
+    length = metadata.integer(f"{prefix}original_context_length")
+    return {"original_max_position_embeddings": length, "rope_scaling": scaling}
 
 
 def _yarn(metadata: Metadata, prefix: str, truncated: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Llama 3's scaled rotation, of which GGUF files keep what each frequency is divided by."""
+"""Scaled rotation of which GGUF files keep what each frequency is divided by: Llama 3, Phi-3."""
 
 from __future__ import annotations
 
@@ -12,8 +12,22 @@ from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.core.errors import ModelLoadError
 
 ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 LOW, HIGH = 1.0, 4.0  # all published models
 PUBLISHED_LENGTH = 8192
+
+
+def read_factors(tensor: StoredTensor, name: str, rotated: int) -> list[float]:
+    """One for each frequency. Raises ModelLoadError where there are more or fewer, or no floats."""
+    if tensor.format != "F32" or tensor.shape != (rotated // 2,):
+        raise ModelLoadError(
+            f"{tensor.path}: {name} is {tensor.format} of {tensor.shape}, expected F32 of"
+            f" {(rotated // 2,)}",
+            hint="this variant of the architecture is not supported",
+        )
+    with tensor.path.open("rb") as file:
+        file.seek(tensor.offset)
+        return [float(factor) for factor in np.frombuffer(file.read(tensor.nbytes), "<f4")]
 
 
 def read_llama3_scaling(tensor: StoredTensor, theta: float, rotated: int) -> dict[str, Any]:
@@ -25,11 +39,7 @@ def read_llama3_scaling(tensor: StoredTensor, theta: float, rotated: int) -> dic
     Raises:
         ModelLoadError: No such fields do.
     """
-    if tensor.format != "F32" or tensor.shape != (rotated // 2,):
-        raise _refusal(tensor)
-    with tensor.path.open("rb") as file:
-        file.seek(tensor.offset)
-        factors = np.frombuffer(file.read(tensor.nbytes), "<f4").astype(np.float64)
+    factors = np.array(read_factors(tensor, ROPE_FACTORS, rotated))
     wavelengths = 2 * math.pi * theta ** (np.arange(0, rotated, 2) / rotated)
     factor = float(factors.max())
     between = np.flatnonzero((factors > 1.001) & (factors < 0.999 * factor))

@@ -8,10 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from twostroke.checkpoints.checkpoint import StoredTensor
-from twostroke.checkpoints.gguf.architectures import ENDS, Architecture
-from twostroke.checkpoints.gguf.rotation_factors import ROPE_FACTORS
+from twostroke.checkpoints.gguf.architectures import Architecture
+from twostroke.checkpoints.gguf.delta_models import put_in_order
+from twostroke.checkpoints.gguf.latent_models import join_keys_and_values
+from twostroke.checkpoints.gguf.mamba_models import put_mamba_in_order
+from twostroke.checkpoints.gguf.rotation_factors import (
+    LONG_FACTORS,
+    ROPE_FACTORS,
+    SHORT_FACTORS,
+)
 
-_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.(\w+)\.(weight|bias)")
+_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+?)(?:\.(weight|bias))?")
+# Tensors that are no weight or bias of a layer, and what their names in files end with.
+_WHOLE = {"attn_sinks": "weight", "exp_probs_b": "bias", "ssm_a": "", "ssm_d": "", "ssm_dt": "bias"}
 _END = re.compile(r"(\w+)\.(weight|bias)")
 
 
@@ -22,10 +31,35 @@ def rename_tensors(
     it by that. The factors of rotation are in ``config``.
     """
     renamed: dict[str, StoredTensor] = {}
+    in_config = {ROPE_FACTORS, *((LONG_FACTORS, SHORT_FACTORS) if own.longrope else ())}
     for name, tensor in tensors.items():
-        if name != ROPE_FACTORS:
+        if name not in in_config and not _is_drafting(name, config):
             renamed.update(_renamed(name, tensor, own, config))
+    if own.delta:
+        put_in_order(renamed, config)
+    if own.mamba:
+        put_mamba_in_order(renamed, config)
+    if own.latent:
+        _join_latents(renamed, config)
     return renamed
+
+
+def _is_drafting(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether a tensor is of a layer that drafts; those follow the others."""
+    match, layers = _OF_LAYER.fullmatch(name), config["num_hidden_layers"]
+    drafting = config.get("drafting_layers", 0)
+    return match is not None and layers <= int(match[1]) < layers + drafting
+
+
+def _join_latents(tensors: dict[str, StoredTensor], config: Mapping[str, Any]) -> None:
+    """Put one tensor in place of two where files hold keys and values apart."""
+    for name in [name for name in tensors if name.endswith(".attn_k_b.weight")]:
+        blk = name.removesuffix("attn_k_b.weight")
+        values = tensors.get(f"{blk}attn_v_b.weight")
+        joined = f"model.layers.{blk.removeprefix('blk.')}self_attn.kv_b_proj.weight"
+        if values is not None and joined not in tensors:
+            tensors[joined] = join_keys_and_values(blk, tensors[name], values, config)
+            del tensors[name], tensors[f"{blk}attn_v_b.weight"]
 
 
 def _renamed(
@@ -33,26 +67,29 @@ def _renamed(
 ) -> Iterator[tuple[str, StoredTensor]]:
     if (match := _OF_LAYER.fullmatch(name)) is None:
         end = _END.fullmatch(name)
-        target = ENDS.get(end[1]) if end else None
+        target = own.ends.get(end[1]) if end else None
         yield (f"{target}.{end[2]}" if end and target else name), _shifted(tensor, name, own)
         return
-    index, kind, part = int(match[1]), match[2], match[3]
+    index, kind, part = int(match[1]), match[2], match[3] or ""
     target = own.layer.get(kind)
-    ending = "" if kind == "attn_sinks" else f".{part}"
-    if target is None:
+    ending = "" if kind in _WHOLE else f".{part}"
+    if target is None or part != _WHOLE.get(kind, part or "weight"):
         yield name, tensor
     elif "{}" in target:
         for expert, matrix in enumerate(_slices(tensor)):
             yield f"model.layers.{index}.{target.format(expert)}{ending}", matrix
     else:
         heads = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}.get(kind)
+        if kind in own.taps and part == "weight" and len(tensor.shape) == 2:
+            channels, taps = tensor.shape
+            tensor = replace(tensor, shape=(channels, 1, taps))
         if own.interleaved and heads:
             tensor = replace(tensor, heads=config[heads])
         yield f"model.layers.{index}.{target}{ending}", _shifted(tensor, name, own)
 
 
 def _shifted(tensor: StoredTensor, name: str, own: Architecture) -> StoredTensor:
-    is_norm = name.endswith("norm.weight")
+    is_norm = name.endswith("norm.weight") and not name.endswith("ssm_norm.weight")
     return replace(tensor, shift=own.norm_shift) if own.norm_shift and is_norm else tensor
 
 

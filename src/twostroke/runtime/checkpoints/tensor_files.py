@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from twostroke.checkpoints.checkpoint import StoredTensor
+from twostroke.checkpoints.derived import DerivedTensor
 from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, SPLIT, dequantise, take_apart
 from twostroke.checkpoints.quantised.modules import QuantisedTensor
 from twostroke.checkpoints.quantised.unpack import held_by, scaled_values
@@ -78,7 +79,8 @@ class TensorFiles:
                     f"{name} in {stored.path.name} has shape {stored.shape}, expected {shape}",
                     hint="config.json and the weights do not belong together",
                 )
-            is_readable = stored.format in (["U8"] if name in in_bytes else _READABLE)
+            readable = ("U8",) if name in in_bytes else _READABLE
+            is_readable = all(source.format in readable for source in _sources(stored))
             if not is_readable and (name in in_bytes or not isinstance(stored, QuantisedTensor)):
                 raise ModelLoadError(
                     f"{name} in {stored.path.name} is stored as {stored.format}, which is not"
@@ -135,6 +137,10 @@ class TensorFiles:
         if isinstance(stored, QuantisedTensor):
             self._unpack(stored, target)
             return
+        if isinstance(stored, DerivedTensor):
+            made = stored.make([self._floats(source) for source in stored.sources])
+            target.copy_(torch.from_numpy(np.ascontiguousarray(made)))
+            return
         data = self._bytes(stored)
         is_plain = not (stored.format in BLOCKWISE or stored.heads or stored.shift)
         as_stored = _AS_STORED.get(stored.format)
@@ -145,6 +151,13 @@ class TensorFiles:
             np.copyto(to, data.reshape(to.shape))
         elif len(data):
             _decode(stored, data, target, is_plain=is_plain)
+
+    def _floats(self, stored: StoredTensor) -> NDArray[np.float32]:
+        """A tensor's elements in its shape."""
+        values = torch.empty(stored.shape)
+        is_plain = stored.format not in BLOCKWISE and not stored.shift
+        _decode(stored, self._bytes(stored), values, is_plain=is_plain)
+        return values.numpy()
 
     def is_kept(self, parameter: Parameter, quantization: str | None = None) -> bool:
         """Whether it is a matrix whose parts kernels all take as they are stored.
@@ -162,6 +175,8 @@ class TensorFiles:
     def _kept_format(self, stored: StoredTensor) -> str:
         if isinstance(stored, QuantisedTensor):
             return held_by(stored, self._bytes, GROUP)
+        if isinstance(stored, DerivedTensor):
+            return ""
         return KEPT_FORMATS.get(stored.format, "")
 
     def kept_bytes(self, parameter: Parameter) -> int:
@@ -212,6 +227,10 @@ class TensorFiles:
         if stored.path not in self._maps:
             self._maps[stored.path] = np.memmap(stored.path, np.uint8, "r")
         return self._maps[stored.path][stored.offset : stored.offset + stored.nbytes]
+
+
+def _sources(stored: StoredTensor) -> tuple[StoredTensor, ...]:
+    return stored.sources if isinstance(stored, DerivedTensor) else (stored,)
 
 
 def _is_quantised(stored: StoredTensor) -> bool:
