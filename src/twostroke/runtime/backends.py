@@ -70,7 +70,7 @@ def _backend(
     if operators is not None and isinstance(first, PlainLayout) and isinstance(last, PlainLayout):
         from twostroke.layers.gpu.paged_attention import PagedBackend
 
-        if PagedBackend.supports(form):
+        if PagedBackend.supports(form, first, operators):
             return PagedBackend(
                 keys, values, attention.heads, windows, operators, first, last, form
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -71,6 +71,12 @@ def clock_of(device: torch.device) -> Callable[[], float]:
 def as_current(device: torch.device) -> AbstractContextManager[object]:
     """Make a GPU the current one in here: Triton's kernels, graphs and events go to that."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Integers as int64 on a device; what runs there is not waited for."""
+    tensor = torch.tensor(numbers, dtype=torch.int64)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def start_transfer(tensor: Tensor) -> Callable[[], list[int]]:

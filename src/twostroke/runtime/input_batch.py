@@ -107,7 +107,7 @@ class InputBatch:
                 self._free_rows.append(row)
 
     def build(self, plan: StepPlan, requests: LiveRequests) -> Batch:
-        """The tensors of ``plan``, whose ``scheduled`` is not empty. Valid until the next call.
+        """The tensors of ``plan``, whose ``scheduled`` is not empty.
 
         Args:
             requests: Up to date with the plan.

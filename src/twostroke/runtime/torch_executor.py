@@ -16,13 +16,19 @@ from twostroke.layers.activation import compiled_peaks
 from twostroke.models.language_model import LanguageModel
 from twostroke.observability.profile import INPUT, NO_PROFILE, SAMPLING, Profiler
 from twostroke.runtime.backends import attention_backend
-from twostroke.runtime.device import as_current, clock_of, memory_error, release_cached_memory
+from twostroke.runtime.device import (
+    as_current,
+    clock_of,
+    memory_error,
+    on_device,
+    release_cached_memory,
+)
 from twostroke.runtime.drawing_step import draw_tokens
 from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.input_batch import InputBatch
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.live_requests import LiveRequests
-from twostroke.runtime.passes.passes import Passes, on_device
+from twostroke.runtime.passes.passes import Passes
 from twostroke.runtime.step_run import StepRun
 from twostroke.runtime.verification import rows_to_draw_from
 from twostroke.sampling.sampler import Sampler
@@ -131,7 +137,8 @@ class TorchExecutor:
         batch, passes = step.batch, self.passes
         for hook in self.hooks:
             hook.before(step)
-        drawn = on_device(rows_to_draw_from(batch), self.model.device)
+        wanted = rows_to_draw_from(batch)
+        drawn = None if wanted is None else on_device(wanted, self.model.device)
         step.clock.mark("input")
         rows = None if step.needs_all_rows else drawn
         step.hidden = hidden = passes.hidden(step, rows)  # [rows, hidden]

@@ -18,14 +18,15 @@ from twostroke.core.logprobs import PositionLogprobs
 from twostroke.runtime.input_batch import Batch
 from twostroke.sampling.report import NO_TOKEN, SamplerOutput
 from twostroke.sampling.request_state import RequestState
-from twostroke.sampling.sampler import Sampler
+from twostroke.sampling.sampler import Sampler, takes_likeliest
 from twostroke.sampling.token_masks import TokenMask
 
 # How many of a request's drafts count as accepted: from its seed, its tokens, and their number.
 Acceptance = Callable[[int, int, int], int]
 # Logits that are drawn from at once, in elements: 64 MiB of float32.
 MAX_LOGITS = 16 * 2**20
-# On a GPU 512 MiB: what runs ahead needs the tokens of all rows.
+# On a GPU 512 MiB, where nothing but their maxima is made of them: what runs ahead needs the tokens
+# of all rows.
 MAX_LOGITS_OF_GPU = 128 * 2**20
 
 
@@ -129,8 +130,10 @@ def _sample(
     masks: Mapping[int, TokenMask],
 ) -> SamplerOutput:
     """Draw from all rows, in parts of bounded size. No row's draw depends on other rows."""
-    most = MAX_LOGITS_OF_GPU if sampler.device.type == "cuda" else MAX_LOGITS
-    count = max(1, most // sampler.vocab_size)
+    at_once = MAX_LOGITS
+    if sampler.device.type == "cuda" and all(map(takes_likeliest, states)):
+        at_once = MAX_LOGITS_OF_GPU
+    count = max(1, at_once // sampler.vocab_size)
     if len(states) <= count:
         return sampler.sample(logits_of(slice(0, count)), states, masks)
     whole = SamplerOutput([])

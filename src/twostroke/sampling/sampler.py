@@ -25,6 +25,11 @@ from twostroke.sampling.token_masks import NO_MASKS, TokenMask
 _NON_FINITE = -2  # in place of a token, until it is on the host
 
 
+def takes_likeliest(request: RequestState) -> bool:
+    """Whether a draw is the maximum of the model's own logits."""
+    return request.params.greedy and not request.edits_logits
+
+
 Peaks = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
@@ -81,7 +86,7 @@ class Sampler:
         if not requests:
             return SamplerOutput([])
         report = DrawReport(logits, requests)
-        if all(request.params.greedy and not request.edits_logits for request in requests):
+        if all(map(takes_likeliest, requests)):
             return report.finish(self._take_likeliest(logits, report))
         peaks = self._edit(logits, requests, token_masks, report)
         tokens = self._draw(logits, peaks, requests)

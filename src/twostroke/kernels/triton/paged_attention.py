@@ -28,10 +28,10 @@ def paged_attention(
     query,  # [tokens, heads, KEY_DIM]
     keys,  # [blocks, PAGE, kv_heads, KEY_DIM]
     values,  # [blocks, PAGE, kv_heads, VALUE_DIM]
-    out,  # [tokens, heads, VALUE_DIM]; with splits float32 [tokens, heads, SPLITS, VALUE_DIM]
-    highest, sums,  # float32 [tokens, heads, SPLITS], used with splits alone
+    out,  # [tokens, heads, VALUE_DIM]; with splits float32 [rows, heads, SPLITS, VALUE_DIM]
+    highest, sums,  # float32 [rows, heads, SPLITS], used with splits alone
     sinks,  # float32 [heads]
-    tile_requests,  # int32 [tiles]
+    tile_requests, tile_rows,  # int32 [tiles]: requests, and with splits first rows of ``out``
     tile_starts,  # int32 [tiles]: first query of each, counted within its request
     query_start, context_lens, block_table,  # int32, as in ``AttentionMetadata``
     table_stride, heads, query_token, query_head,  # strides, in elements, like those that follow
@@ -50,7 +50,7 @@ def paged_attention(
 ):  # fmt: skip
     wait_for_earlier(OVERLAPS)
     kv_head, split = tl.program_id(1), tl.program_id(2)
-    request, first = _place_of_tile(tile_requests, tile_starts)
+    request, first, part = _place_of_tile(tile_requests, tile_starts, tile_rows)
     begin = tl.load(query_start + request)
     num_queries = tl.load(query_start + request + 1) - begin
     context = tl.load(context_lens + request)
@@ -59,7 +59,7 @@ def paged_attention(
     token, head = first + rows // GROUP, kv_head * GROUP + rows % GROUP
     is_row = (rows < ROWS // GROUP * GROUP) & (token < num_queries)
     row_at = (begin + token).to(tl.int64)
-    out_row = row_at * heads + head
+    out_row = (part + rows // GROUP if SPLITS > 1 else row_at).to(tl.int64) * heads + head
     start, all_seen, end = _span(
         context, earlier + first, split, window, ROWS // GROUP, KEYS, SPLITS, MIN_SPLIT, HAS_WINDOW
     )
@@ -87,10 +87,10 @@ def paged_attention(
 
 
 @triton.jit
-def _place_of_tile(tile_requests, tile_starts):
-    """The request of this program, and its first query there."""
+def _place_of_tile(tile_requests, tile_starts, tile_rows):
+    """The request of this program, its first query there, and the row of its first part."""
     tile = tl.program_id(0)
-    return tl.load(tile_requests + tile), tl.load(tile_starts + tile)
+    return tl.load(tile_requests + tile), tl.load(tile_starts + tile), tl.load(tile_rows + tile)
 
 
 @triton.jit
@@ -218,8 +218,8 @@ def _attend_tile(
 
 @triton.jit
 def combine_splits(
-    parts,  # float32 [tokens, heads, SPLITS, VALUE_DIM]
-    highest,  # float32 [tokens, heads, SPLITS], like ``sums``
+    parts,  # float32 [rows, heads, SPLITS, VALUE_DIM]
+    highest,  # float32 [rows, heads, SPLITS], like ``sums``
     sums,
     sinks,  # float32 [heads]
     out,  # [tokens, heads, VALUE_DIM]
@@ -234,7 +234,7 @@ def combine_splits(
     """The softmax over all splits of a row, in the order of the splits."""
     wait_for_earlier(OVERLAPS)
     token, head = tl.load(rows + tl.program_id(0)).to(tl.int64), tl.program_id(1)
-    row = token * heads + head
+    row = tl.program_id(0).to(tl.int64) * heads + head
     splits, dims = tl.arange(0, SPLITS), tl.arange(0, VALUE_TILE)
     tops = tl.load(highest + row * SPLITS + splits)
     top = tl.max(tops, 0)
@@ -252,4 +252,5 @@ def combine_splits(
         other=0.0,
     )
     attended = tl.sum(part * factors[:, None], 0) / tl.where(total > 0, total, 1.0)
-    tl.store(out + row * VALUE_DIM + dims, attended, mask=dims < VALUE_DIM)
+    out_at = out + (token * heads + head) * VALUE_DIM + dims
+    tl.store(out_at, attended, mask=dims < VALUE_DIM)

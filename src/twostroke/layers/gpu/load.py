@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 # Triton's own switch: kernels run in its interpreter, on a CPU. Slow; for tests.
 INTERPRETER = "TRITON_INTERPRET"
-OVERLAPPING = (9, 0)  # compute capability of GPUs whose kernels may overlap
+# Compute capabilities: from Ampere on; with numbers of 8 bits; whose kernels may overlap.
+LEAST, WITH_FP8, OVERLAPPING = (8, 0), (8, 9), (9, 0)
 
 
 def load_operators(device: torch.device) -> GpuOperators | None:
@@ -22,18 +23,23 @@ def load_operators(device: torch.device) -> GpuOperators | None:
 
     Triton comes with PyTorch's builds for CUDA, and is imported here first.
     """
-    if device.type == "cuda":
-        return _operators(overlaps=torch.cuda.get_device_capability(device) >= OVERLAPPING)
-    return _operators(is_interpreting=True) if is_interpreting() else None
+    if device.type != "cuda":
+        return _operators(is_interpreting=True) if is_interpreting() else None
+    capability = torch.cuda.get_device_capability(device)
+    if torch.version.hip is not None or capability < LEAST:
+        return None
+    return _operators(overlaps=capability >= OVERLAPPING, has_fp8=capability >= WITH_FP8)
 
 
 @functools.cache
-def _operators(*, is_interpreting: bool = False, overlaps: bool = False) -> GpuOperators | None:
+def _operators(
+    *, is_interpreting: bool = False, overlaps: bool = False, has_fp8: bool = True
+) -> GpuOperators | None:
     if importlib.util.find_spec("triton") is None:
         return None
     from twostroke.layers.gpu.operators import GpuOperators
 
-    return GpuOperators(is_interpreting=is_interpreting, overlaps=overlaps)
+    return GpuOperators(is_interpreting=is_interpreting, overlaps=overlaps, has_fp8=has_fp8)
 
 
 def is_interpreting() -> bool:

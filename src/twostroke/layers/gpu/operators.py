@@ -26,12 +26,15 @@ class GpuOperators:
     Args:
         is_interpreting: Triton interprets them. It holds bfloat16 as integers, and a product of
             those would be wrong; so products are in float32 there.
+        has_fp8: Whether the GPU has numbers of 8 bits (e4m3).
         overlaps: A kernel may start while the one before it runs, see ``kernels.triton.overlap``.
     """
 
-    def __init__(self, *, is_interpreting: bool = False, overlaps: bool = False) -> None:
+    def __init__(
+        self, *, is_interpreting: bool = False, overlaps: bool = False, has_fp8: bool = True
+    ) -> None:
         self._is_interpreting = is_interpreting
-        self.overlaps = overlaps
+        self.overlaps, self.has_fp8 = overlaps, has_fp8
         # Not these: where blocks of the next product start early, they share few processors, which
         # then last the longest (measured, ``benchmarks/gpu/products.py``).
         self.products_overlap = False
@@ -47,9 +50,9 @@ class GpuOperators:
         size = x.shape[-1]
         rows = 1 if x.dim() == 2 else x.shape[-2]
         x = x if x.dim() in (2, 3) and x.stride(-1) == 1 else x.contiguous()
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         if x.dim() > 3:
             x = x.view(-1, rows, size)
-        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         if count := x.numel() // size:
             tile = triton.next_power_of_2(size)
             normalize[count,](
@@ -94,11 +97,14 @@ class GpuOperators:
         rows, inputs = x.shape
         outputs = len(weight)
         out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+        if residual is not None:
+            residual = residual.contiguous()
         own, step, stages = _WIDE_TILE if outputs >= _MANY_OUTPUTS else _TILE
-        step = min(step, max(16, triton.next_power_of_2(inputs)))
-        multiply_few[triton.cdiv(outputs, own), triton.cdiv(rows, 16)](
-            x, weight, bias, residual, out, rows, outputs, x.stride(0), inputs, 16, own, step,
-            bias is not None, residual is not None, self.product_type(x.dtype),
+        # Numbers of 32 bits, which are there to be compared with, take half of the steps.
+        step = min(step // (x.itemsize // 2), max(16, triton.next_power_of_2(inputs)))
+        multiply_few[triton.cdiv(outputs, own), triton.cdiv(rows, MAX_FEW_ROWS)](
+            x, weight, bias, residual, out, rows, outputs, x.stride(0), inputs, MAX_FEW_ROWS, own,
+            step, bias is not None, residual is not None, self.product_type(x.dtype),
             self.products_overlap, num_warps=4, num_stages=stages,
             launch_pdl=self.products_overlap,
         )  # fmt: skip

@@ -32,11 +32,13 @@ class Tiles:
 
     Attributes:
         requests, starts: int32 ``[tiles]``: each tile's request, and its first query there.
-        rows: int32 ``[tokens]``: the tokens of all tiles; of those that are split.
+        first_rows: int32 ``[tiles]``: where each tile's tokens begin in ``rows``.
+        rows: int32 ``[rows]``: the tokens of all tiles, where their keys are split.
     """
 
     requests: Tensor
     starts: Tensor
+    first_rows: Tensor
     rows: Tensor | None = None
 
 
@@ -96,29 +98,29 @@ class PagedBackend:
         self.few, self.many = _shapes(least, max(self.key_tile, self.value_tile), layout.read_dtype)
 
     @staticmethod
-    def supports(form: ScoreForm) -> bool:
-        """Whether the kernels score so: no latents, no windows in chunks."""
-        return form.latent_values is None and not form.chunked
+    def supports(form: ScoreForm, layout: PlainLayout, operators: GpuOperators) -> bool:
+        """Whether the kernels score so, and read such numbers: no latents, no chunked windows."""
+        is_known = layout.dtype is not torch.float8_e4m3fn or operators.has_fp8
+        return is_known and form.latent_values is None and not form.chunked
 
     def prepare(self, metadata: AttentionMetadata) -> PagedAttention:
         """Cut the step into tiles, and copy its tables to the device in one go."""
         lens = metadata.query_lens
         is_few = lens <= FEW_TOKENS
         few = _tiles(lens, np.flatnonzero(is_few), self.few.rows // self.group)
-        many = _tiles(lens, np.flatnonzero(~is_few), self.many.rows // self.group)
+        others = _tiles(lens, np.flatnonzero(~is_few), self.many.rows // self.group)[:2]
         rows = np.flatnonzero(np.repeat(is_few, lens))
-        arrays = [metadata.query_start, metadata.context_lens, *few, *many, rows]
+        arrays = [metadata.query_start, metadata.context_lens, *few, *others, rows]
         table = metadata.block_table
-        start, context, few_requests, few_starts, many_requests, many_starts, few_rows, blocks = (
-            _to_device([*arrays, table.reshape(-1)], metadata.slots.device)
-        )
+        tables = _to_device([*arrays, table.reshape(-1)], metadata.slots.device)
+        start, context, requests, starts, first_rows, many, many_starts, split, blocks = tables
         places = DeviceTables(
             start,
             context,
             blocks.view(table.shape),
             metadata.slots,
-            Tiles(few_requests, few_starts, few_rows) if len(few_requests) else None,
-            Tiles(many_requests, many_starts) if len(many_requests) else None,
+            Tiles(requests, starts, first_rows, split) if len(split) else None,
+            Tiles(many, many_starts, many_starts) if len(many) else None,
         )
         return PagedAttention(self, places)
 
@@ -145,7 +147,7 @@ class PagedTables:
             self._context_lens[:rows],
             self._block_table[:rows],
             self._slots[:rows],
-            few=Tiles(order, self._starts[:rows], order),
+            few=Tiles(order, self._starts[:rows], order, order),
             many=None,
         )
         return PagedAttention(self._backend, places)
@@ -217,12 +219,13 @@ class PagedAttention:
         self, tiles: Tiles, layer: int, query: Tensor, sinks: Tensor | None, out: Tensor
     ) -> None:
         own = self._backend
-        tokens, heads, width = out.shape
-        parts = torch.empty((tokens, heads, SPLITS, width), device=out.device)
-        stats = torch.empty((2, tokens, heads, SPLITS), device=out.device)
-        self._launch(tiles, layer, query, sinks, parts, own.few, stats)
         assert tiles.rows is not None
-        combine_splits[len(tiles.rows), heads](
+        _, heads, width = out.shape
+        rows = len(tiles.rows)
+        parts = torch.empty((rows, heads, SPLITS, width), device=out.device)
+        stats = torch.empty((2, rows, heads, SPLITS), device=out.device)
+        self._launch(tiles, layer, query, sinks, parts, own.few, stats)
+        combine_splits[rows, heads](
             parts, stats[0], stats[1], sinks, out, tiles.rows, heads, width,
             triton.next_power_of_2(width), SPLITS, sinks is not None, own.operators.overlaps,
             num_warps=4, launch_pdl=own.operators.overlaps,
@@ -245,7 +248,7 @@ class PagedAttention:
         highest, sums = (out, out) if stats is None else (stats[0], stats[1])
         paged_attention[len(tiles.requests), own.layout.kv_heads, splits](
             query, keys, values, out, highest, sums, sinks,
-            tiles.requests, tiles.starts, places.query_start, places.context_lens,
+            tiles.requests, tiles.first_rows, tiles.starts, places.query_start, places.context_lens,
             places.block_table, places.block_table.stride(0), own.num_heads,
             query.stride(0), query.stride(1),
             keys.stride(0), keys.stride(1), keys.stride(2),
@@ -292,8 +295,10 @@ def _to_device(
     return torch.split(moved, [len(array) for array in arrays])
 
 
-def _tiles(lens: IntArray, requests: IntArray, queries: int) -> tuple[IntArray, IntArray]:
-    """The request of each tile of so many queries, and where in it the tile starts."""
+def _tiles(lens: IntArray, requests: IntArray, queries: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Of tiles of so many queries: their requests, where in these they start, and in all."""
     counts = -(-lens[requests] // queries)
     first = np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(requests, counts), (np.arange(counts.sum()) - first) * queries
+    starts = (np.arange(counts.sum()) - first) * queries
+    before = np.cumsum(lens[requests]) - lens[requests]
+    return np.repeat(requests, counts), starts, np.repeat(before, counts) + starts

@@ -103,12 +103,14 @@ class CudaCapture:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        # One for all: libraries keep memory for each stream.
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        with _side_stream():
+        with _waiting(self._stream):
             run()  # compiles kernels, and lets libraries choose theirs
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             out = run()
 
         def replay() -> Tensor:
@@ -119,9 +121,8 @@ class CudaCapture:
 
 
 @contextmanager
-def _side_stream() -> Iterator[None]:
-    """Work in here waits for what was started, and what is started later for it."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+def _waiting(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Work in here, on ``stream``, waits for what was started; what is started later for it."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         yield

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-import torch
 from torch import Tensor
 
 from twostroke.layers.attention.base import AttentionBackend
 from twostroke.models.language_model import LanguageModel
 from twostroke.observability.profile import INPUT, Profiler
-from twostroke.runtime.device import start_transfer
+from twostroke.runtime.device import on_device, start_transfer
 from twostroke.runtime.input_batch import NO_ROWS, Batch, InputBatch
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.live_requests import LiveRequests
@@ -80,7 +79,8 @@ class Passes:
             return put_together(step.batch, by_share, ahead, None)
         ahead = ahead.clone()  # the others' pass may write where these lie
         batch = self._inputs.build_shares(rest, self._requests)
-        drawn = on_device(rows_to_draw_from(batch), self.model.device)
+        own = rows_to_draw_from(batch)
+        drawn = None if own is None else on_device(own, self.model.device)
         return put_together(step.batch, by_share, ahead, self._compute(step, batch, drawn))
 
     def _compute(self, step: StepRun, batch: Batch, rows: Tensor | None) -> Tensor:
@@ -115,7 +115,3 @@ class Passes:
         """After a failure: what ran ahead may have computed with numbers that are not finite."""
         if self._ahead is not None and (slots := self._ahead.drop()) is not None:
             self.kv.zero_slots(slots)
-
-
-def on_device(rows: list[int] | None, device: torch.device) -> Tensor | None:
-    return None if rows is None else torch.tensor(rows, dtype=torch.int64, device=device)

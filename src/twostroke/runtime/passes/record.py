@@ -6,7 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+import torch
+
 from twostroke.core.config import EngineConfig
+from twostroke.core.errors import InsufficientMemoryError
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.device import as_current
 from twostroke.runtime.passes.decode_graphs import Capture, CudaCapture, graph_sizes
@@ -26,7 +29,17 @@ def record_passes(
         return executor
     sizes = graph_sizes(config.scheduler.for_device(gpu=True).max_num_seqs)
     is_alone = config.speculation.resolve() is None
-    record_graphs(executor, sizes, CudaCapture(), _shown, ahead=is_alone)
+    try:
+        record_graphs(executor, sizes, CudaCapture(), _shown, ahead=is_alone)
+    except torch.OutOfMemoryError as error:
+        executor.close()
+        raise InsufficientMemoryError(
+            "there is too little memory beside the KV cache to record decode passes",
+            hint="lower --gpu-memory-utilization or --max-num-seqs, or give --enforce-eager",
+        ) from error
+    except BaseException:
+        executor.close()
+        raise
     clock.mark("cuda_graphs")
     return executor
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from twostroke.core.step import ScheduledRequest, StepPlan
+from twostroke.runtime.device import on_device
 from twostroke.runtime.input_batch import Batch, InputBatch
 from twostroke.runtime.live_requests import LiveRequests
 from twostroke.runtime.passes.decode_graphs import DecodeGraphs
@@ -142,4 +143,4 @@ def put_together(batch: Batch, rows: dict[int, int], ahead: Tensor, rest: Tensor
     if rest is None and order == list(range(len(ahead))):
         return ahead
     whole = ahead if rest is None else torch.cat((ahead, rest))
-    return whole[torch.tensor(order, device=whole.device)]
+    return whole[on_device(order, whole.device)]

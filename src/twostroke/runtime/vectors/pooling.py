@@ -44,7 +44,7 @@ class Pooler:
         request_id = share.request_id
         if share.start == 0:
             first = hidden[0] if pooling.kind == "cls" else hidden.sum(0, dtype=torch.float32)
-            self._gathered[request_id] = first.float()
+            self._gathered[request_id] = first.to(torch.float32, copy=True)  # passes reuse theirs
         elif pooling.kind == "mean":
             self._gathered[request_id] += hidden.sum(0, dtype=torch.float32)
         if not is_last:
@@ -57,7 +57,7 @@ def pool_whole(hidden: Tensor, kind: PoolingKind) -> Tensor:
     """The pooled state, float32 ``[hidden]``, of one prompt's ``[tokens, hidden]``."""
     if kind == "mean":
         return hidden.mean(0, dtype=torch.float32)
-    return hidden[0 if kind == "cls" else -1].float()
+    return hidden[0 if kind == "cls" else -1].to(torch.float32, copy=True)
 
 
 def finish_embedding(state: Tensor, pooling: Pooling, dense: DenseModules) -> bytes | None:
