@@ -296,7 +296,7 @@ def _to_device(
 
 
 def _tiles(lens: IntArray, requests: IntArray, queries: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Of tiles of so many queries: their requests, where in these they start, and in all."""
+    """Tiles of so many queries: their requests, where in these each starts, and where in all."""
     counts = -(-lens[requests] // queries)
     first = np.repeat(np.cumsum(counts) - counts, counts)
     starts = (np.arange(counts.sum()) - first) * queries
