@@ -88,7 +88,7 @@ class InputBatch:
         self._windows = windows
         self._table: NDArray[np.int32] = np.zeros((num_rows, max_blocks), dtype=np.int32)
         self._rows: dict[str, int] = {}
-        self._num_known: dict[int, int] = {}  # by row: entries of the table that plans have filled
+        self._num_filled: dict[int, int] = {}  # by row: entries of the table that plans have filled
         self._free_rows = list(range(num_rows - 1, -1, -1))
         self._block_size = block_size
         self._device = device
@@ -103,7 +103,7 @@ class InputBatch:
         for request_id in request_ids:
             row = self._rows.pop(request_id, None)
             if row is not None:
-                self._num_known.pop(row, None)
+                self._num_filled.pop(row, None)
                 self._free_rows.append(row)
 
     def build(self, plan: StepPlan, requests: LiveRequests) -> Batch:
@@ -139,7 +139,7 @@ class InputBatch:
 
     def num_slots(self, request_id: str) -> int:
         """Tokens for which a live request has blocks, as far as plans have said."""
-        return self._num_known[self._rows[request_id]] // len(self._windows) * self._block_size
+        return self._num_filled[self._rows[request_id]] // len(self._windows) * self._block_size
 
     def one_token_each(self, request_ids: Sequence[str], positions: list[int]) -> AttentionMetadata:
         """Tables of a step with the tokens at ``positions``, for which there are slots."""
@@ -185,7 +185,7 @@ class InputBatch:
             self._table = np.pad(self._table, ((0, 0), (0, wanted - self._table.shape[1])))
         if share.new_block_ids:
             self._table[row, start:end] = share.new_block_ids
-            self._num_known[row] = end
+            self._num_filled[row] = end
         return row
 
     def _take_row(self) -> int:

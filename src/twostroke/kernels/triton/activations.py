@@ -23,10 +23,10 @@ def gated_mul(
     """``activation(gate) * up``."""
     wait_for_earlier(OVERLAPS)
     row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    inside = at < size
-    gate = tl.load(gate_up + row * row_stride + at, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * row_stride + size + at, mask=inside, other=0.0).to(tl.float32)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = column < size
+    gate = tl.load(gate_up + row * row_stride + column, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * row_stride + size + column, mask=inside, other=0.0).to(tl.float32)
     if KIND == 0:
         active = gate * tl.sigmoid(gate)
     elif KIND == 1:
@@ -35,4 +35,4 @@ def gated_mul(
         inner = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
         active = gate * tl.sigmoid(2 * inner)  # (1 + tanh x) / 2
     active = active.to(out.dtype.element_ty).to(tl.float32)  # rounded as PyTorch's is
-    tl.store(out + row * size + at, active * up, mask=inside)
+    tl.store(out + row * size + column, active * up, mask=inside)

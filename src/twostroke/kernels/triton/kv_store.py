@@ -75,5 +75,5 @@ def _store(
         wide = row.to(tl.float32)
         bounded = tl.minimum(tl.maximum(wide, -LARGEST), LARGEST)
         row = tl.where(tl.abs(wide) < float("inf"), bounded, float("nan"))
-    at = target + head * target_head + dim
-    tl.store(at, row.to(target.dtype.element_ty), mask=inside)
+    place = target + head * target_head + dim
+    tl.store(place, row.to(target.dtype.element_ty), mask=inside)

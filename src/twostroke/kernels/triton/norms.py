@@ -26,15 +26,15 @@ def normalize(
 ):
     row = tl.program_id(0).to(tl.int64)
     token, within = row // rows, row % rows
-    at = tl.arange(0, TILE)
-    inside = at < SIZE
-    factor = tl.load(weight + row % weights * SIZE + at, mask=inside, other=0.0).to(tl.float32)
+    column = tl.arange(0, TILE)
+    inside = column < SIZE
+    factor = tl.load(weight + row % weights * SIZE + column, mask=inside, other=0.0).to(tl.float32)
     wait_for_earlier(OVERLAPS)
     own = x + token * token_stride + within * row_stride
-    wide = tl.load(own + at, mask=inside, other=0.0).to(tl.float32)
+    wide = tl.load(own + column, mask=inside, other=0.0).to(tl.float32)
     if CENTERED:
         wide = tl.where(inside, wide - tl.sum(wide, 0) / SIZE, 0.0)
     unit = wide * tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + eps)
     if ROUNDED:
         unit = unit.to(x.dtype.element_ty).to(tl.float32)
-    tl.store(out + row * SIZE + at, unit * factor, mask=inside)
+    tl.store(out + row * SIZE + column, unit * factor, mask=inside)

@@ -126,8 +126,8 @@ def _keep(
         at_split = out_row * SPLITS + split
         tl.store(highest + at_split, top, mask=is_row)
         tl.store(sums + at_split, total, mask=is_row)
-        at = out + at_split[:, None] * VALUE_DIM + value_dims
-        tl.store(at, sum_of_values, mask=mask)
+        place = out + at_split[:, None] * VALUE_DIM + value_dims
+        tl.store(place, sum_of_values, mask=mask)
     else:
         if HAS_SINKS:
             sink = tl.load(sinks + head, mask=is_row, other=0.0) * LOG2_E
@@ -136,8 +136,8 @@ def _keep(
             total = total * shrink + tl.exp2(sink - higher)
             sum_of_values = sum_of_values * shrink[:, None]
         total = tl.where(total > 0, total, 1.0)
-        at = out + out_row[:, None] * VALUE_DIM + value_dims
-        tl.store(at, sum_of_values / total[:, None], mask=mask)
+        place = out + out_row[:, None] * VALUE_DIM + value_dims
+        tl.store(place, sum_of_values / total[:, None], mask=mask)
 
 
 @triton.jit

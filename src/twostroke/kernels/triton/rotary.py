@@ -31,8 +31,8 @@ def rotate(
     s = tl.load(sin + position * HALF + pair, mask=pair < HALF, other=0.0)[None, :]
     pair = pair[None, :]
     inside = (head < HEADS) & (pair < HALF)
-    at = x + token * token_stride + head * head_stride + pair
-    low = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    high = tl.load(at + HALF, mask=inside, other=0.0).to(tl.float32)
-    tl.store(at, low * c - high * s, mask=inside)
-    tl.store(at + HALF, high * c + low * s, mask=inside)
+    first = x + token * token_stride + head * head_stride + pair
+    low = tl.load(first, mask=inside, other=0.0).to(tl.float32)
+    high = tl.load(first + HALF, mask=inside, other=0.0).to(tl.float32)
+    tl.store(first, low * c - high * s, mask=inside)
+    tl.store(first + HALF, high * c + low * s, mask=inside)

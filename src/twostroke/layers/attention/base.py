@@ -143,7 +143,7 @@ class FixedTables(Protocol):
     """Tables of steps with one token of each request, which stay where they are in memory."""
 
     def attention(self, rows: int) -> Attention:
-        """Attention over the first ``rows`` of them, as they are when it is called."""
+        """Attention over the first ``rows`` of them, as they are when it attends."""
         ...
 
     def fill(self, metadata: AttentionMetadata, rows: int) -> None:

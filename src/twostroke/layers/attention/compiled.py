@@ -88,7 +88,7 @@ class CompiledBackend:
         return fits and known and computes and is_alike and on_cpu
 
     def fixed_tables(self, rows: int, columns: int) -> None:
-        """What it does depends on how long requests are, see ``AttentionBackend``."""
+        """``None``: what it launches depends on how long requests are."""
 
     def prepare(self, metadata: AttentionMetadata) -> CompiledAttention:
         """Point the call at this step's tables."""

@@ -59,7 +59,7 @@ class SdpaBackend:
         self._windows = tuple(sliding_windows)
 
     def fixed_tables(self, rows: int, columns: int) -> None:
-        """What it does depends on how long requests are, see ``AttentionBackend``."""
+        """``None``: what it launches depends on how long requests are."""
 
     def prepare(self, metadata: AttentionMetadata) -> SdpaAttention:
         """Batch the step's requests, and make the indices and masks that all its layers share."""

@@ -108,9 +108,9 @@ class PagedBackend:
         lens = metadata.query_lens
         is_few = lens <= FEW_TOKENS
         few = _tiles(lens, np.flatnonzero(is_few), self.few.rows // self.group)
-        others = _tiles(lens, np.flatnonzero(~is_few), self.many.rows // self.group)[:2]
+        long = _tiles(lens, np.flatnonzero(~is_few), self.many.rows // self.group)[:2]
         rows = np.flatnonzero(np.repeat(is_few, lens))
-        arrays = [metadata.query_start, metadata.context_lens, *few, *others, rows]
+        arrays = [metadata.query_start, metadata.context_lens, *few, *long, rows]
         table = metadata.block_table
         tables = _to_device([*arrays, table.reshape(-1)], metadata.slots.device)
         start, context, requests, starts, first_rows, many, many_starts, split, blocks = tables
@@ -275,8 +275,8 @@ def _shapes(least: int, width: int, dtype: torch.dtype) -> tuple[TileShape, Tile
         return exact, exact
     keys = max(16, min(64, 64 * 128 // width))
     few = TileShape(least, keys, 8 if least * width >= 8192 else 4, 3 if width <= 256 else 2)
-    most = 128 if width <= 128 else 64 if width <= 256 else 32
-    return few, TileShape(max(least, most), keys, 8, 2)
+    many_rows = 128 if width <= 128 else 64 if width <= 256 else 32
+    return few, TileShape(max(least, many_rows), keys, 8, 2)
 
 
 def _tile(dim: int) -> int:

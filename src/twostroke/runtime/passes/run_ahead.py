@@ -6,8 +6,8 @@ one more token of each request, the one that was just drawn and is on the device
 pass is started at once, and runs while the host works. The plan then says what was right: shares
 that were computed so are taken as they are, and all others are computed as if nothing had been
 (docs/decisions/0040-the-executor-runs-ahead.md). A wrong guess writes only into slots that its
-request owns and that come after its known tokens, where nobody reads; later writes come later on
-the device, too.
+request owns and that come after its known tokens, where nothing is read; later writes come later
+on the device, too.
 """
 
 from __future__ import annotations
@@ -102,26 +102,26 @@ class RunAhead:
 
         ``None``: nothing. The pass counts for one plan.
         """
-        done, self._pass = self._pass, None
+        started, self._pass = self._pass, None
         # A block that is copied may be one that the pass has written.
-        if done is None or plan.block_copies:
+        if started is None or plan.block_copies:
             return None
         rows = {}
         for index, share in enumerate(plan.scheduled.values()):
-            row = done.rows.get(share.request_id)
-            if row is not None and self._is_of(share, row, done, plan, requests):
+            row = started.rows.get(share.request_id)
+            if row is not None and self._is_of(share, row, started, plan, requests):
                 rows[index] = row
-        return (rows, done.hidden) if rows else None
+        return (rows, started.hidden) if rows else None
 
     @staticmethod
     def _is_of(
-        share: ScheduledRequest, row: int, done: _Pass, plan: StepPlan, requests: LiveRequests
+        share: ScheduledRequest, row: int, started: _Pass, plan: StepPlan, requests: LiveRequests
     ) -> bool:
         """Whether a row is what the share computes: the same token, at the same place."""
         is_next = share.num_tokens == 1 and not share.draft_token_ids and share.samples
         if not is_next or share.request_id in plan.new_requests:  # with blocks of its own, then
             return False
-        expected = (done.positions[row], [done.token_ids[row]])
+        expected = (started.positions[row], [started.token_ids[row]])
         return (share.start, requests.input_tokens(share)) == expected
 
 
@@ -132,14 +132,14 @@ def put_together(batch: Batch, rows: dict[int, int], ahead: Tensor, rest: Tensor
         rows: By the index of a share, its row in ``ahead``.
         rest: Those of the other shares' rows.
     """
-    order, others = list[int](), len(ahead)
+    order, next_of_rest = list[int](), len(ahead)
     for index in batch.sampling:
         if index in rows:
             order.append(rows[index])
         else:
             count = len(batch.drawn_rows(index))
-            order += range(others, others + count)
-            others += count
+            order += range(next_of_rest, next_of_rest + count)
+            next_of_rest += count
     if rest is None and order == list(range(len(ahead))):
         return ahead
     whole = ahead if rest is None else torch.cat((ahead, rest))
