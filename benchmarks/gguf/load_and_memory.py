@@ -79,10 +79,10 @@ def main(*files: Path, llama_cpp: str, rounds: int = 3, out: Path = RESULTS) -> 
 
 def systems(file: Path, llama_cpp: str) -> tuple[System, System]:
     """Both, with room for the same tokens."""
-    room = INPUT + OUTPUT
+    room = 512  # a multiple of 256, as llama.cpp has it
     spec = read_runnable(open_checkpoint(file))
     kv_bytes = int(REQUESTS * room * spec.kv_bytes_per_token("bfloat16"))
-    own = ("--kv-cache-memory", str(kv_bytes))
+    own = ("--kv-cache-memory", str(kv_bytes), "--max-model-len", str(room))
     peer = ("--sequences", str(REQUESTS), "--tokens", str(room))
     common = ("--model", str(file.resolve()), "--threads", str(THREADS))
     return (
