@@ -1,11 +1,13 @@
 """Logits of GGUF files beside llama.cpp's, in two steps.
 
-    /tmp/llama/bin/python benchmarks/gguf/llama_cpp_logits.py FILE...
+    /tmp/llama/bin/python benchmarks/gguf/llama_cpp_logits.py [--float32-cache] FILE...
     python -m benchmarks.gguf.llama_cpp_logits --compare FILE...
 
 The first in the environment of llama.cpp (``benchmarks/peers/README.md``); it leaves its logits
 beside each file. The second decodes the files to float32, so that what differs is what llama.cpp
-rounds while it computes: activations to 8 bits, and keys and values to float16.
+rounds while it computes: activations to 8 bits, unless weights are in float32, and keys and values
+to float16, unless it is told otherwise. Where tokens choose experts, such a difference may choose
+another, and then it is no small one.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
+FLOAT32 = 0  # of ggml's formats
 IDS = [(index * 37 + 11) % 250 + 1 for index in range(48)]
 
 
-def record(path: Path) -> None:
-    """Run llama.cpp."""
+def record(path: Path, cache: int | None) -> None:
+    """Run llama.cpp; ``cache`` is ggml's number of the format of keys and values."""
     import llama_cpp
 
-    model = llama_cpp.Llama(str(path), n_ctx=64, logits_all=True, verbose=False, n_threads=1)
+    options = {"n_ctx": 64, "logits_all": True, "verbose": False, "n_threads": 1}
+    model = llama_cpp.Llama(str(path), type_k=cache, type_v=cache, **options)
     model.eval(IDS)
     np.save(f"{path}.npy", np.array(model.scores[: len(IDS)], dtype=np.float32))
 
@@ -44,13 +48,16 @@ def compare(path: Path) -> None:
     divergence = (log_ours.exp() * (log_ours - log_theirs)).sum(-1).mean()
     equal = (ours.argmax(-1) == theirs.argmax(-1)).float().mean()
     print(
-        f"{path.name}: at most {float((ours - theirs).abs().max()):.3f} of a deviation of"
+        f"{path.name}: at most {float((ours - theirs).abs().max()):.1e} of a deviation of"
         f" {float(ours.std()):.3f}, divergence {float(divergence):.1e}, likeliest token equal"
         f" {float(equal):.0%}"
     )
 
 
 if __name__ == "__main__":
-    compares = sys.argv[1:2] == ["--compare"]
-    for file in sys.argv[1 + compares :]:
-        (compare if compares else record)(Path(file))
+    options = {own for own in sys.argv[1:] if own.startswith("--")}
+    for file in [Path(own) for own in sys.argv[1:] if own not in options]:
+        if "--compare" in options:
+            compare(file)
+        else:
+            record(file, FLOAT32 if "--float32-cache" in options else None)

@@ -19,8 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
+from benchmarks.gguf.stored_layers import (
+    ends_as_stored,
+    layer_metadata,
+    rotation_factors_of_gemma4,
+    stored_as,
+)
 from benchmarks.gguf.writer import Value, WrittenTensor, encode, write_gguf
-from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL, Architecture
+from twostroke.checkpoints.gguf.architecture import Architecture, without
+from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL
+from twostroke.checkpoints.gguf.hybrid_architectures import BAMBA
 from twostroke.model_spec.model_files import weight_files
 
 # Families whose files are those of another.
@@ -31,7 +39,8 @@ _SAME = {
     "kimi_k2": "deepseek_v3",
 }
 Floats = NDArray[np.float32]
-_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+# Stored in float32 whatever the format: none of them is multiplied as a matrix.
+_PLAIN = ("ssm_a", "ssm_d", "ssm_norm", "ssm_conv1d", "shortconv.conv")
 _COMMON = {
     "embedding_length": "hidden_size",
     "block_count": "num_hidden_layers",
@@ -45,10 +54,16 @@ _COMMON = {
 }
 
 
-def architecture_for(model_type: str) -> tuple[str, Architecture]:
-    """llama.cpp's name of a ``model_type``, and what it changes."""
-    if model_type == "mixtral":
-        return "llama", MIXTRAL
+_OF_ATTENTION = [key for key in _COMMON if key.startswith(("attention.", "rope.", "feed_"))]
+
+
+def architecture_for(raw: Mapping[str, Any]) -> tuple[str, Architecture]:
+    """llama.cpp's name for the model of a ``config.json``, and what it changes."""
+    model_type = raw["model_type"]
+    if model_type in ("mixtral", "bamba"):
+        return ("llama", MIXTRAL) if model_type == "mixtral" else ("granitehybrid", BAMBA)
+    if model_type == "nemotron_h" and "n_routed_experts" in raw:
+        return "nemotron_h_moe", ARCHITECTURES["nemotron_h_moe"]
     same = _SAME.get(model_type, model_type)
     return next((name, own) for name, own in ARCHITECTURES.items() if own.model_type == same)
 
@@ -56,8 +71,9 @@ def architecture_for(model_type: str) -> tuple[str, Architecture]:
 def read_metadata(folder: Path, pre: str = "gpt-2") -> dict[str, Value]:
     """Of a folder's ``config.json`` and tokenizer; ``pre``: how its words are split."""
     raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    name, own = architecture_for(raw["model_type"])
-    fields = {**_COMMON, **{key: field for field, key in {**own.integers, **own.numbers}.items()}}
+    name, own = architecture_for(raw)
+    common = _COMMON if own.attends else without(_COMMON, *_OF_ATTENTION)
+    fields = {**common, **{key: field for field, key in {**own.integers, **own.numbers}.items()}}
     fields[own.norm_eps[1]] = own.norm_eps[0]
     metadata: dict[str, Value] = {"general.architecture": name, "general.alignment": 32}
     for key, field in fields.items():
@@ -70,10 +86,11 @@ def read_metadata(folder: Path, pre: str = "gpt-2") -> dict[str, Value]:
         if kind == "yarn":
             length = scaling["original_max_position_embeddings"]
             metadata[f"{name}.rope.scaling.original_context_length"] = length
-    if own.unattending and (kinds := raw.get("layer_types")):
-        heads = raw["num_key_value_heads"]
-        counts: list[int] = [heads if kind == "full_attention" else 0 for kind in kinds]
-        metadata[f"{name}.attention.head_count_kv"] = counts
+    if own.attends and "partial_rotary_factor" in raw:
+        size = raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
+        rotated = int(size * raw["partial_rotary_factor"])
+        metadata[f"{name}.rope.dimension_count"] = rotated
+    metadata |= layer_metadata(raw, name, own)
     if (folder / "tokenizer.json").is_file():
         metadata |= _vocabulary(folder, pre)
     return metadata
@@ -105,34 +122,33 @@ def _vocabulary(folder: Path, pre: str) -> dict[str, Value]:
 def read_tensors(folder: Path, format: str) -> Iterator[tuple[str, WrittenTensor]]:
     """All tensors by llama.cpp's names."""
     raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    _, own = architecture_for(raw["model_type"])
+    _, own = architecture_for(raw)
     ends = {target: name for name, target in own.ends.items()}
-    layer = {target: name for name, target in own.layer.items()}
+    before = re.compile(re.escape(own.layers).replace(r"\{\}", r"(\d+)") + "(.+)")
     experts: dict[str, dict[int, Floats]] = {}
     for path in weight_files(folder):
         for name, tensor in load_file(path).items():
             values: Floats = tensor.float().numpy()
-            base, _, part = name.rpartition(".")
-            match = _LAYER.fullmatch(base)
+            match = before.fullmatch(name)
             if match is None:
+                base, _, part = name.rpartition(".")
+                values = ends_as_stored(ends[base], values, raw, own)
                 yield f"{ends[base]}.{part}", _encoded(name, values, own, format)
                 continue
             index = re.search(r"experts\.(\d+)\.", match[2])
             plain = match[2] if index is None else match[2].replace(index[0], "experts.{}.")
-            target = f"blk.{match[1]}.{layer[plain]}.{part}"
-            if layer[plain] in own.taps and part == "weight":
-                values = values.squeeze(1)
-            if index is not None:
-                experts.setdefault(target, {})[int(index[1])] = values
-                continue
-            if own.interleaved and "attn_q." in target:
-                values = _interleaved(values, raw["num_attention_heads"])
-            if own.interleaved and "attn_k." in target:
-                values = _interleaved(values, raw["num_key_value_heads"])
-            yield target, _encoded(name, values, own, format)
+            for stored, each in stored_as(plain, values, raw, own).items():
+                target = f"blk.{match[1]}.{stored}"
+                if index is not None:
+                    experts.setdefault(target, {})[int(index[1])] = each
+                else:
+                    own_format = "F32" if stored.startswith(_PLAIN) else format
+                    yield target, _encoded(name, each, own, own_format)
     for target, matrices in experts.items():
         stacked = np.stack([matrices[index] for index in sorted(matrices)])
         yield target, encode(stacked, format)
+    if own.gemma4:
+        yield "rope_freqs.weight", encode(rotation_factors_of_gemma4(raw), "F32")
 
 
 def _encoded(name: str, values: Floats, own: Architecture, format: str) -> WrittenTensor:
@@ -140,12 +156,6 @@ def _encoded(name: str, values: Floats, own: Architecture, format: str) -> Writt
         return encode(values, format)
     shift = own.norm_shift if name.endswith("norm.weight") else 0.0
     return encode(values + np.float32(shift), "F32")
-
-
-def _interleaved(values: Floats, heads: int) -> Floats:
-    """Rows of each head's halves in turns."""
-    halves = values.reshape(heads, 2, -1, *values.shape[1:])
-    return halves.swapaxes(1, 2).reshape(values.shape)
 
 
 def convert(folder: Path, out: Path, format: str = "BF16", **changes: Value) -> Path:

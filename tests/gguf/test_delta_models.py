@@ -18,7 +18,8 @@ from benchmarks.gguf.writer import Value, WrittenTensor, encode, write_gguf
 from tests.gguf.test_families import distance
 from tests.gguf.test_served import load, write_folder
 from tests.models.tiny_families import DELTA, FAMILIES
-from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, ENDS
+from twostroke.checkpoints.gguf.architecture import ENDS
+from twostroke.checkpoints.gguf.architectures import ARCHITECTURES
 from twostroke.core.errors import ModelLoadError
 
 Floats = NDArray[np.float32]

@@ -16,7 +16,7 @@ from tests.gguf.test_delta_models import stored_parts as delta_parts
 from tests.gguf.test_families import with_long_factors
 from tests.gguf.test_latent_models import stored_parts as latent_parts
 from tests.gguf.test_mamba_models import stored_parts as mamba_parts
-from tests.gguf.test_served import write_folder
+from tests.gguf.test_served import OWN, write_folder
 from tests.models.tiny_families import EXPERTS, FAMILIES
 from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.errors import TwostrokeError
@@ -37,7 +37,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama": tiny_config("llama", rope_scaling=YARN),
     "qwen3-moe": tiny_config("qwen3_moe", **EXPERTS, norm_topk_prob=True, head_dim=16),
     "gemma3": {**FAMILIES["gemma3"], "rope_theta": 1e6},
-    "lfm2": {**FAMILIES["lfm2"], "block_auto_adjust_ff_dim": False},
+    **{name: OWN[name] for name in ("lfm2", "falcon-h1", "mamba2", "nemotron-h-experts")},
+    **{name: OWN[name] for name in ("gemma4-shared", "gemma4-moe", "llama4")},
 }
 Parts = tuple[dict[str, Value], dict[str, WrittenTensor]]
 # Whose files are not their folders' tensors by other names.
@@ -95,7 +96,7 @@ def test_each_value_of_each_key(name: str, tmp_path: Path) -> None:
         check(path, f"without {key}")
 
 
-@pytest.mark.parametrize("name", ["qwen3-moe", "deepseek", "qwen3-next", "granite-4"])
+@pytest.mark.parametrize("name", ["qwen3-moe", "deepseek", "qwen3-next", "granite-4", "gemma4-moe"])
 def test_each_tensor_of_another_shape_or_format(name: str, tmp_path: Path) -> None:
     metadata, tensors = parts_of(name, tmp_path / "folder")
     path = tmp_path / "model.gguf"

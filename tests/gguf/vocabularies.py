@@ -117,10 +117,30 @@ def sentencepiece_metadata(*, prefixed: bool) -> dict[str, Value]:
     }
 
 
+def gemma4_metadata() -> dict[str, Value]:
+    """Characters merged by rank, and lines that are tokens."""
+    written = [text.replace(" ", "▁") for text in TEXT]
+    merges = [("\n", "\n"), *learn_merges(written, 120)]
+    pieces = ["\n", *sorted(set("".join(written)) - {"\n"}), *map("".join, merges)]
+    head = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    return {
+        **MODEL,
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.tokens": [*head, "<tool call>", *pieces],
+        "tokenizer.ggml.scores": [0.0] * (len(head) + 1 + len(pieces)),
+        "tokenizer.ggml.token_type": [3, 3, 3, 2, *[6] * 256, 4, *[1] * len(pieces)],
+        "tokenizer.ggml.merges": [" ".join(merge) for merge in merges],
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.unknown_token_id": 3,
+    }
+
+
 def all_metadata() -> dict[str, dict[str, Value]]:
-    """By name: each splitting rule, and sentencepiece both ways."""
+    """By name: each splitting rule, Gemma 4's, and sentencepiece both ways."""
     return {
         **{rule: byte_level_metadata(rule) for rule in SPLITTING_RULES},
+        "gemma4": gemma4_metadata(),
         "sentencepiece": sentencepiece_metadata(prefixed=True),
         "sentencepiece without a space": sentencepiece_metadata(prefixed=False),
     }

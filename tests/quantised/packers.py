@@ -145,23 +145,25 @@ def awq(group: int = 32, *, symmetric: bool = False) -> Pack:
 def integers(
     strategy: str = "channel", group: int = 32, *, symmetric: bool = True, static: bool = False
 ) -> Pack:
-    """compressed-tensors ``int-quantized``: an int8 an element."""
+    """compressed-tensors ``int-quantized``: an int8 an element; blocks are of 16 by 32."""
 
     def pack(generator: np.random.Generator, outputs: int, inputs: int) -> Packed:
         codes = generator.integers(-128, 128, (outputs, inputs))
-        size = group if strategy == "group" else inputs
-        groups = inputs // size
-        shape = (1,) if strategy == "tensor" else (outputs, groups)
+        size = group if strategy in ("group", "block") else inputs
+        rows = {"tensor": outputs, "block": 16}.get(strategy, 1)  # that share a scale
+        shape = (-(-outputs // rows), -(-inputs // size))
         scales = scales_of(generator, shape, torch.bfloat16) / 8
-        tensors = {"weight": tensor(codes, torch.int8), "weight_scale": scales}
-        zeros = np.zeros((outputs, groups), np.int64)
+        stored = scales.reshape(1) if strategy == "tensor" else scales
+        tensors = {"weight": tensor(codes, torch.int8), "weight_scale": stored}
+        zeros = np.zeros(shape, np.int64)
         if not symmetric:
-            zeros = generator.integers(-128, 128, (outputs, groups))
-            tensors["weight_zero_point"] = tensor(zeros, torch.int8)
+            zeros = generator.integers(-128, 128, shape)
+            own = zeros.reshape(1) if strategy == "tensor" else zeros
+            tensors["weight_zero_point"] = tensor(own, torch.int8)
         if static:
             tensors["input_scale"] = torch.tensor([0.1])
-        each = scales.float().expand(outputs, 1) if strategy == "tensor" else scales.float()
-        return tensors, dense(codes, zeros, each, np.arange(inputs) // size)
+        row_of, group_of = np.arange(outputs) // rows, np.arange(inputs) // size
+        return tensors, dense(codes, zeros[row_of], scales.float()[row_of], group_of)
 
     return pack
 

@@ -20,7 +20,19 @@ from tests.quantised.packers import (
     nvfp4,
     write_both,
 )
-from tests.quantised.test_served import AWQ, BLOCKS, DECODED, FP4, GPTQ, INT4, INT8, KEPT, load
+from tests.quantised.test_served import (
+    AWQ,
+    BLOCKS,
+    DECODED,
+    FP4,
+    FP8,
+    GPTQ,
+    INT4,
+    INT8,
+    KEPT,
+    OF_BLOCKS,
+    load,
+)
 from twostroke.checkpoints.quantised.read_scheme import read_scheme
 from twostroke.core.errors import ModelLoadError
 
@@ -55,6 +67,10 @@ def words(**changes: Any) -> dict[str, Any]:
         ({**BLOCKS, "modules_to_convert": ["model.embed_tokens"]}, "modules_to_convert is"),
         (words(num_bits=3), "weights.num_bits is 3"),
         (words(type="float"), "4 bits of type float in pack-quantized"),
+        (
+            compressed("float-quantized", {**FP8, **OF_BLOCKS, "symmetric": False}),
+            "weights.symmetric is false for numbers of type float",
+        ),
         (words(group_size=0), "weights.group_size is 0"),
         (words(dynamic=True), "weights.dynamic is True"),
         (words(strategy="attn_head"), "weights.strategy is 'attn_head'"),

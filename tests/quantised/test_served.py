@@ -40,6 +40,7 @@ FP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size":
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [16, 32]}
+OF_BLOCKS = {"strategy": "block", "block_structure": [16, 32]}
 ROUNDS = {"input_activations": {"num_bits": 8, "type": "int", "dynamic": True}}
 Case = tuple[dict[str, Any], Pack]
 
@@ -84,13 +85,25 @@ DECODED: dict[str, Case] = {
         compressed("int-quantized", {**INT8, "strategy": "group", "group_size": 32}),
         integers("group"),
     ),
+    "w8-tensor-zeros": (
+        compressed("int-quantized", {**INT8, "strategy": "tensor", "symmetric": False}),
+        integers("tensor", symmetric=False),
+    ),
+    "w8-blocks": (
+        compressed("int-quantized", {**INT8, **OF_BLOCKS}),
+        integers("block"),
+    ),
+    "w8-blocks-zeros": (
+        compressed("int-quantized", {**INT8, **OF_BLOCKS, "symmetric": False}),
+        integers("block", symmetric=False),
+    ),
     "float-channel": (compressed("float-quantized", FP8), fp8("channel")),
     "float-tensor": (
         compressed("naive-quantized", {**FP8, "strategy": "tensor"}),
         fp8("tensor", static=True),
     ),
     "float-block": (
-        compressed("float-quantized", {**FP8, "strategy": "block", "block_structure": [16, 32]}),
+        compressed("float-quantized", {**FP8, **OF_BLOCKS}),
         fp8("block"),
     ),
     "nvfp4": (compressed("nvfp4-pack-quantized", FP4), nvfp4(divides=True)),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL
+from twostroke.checkpoints.gguf.architectures import ROWS
 from twostroke.kernels.library import MAX_HEAD_DIM
 from twostroke.model_spec.config.families import FAMILIES, SAME, Family
 from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, LayerSpec
@@ -47,8 +47,7 @@ _OWN = {
 
 # Whose GGUF files are read, too; some go by the name of another family.
 GGUF_TYPES = frozenset(
-    {own.model_type for own in (*ARCHITECTURES.values(), MIXTRAL)}
-    | {"mistral", "olmo3", "deepseek_v2", "kimi_k2"}
+    {own.model_type for own in ROWS} | {"mistral", "olmo3", "deepseek_v2", "kimi_k2"}
 )
 _FORMATS = {"gpt_oss": ("MXFP4",)}  # of experts
 

@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from twostroke.checkpoints.checkpoint import StoredTensor
-from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL, Architecture
-from twostroke.checkpoints.gguf.delta_models import count_drafting_layers, read_delta_fields
-from twostroke.checkpoints.gguf.latent_models import read_latent_fields
-from twostroke.checkpoints.gguf.mamba_models import read_mamba_fields
+from twostroke.checkpoints.gguf.architecture import Architecture
+from twostroke.checkpoints.gguf.architectures import ARCHITECTURES, MIXTRAL
+from twostroke.checkpoints.gguf.families.delta_models import read_delta_fields
+from twostroke.checkpoints.gguf.families.expert_routing import read_sigmoid_routing
+from twostroke.checkpoints.gguf.families.gemma4_models import read_gemma4_fields
+from twostroke.checkpoints.gguf.families.latent_models import read_latent_fields
+from twostroke.checkpoints.gguf.families.mamba_models import read_mamba_fields
+from twostroke.checkpoints.gguf.hybrid_architectures import BAMBA
+from twostroke.checkpoints.gguf.layer_lists import read_layer_sizes
 from twostroke.checkpoints.gguf.metadata import Metadata
 from twostroke.checkpoints.gguf.rotation_factors import (
     LONG_FACTORS,
@@ -25,6 +30,7 @@ from twostroke.model_spec.config_fields import short
 _DTYPES = {"F32": "float32", "F16": "float16"}
 # Of metadata that changes nothing here; ``vocab_size`` is what the table of embeddings has.
 _NEEDLESS = ("vocab_size", "rope.scaling.finetuned", "tensor_data_layout", "pooling_type")
+_OF_NONE = ("attention.head_count", "feed_forward_length")  # 0 where no layer attends
 _UNSCALED = ("rope.scaling.original_context_length",)  # where nothing is scaled
 # Recommended sampling, by the field of ``generation_config.json``.
 _SAMPLING = {
@@ -35,6 +41,7 @@ _SAMPLING = {
     "repetition_penalty": "penalty_repeat",
 }
 _SHORTEST = 1  # elements of a head
+_MOST_LAYERS = 10_000  # no model has as many, and fewer take no time
 
 
 def architecture_of(metadata: Metadata) -> Architecture:
@@ -49,6 +56,8 @@ def architecture_of(metadata: Metadata) -> Architecture:
         )
     if name == "llama" and metadata.integer("llama.expert_count", 0):
         return MIXTRAL
+    if name == "granitehybrid" and f"{name}.expert_shared_feed_forward_length" not in metadata:
+        return BAMBA
     return ARCHITECTURES[name]
 
 
@@ -66,78 +75,88 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
     if table is None or len(table.shape) != 2:
         hint = "give the file of a whole model, not an adapter or a projector"
         raise ModelLoadError(f"{metadata.path} has no token_embd.weight", hint=hint)
-    hidden = metadata.integer(f"{name}.embedding_length")
-    heads = metadata.integer(f"{name}.attention.head_count")
-    layers = metadata.integer(f"{name}.block_count")
-    drafting = count_drafting_layers(metadata, name, layers) if own.delta else 0
-    layers -= drafting
-    if heads < 1:
-        raise metadata.refusal(f"{name}.attention.head_count", f"is {heads}")
+    layers, drafting = _count_layers(metadata, name)
     config: dict[str, Any] = {
         "model_type": own.model_type,
         "torch_dtype": _dtype(tensors),
         "vocab_size": table.shape[0],
-        "hidden_size": hidden,
+        "hidden_size": metadata.integer(f"{name}.embedding_length"),
         "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        **_key_value_heads(metadata, name, own, heads, layers),
-        "intermediate_size": _feed_forward_length(metadata, name, own),
+        "drafting_layers": drafting,
         "max_position_embeddings": metadata.integer(f"{name}.context_length"),
-        own.norm_eps[0]: metadata.number(f"{name}.{own.norm_eps[1]}"),
+        own.norm_eps[0]: _norm_eps(metadata, name, own),
         "tie_word_embeddings": "output.weight" not in tensors,
         **own.stated,
-        "head_dim": _head_size(metadata, name, own, hidden // heads),
     }
-    config |= _rotation(metadata, name, tensors, config["head_dim"], own)
     for fields, read in ((own.integers, metadata.integer), (own.numbers, metadata.number)):
         for target, key in fields.items():
             if f"{name}.{key}" in metadata:
                 config[target] = read(f"{name}.{key}")
-    if own.latent:
-        config |= read_latent_fields(metadata, name, heads, config)
-    if own.delta:
-        config |= {**read_delta_fields(metadata, name, layers), "drafting_layers": drafting}
-    if own.mamba:
-        config |= read_mamba_fields(metadata, name, hidden, tensors, layers)
-    if own.biases:
-        config["attention_bias"] = "blk.0.attn_q.bias" in tensors
-        config["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
-    if own.large_layers:
-        is_large = layers == own.large_layers
-        config["query_pre_attn_scalar"] = hidden // heads if is_large else config["head_dim"]
+    for target, told_by in own.told.items():
+        config[target] = any(f"blk.{index}.{told_by}" in tensors for index in range(layers))
+    config = {**_read_layers(metadata, name, own, config, tensors), **config}
     if own.model_type == "olmo2" and config.get("sliding_window"):
         config["model_type"] = "olmo3"
+    if own.latent:
+        config |= read_latent_fields(metadata, name, config)
+    if own.sigmoid:
+        config |= read_sigmoid_routing(metadata, name)
+    if own.delta:
+        config |= read_delta_fields(metadata, name, layers)
+    if own.mamba:
+        config |= read_mamba_fields(metadata, name, config)
     _read_window_pattern(metadata, name, config)
     _refuse_others(metadata, name)
     return config
 
 
-def _feed_forward_length(metadata: Metadata, name: str, own: Architecture) -> int:
-    """That of an MLP, which Qwen3.5's files lack where all layers have experts."""
-    key, of_experts = f"{name}.feed_forward_length", f"{name}.expert_feed_forward_length"
-    if own.delta and key not in metadata and of_experts in metadata:
-        return metadata.integer(of_experts)
-    return metadata.integer(key)
+def _count_layers(metadata: Metadata, name: str) -> tuple[int, int]:
+    """(layers, those that draft, which follow them)."""
+    key = f"{name}.nextn_predict_layers"
+    blocks, drafting = metadata.integer(f"{name}.block_count"), metadata.integer(key, 0)
+    if not 1 <= blocks <= _MOST_LAYERS:
+        raise metadata.refusal(f"{name}.block_count", f"is {blocks}")
+    if not 0 <= drafting < blocks:
+        raise metadata.refusal(key, f"is {drafting} of {blocks}")
+    return blocks - drafting, drafting
 
 
-def _key_value_heads(
-    metadata: Metadata, name: str, own: Architecture, heads: int, layers: int
+def _norm_eps(metadata: Metadata, name: str, own: Architecture) -> float:
+    keys = [f"{name}.{key}" for key in own.norm_eps[1:]]
+    stated = [metadata.number(key) for key in keys if key in metadata]
+    return stated[0] if stated else metadata.number(keys[0])
+
+
+def _read_layers(
+    metadata: Metadata,
+    name: str,
+    own: Architecture,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, StoredTensor],
 ) -> dict[str, Any]:
-    """How many there are, and which layers have them where the file has a list."""
-    key = f"{name}.attention.head_count_kv"
-    if not own.unattending or not isinstance(metadata.values.get(key), list):
-        return {"num_key_value_heads": metadata.integer(key, heads)}
-    counts = metadata.integers(key)
-    if len(counts) != layers:
-        raise metadata.refusal(key, f"has {len(counts)} entries for {layers} layers")
-    stated = sorted({count for count in counts if count})
-    if len(stated) > 1:
-        raise metadata.refusal(key, f"states {short(stated)}: layers that differ are not supported")
-    kinds = {True: "full_attention", False: own.unattending}
-    return {
-        "num_key_value_heads": stated[0] if stated else heads,
-        "layer_types": [kinds[count > 0] for count in counts],
+    """Heads, how they rotate, and sizes of MLPs."""
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    if not own.attends:
+        for key in _OF_NONE:
+            metadata.integer(f"{name}.{key}", 0)
+        return {}
+    heads = metadata.integer(f"{name}.attention.head_count")
+    if heads < 1:
+        raise metadata.refusal(f"{name}.attention.head_count", f"is {heads}")
+    if own.gemma4:
+        return read_gemma4_fields(metadata, name, layers, tensors)
+    size = _head_size(metadata, name, own, hidden // heads)
+    fields: dict[str, Any] = {
+        "num_attention_heads": heads,
+        "head_dim": size,
+        **read_layer_sizes(metadata, name, own, layers + config["drafting_layers"], layers),
+        **_rotation(metadata, name, tensors, size, own),
     }
+    if own.large_layers:
+        fields["query_pre_attn_scalar"] = hidden // heads if layers == own.large_layers else size
+    if own.unnormed_experts:
+        fields["use_qk_norm"] = config.get("num_local_experts") != own.unnormed_experts
+    return fields
 
 
 def _read_window_pattern(metadata: Metadata, name: str, config: dict[str, Any]) -> None:

@@ -43,24 +43,29 @@ def read_llama3_scaling(tensor: StoredTensor, theta: float, rotated: int) -> dic
     wavelengths = 2 * math.pi * theta ** (np.arange(0, rotated, 2) / rotated)
     factor = float(factors.max())
     between = np.flatnonzero((factors > 1.001) & (factors < 0.999 * factor))
-    length = PUBLISHED_LENGTH
+    length, high = PUBLISHED_LENGTH, HIGH
     if len(between):
         middle = between[len(between) // 2]
         share = (1 / factors[middle] - 1 / factor) / (1 - 1 / factor)
         length = round(wavelengths[middle] * (LOW + share * (HIGH - LOW)))
-    if not np.allclose(factors, _factors(wavelengths, factor, length), rtol=1e-3):
+    elif not np.allclose(factors, _factors(wavelengths, factor, length, high), rtol=1e-3):
+        high = LOW  # Llama 4: nothing lies between
+    if not np.allclose(factors, _factors(wavelengths, factor, length, high), rtol=1e-3):
         raise _refusal(tensor)
     return {
         "rope_type": "llama3",
         "factor": factor,
         "low_freq_factor": LOW,
-        "high_freq_factor": HIGH,
+        "high_freq_factor": high,
         "original_max_position_embeddings": length,
     }
 
 
-def _factors(wavelengths: NDArray[np.float64], factor: float, length: int) -> NDArray[np.float64]:
-    share = np.clip((length / wavelengths - LOW) / (HIGH - LOW), 0, 1)
+def _factors(
+    wavelengths: NDArray[np.float64], factor: float, length: int, high: float
+) -> NDArray[np.float64]:
+    turns = length / wavelengths
+    share = np.clip((turns - LOW) / (high - LOW), 0, 1) if high > LOW else turns > LOW
     return 1 / ((1 - share) / factor + share)
 
 

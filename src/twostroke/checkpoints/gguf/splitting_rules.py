@@ -34,6 +34,25 @@ _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}",
 )
+# Letters that have a case; not those that it lacks: Georgian, Armenian, and what came later.
+_CASED = (
+    r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10c7}-\x{10ff}\x{1c80}-\x{1c8a}\x{2d00}-\x{2d2d}"
+    r"\x{a790}-\x{ab68}\x{10570}-\x{105bc}\x{10d50}-\x{10d85}\x{16e40}-\x{1df2a}]]"
+)
+_DEEPSEEK = (
+    r"[\r\n]",
+    rf"\s?{_CASED}+",
+    r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+",
+    r"\s+$",
+    r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+",
+    r"\p{N}+",
+)
+_NOT_HAN = r"&&[^\p{Han}]"
+_KIMI_UPPER, _KIMI_LOWER = (f"{letters[:-1]}{_NOT_HAN}]" for letters in (_UPPER, _LOWER))
+_KIMI = (
+    rf"\p{{Han}}+|{_BEFORE}{_KIMI_UPPER}*{_KIMI_LOWER}+{_SHORTENED}?"
+    rf"|{_BEFORE}{_KIMI_UPPER}+{_KIMI_LOWER}*{_SHORTENED}?|\p{{N}}{{1,3}}|{_SIGNS}|{_SPACES}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +91,7 @@ SPLITTING_RULES = {
     ),
     **dict.fromkeys(("gpt-4o", "llama4"), _LIKE_GPT4O),
     "tekken": SplittingRule((_TEKKEN,), whole_words=True, begins=True),
+    "deepseek-llm": SplittingRule(_DEEPSEEK),
     "deepseek-v3": SplittingRule(_DEEPSEEK3),
+    "kimi-k2": SplittingRule((_KIMI,)),
 }

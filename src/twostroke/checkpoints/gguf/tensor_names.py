@@ -8,19 +8,31 @@ from dataclasses import replace
 from typing import Any
 
 from twostroke.checkpoints.checkpoint import StoredTensor
-from twostroke.checkpoints.gguf.architectures import Architecture
-from twostroke.checkpoints.gguf.delta_models import put_in_order
-from twostroke.checkpoints.gguf.latent_models import join_keys_and_values
-from twostroke.checkpoints.gguf.mamba_models import put_mamba_in_order
+from twostroke.checkpoints.gguf.architecture import Architecture
+from twostroke.checkpoints.gguf.families.delta_models import put_in_order
+from twostroke.checkpoints.gguf.families.latent_models import join_keys_and_values
+from twostroke.checkpoints.gguf.families.mamba_models import put_mamba_in_order
+from twostroke.checkpoints.gguf.joined_pairs import join_pairs
 from twostroke.checkpoints.gguf.rotation_factors import (
     LONG_FACTORS,
     ROPE_FACTORS,
     SHORT_FACTORS,
 )
 
-_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+?)(?:\.(weight|bias))?")
-# Tensors that are no weight or bias of a layer, and what their names in files end with.
-_WHOLE = {"attn_sinks": "weight", "exp_probs_b": "bias", "ssm_a": "", "ssm_d": "", "ssm_dt": "bias"}
+_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+?)(?:\.(weight|bias|scale))?")
+# Tensors that are no weight or bias of a layer, by what their names at Hugging Face end with, and
+# what they end with in files.
+_WHOLE = {
+    "sinks": "weight",
+    "e_score_correction_bias": "bias",
+    "A_log": "",
+    "D": "",
+    "dt_bias": "bias",
+    "layer_scalar": "weight",
+    "experts.gate_up_proj": "weight",
+    "experts.down_proj": "weight",
+}
+_SHORT = ("ffn_norm",)  # names that files of some families end with, without ``weight``
 _END = re.compile(r"(\w+)\.(weight|bias)")
 
 
@@ -32,7 +44,7 @@ def rename_tensors(
     """
     renamed: dict[str, StoredTensor] = {}
     in_config = {ROPE_FACTORS, *((LONG_FACTORS, SHORT_FACTORS) if own.longrope else ())}
-    for name, tensor in tensors.items():
+    for name, tensor in join_pairs(tensors, own).items():
         if name not in in_config and not _is_drafting(name, config):
             renamed.update(_renamed(name, tensor, own, config))
     if own.delta:
@@ -47,8 +59,7 @@ def rename_tensors(
 def _is_drafting(name: str, config: Mapping[str, Any]) -> bool:
     """Whether a tensor is of a layer that drafts; those follow the others."""
     match, layers = _OF_LAYER.fullmatch(name), config["num_hidden_layers"]
-    drafting = config.get("drafting_layers", 0)
-    return match is not None and layers <= int(match[1]) < layers + drafting
+    return match is not None and layers <= int(match[1]) < layers + config["drafting_layers"]
 
 
 def _join_latents(tensors: dict[str, StoredTensor], config: Mapping[str, Any]) -> None:
@@ -70,14 +81,18 @@ def _renamed(
         target = own.ends.get(end[1]) if end else None
         yield (f"{target}.{end[2]}" if end and target else name), _shifted(tensor, name, own)
         return
-    index, kind, part = int(match[1]), match[2], match[3] or ""
-    target = own.layer.get(kind)
-    ending = "" if kind in _WHOLE else f".{part}"
-    if target is None or part != _WHOLE.get(kind, part or "weight"):
+    kind, part = match[2], match[3] or ("weight" if match[2] in _SHORT else "")
+    prefix, target = own.layers.format(int(match[1])), own.layer.get(kind)
+    if part == "scale" and kind in own.scales:
+        yield prefix + own.scales[kind], tensor
+        return
+    whole = _whole_part(target or "")
+    ending = f".{part}" if whole is None else ""
+    if target is None or part != (whole if whole is not None else part or "weight"):
         yield name, tensor
     elif "{}" in target:
         for expert, matrix in enumerate(_slices(tensor)):
-            yield f"model.layers.{index}.{target.format(expert)}{ending}", matrix
+            yield f"{prefix}{target.format(expert)}{ending}", matrix
     else:
         heads = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}.get(kind)
         if kind in own.taps and part == "weight" and len(tensor.shape) == 2:
@@ -85,7 +100,13 @@ def _renamed(
             tensor = replace(tensor, shape=(channels, 1, taps))
         if own.interleaved and heads:
             tensor = replace(tensor, heads=config[heads])
-        yield f"model.layers.{index}.{target}{ending}", _shifted(tensor, name, own)
+        yield f"{prefix}{target}{ending}", _shifted(tensor, name, own)
+
+
+def _whole_part(target: str) -> str | None:
+    """What its name in files ends with; ``None`` for the weights and biases of a layer."""
+    ends = (part for own, part in _WHOLE.items() if f".{target}".endswith(f".{own}"))
+    return next(ends, None)
 
 
 def _shifted(tensor: StoredTensor, name: str, own: Architecture) -> StoredTensor:

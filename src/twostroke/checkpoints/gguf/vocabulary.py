@@ -23,7 +23,7 @@ _SPACE = "▁"
 _ENDS_OF_TURN = frozenset(
     {"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>"}
     | {"<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>"}
-    | {"<eos>", "</s>"}
+    | {"<eos>", "</s>", "<turn|>", "<|tool_response>"}
 )
 _NAMES = {
     "bos_token": "bos_token_id",
@@ -61,8 +61,11 @@ def read_tokenizer(metadata: Metadata) -> Tokenizer:
     elif kind == "gpt2":
         rule = _rule(metadata)
         backend, begins = _byte_level(metadata, tokens, rule), rule.begins
+    elif kind == "gemma4":
+        backend, begins = _characters(metadata, tokens), True
     else:
-        raise metadata.refusal(f"{_KEY}model", f"is {short(kind)}: llama and gpt2 are supported")
+        known = "llama, gpt2 and gemma4 are supported"
+        raise metadata.refusal(f"{_KEY}model", f"is {short(kind)}: {known}")
     for index, text in enumerate(tokens):
         if kinds[index] in (TokenKind.CONTROL, TokenKind.UNKNOWN):
             backend.add_special_tokens([AddedToken(text, normalized=False)])
@@ -131,13 +134,10 @@ def _rule(metadata: Metadata) -> SplittingRule:
 
 def _byte_level(metadata: Metadata, tokens: Sequence[str], rule: SplittingRule) -> Backend:
     """Tokenizer of GPT-2: the bytes of words, merged by rank."""
-    stated = metadata.texts(f"{_KEY}merges") if f"{_KEY}merges" in metadata else []
-    pairs = (merge.partition(" ") for merge in stated)
-    merges = [(left, right) for left, _, right in pairs]
     backend = _bpe(
         metadata,
         _vocabulary(metadata, tokens),
-        merges,
+        _merges(metadata),
         ignore_merges=rule.whole_words,
     )
     if rule.composed:
@@ -148,6 +148,31 @@ def _byte_level(metadata: Metadata, tokens: Sequence[str], rule: SplittingRule) 
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
     backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _merges(metadata: Metadata) -> list[tuple[str, str]]:
+    """Pairs by rank; a token that begins with a space is the left of one."""
+    stated = metadata.texts(f"{_KEY}merges") if f"{_KEY}merges" in metadata else []
+    parts = ((merge[:1], *merge[1:].partition(" ")) for merge in stated)
+    return [(first + left, right) for first, left, _, right in parts]
+
+
+def _characters(metadata: Metadata, tokens: list[str]) -> Backend:
+    """Gemma 4's: characters of lines, or bytes, merged by rank; no space is put first."""
+    unknown = _token_id(metadata, "unknown_token_id", len(tokens))
+    backend = _bpe(
+        metadata,
+        _vocabulary(metadata, tokens),
+        _merges(metadata),
+        unk_token=None if unknown is None else tokens[unknown],
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    backend.normalizer = normalizers.Replace(" ", _SPACE)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n+"), behavior="isolated")
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence(steps)
     return backend
 
 

@@ -10,28 +10,31 @@ import numpy as np
 
 from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.derived import Floats, derive
+from twostroke.checkpoints.gguf.families.expert_routing import (
+    SIGMOID,
+    SOFTMAX,
+    read_gating,
+    read_weighting,
+)
 from twostroke.checkpoints.gguf.metadata import HINT, Metadata
 from twostroke.core.errors import ModelLoadError
 
-_SOFTMAX, _SIGMOID = 1, 2  # of ``expert_gating_func``
 # Files of GLM-4.7-Flash from before that key: llama.cpp knows them by layers and vocabulary.
 _OLDER_SIGMOID = ({47, 48}, 154_880)
 
 
-def read_latent_fields(
-    metadata: Metadata, name: str, heads: int, config: Mapping[str, Any]
-) -> dict[str, Any]:
+def read_latent_fields(metadata: Metadata, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """What ``config.json`` says of attention and experts.
 
     Args:
         name: That of the architecture.
-        config: What was read before: layers, vocabulary, and what stretches the rotation.
+        config: What was read before: layers, vocabulary, heads, and what stretches the rotation.
 
     Raises:
         ModelLoadError: A key is missing, or contradicts others.
     """
     routing = _routing(metadata, name, config)
-    fields = {**_sizes(metadata, name, heads), **routing}
+    fields = {**_sizes(metadata, name, config["num_attention_heads"]), **routing}
     weight = 10 * metadata.number(f"{name}.rope.scaling.yarn_log_multiplier", 0.0)
     scaling = config.get("rope_scaling") or {}
     if weight and scaling.get("rope_type") == "yarn":  # files hold one weight for both of them
@@ -73,23 +76,14 @@ def _routing(metadata: Metadata, name: str, config: Mapping[str, Any]) -> dict[s
     """How tokens find their experts, by which V2 and V3 differ."""
     layers, vocabulary = _OLDER_SIGMOID
     is_older = config["num_hidden_layers"] in layers and config["vocab_size"] == vocabulary
-    gating = metadata.integer(f"{name}.expert_gating_func", _SIGMOID if is_older else _SOFTMAX)
-    if gating not in (_SOFTMAX, _SIGMOID):
-        raise metadata.refusal(f"{name}.expert_gating_func", f"is {gating}: not supported")
-    normalized = metadata.flag(f"{name}.expert_weights_norm", False)
-    if gating == _SOFTMAX and normalized:
+    gating = read_gating(metadata, name, SIGMOID if is_older else SOFTMAX)
+    weighting = read_weighting(metadata, name)
+    if gating == SIGMOID:
+        return {"model_type": "deepseek_v3", **weighting}
+    if weighting["norm_topk_prob"]:
         raise metadata.refusal(f"{name}.expert_weights_norm", "is not supported with softmax")
-    groups = metadata.integer(f"{name}.expert_group_count", 1) or 1
-    grouped = "group_limited_greedy" if groups > 1 else "greedy"
-    return {
-        "model_type": "deepseek_v3" if gating == _SIGMOID else "deepseek_v2",
-        "norm_topk_prob": normalized,
-        # Files say 0 where nothing is scaled.
-        "routed_scaling_factor": metadata.number(f"{name}.expert_weights_scale", 1.0) or 1.0,
-        "n_group": groups,
-        "topk_group": metadata.integer(f"{name}.expert_group_used_count", 1) or 1,
-        **({"topk_method": grouped} if gating == _SOFTMAX else {}),
-    }
+    grouped = "group_limited_greedy" if weighting["n_group"] > 1 else "greedy"
+    return {"model_type": "deepseek_v2", "topk_method": grouped, **weighting}
 
 
 def join_keys_and_values(

@@ -25,15 +25,6 @@ _FUSED = "linear_attn.in_proj_qkvz.weight"
 _BOTH_GATES = ("linear_attn.in_proj_a.weight", "linear_attn.in_proj_b.weight")
 
 
-def count_drafting_layers(metadata: Metadata, name: str, blocks: int) -> int:
-    """How many of ``blocks`` layers draft. Raises ModelLoadError where too many would."""
-    key = f"{name}.nextn_predict_layers"
-    drafting = metadata.integer(key, 0)
-    if not 0 <= drafting < max(blocks, 1):
-        raise metadata.refusal(key, f"is {drafting} of {blocks}")
-    return drafting
-
-
 def read_delta_fields(metadata: Metadata, name: str, layers: int) -> dict[str, Any]:
     """What ``config.json`` says of linear attention, and of which layers have it.
 
