@@ -16,8 +16,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.kernels import library as library_module
-from twostroke.kernels.library import Library, PassCall, load_library
-from twostroke.layers.activation import KERNEL_ACTIVATIONS, compiled_peaks, silu_mul
+from twostroke.kernels import pass_calls
+from twostroke.kernels.library import Library, load_library
+from twostroke.kernels.pass_calls import PassCall
+from twostroke.layers.activation import (
+    KERNEL_ACTIVATIONS,
+    compiled_peaks,
+    sigmoid_mul,
+    silu_mul,
+)
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.norm import CenteredNorm, MakeNorm, OffsetNorm, RMSNorm
 from twostroke.layers.packing import pack, quantize_int4, quantize_int8, rows_of, unpack
@@ -169,6 +176,9 @@ def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:
     torch.testing.assert_close(
         silu_mul(gate_up, library), silu_mul(gate_up, None), atol=0, rtol=8e-3
     )
+    expected = sigmoid_mul(gate_up[:, 30:130], gate_up[:, :100], None)
+    gated = sigmoid_mul(gate_up[:, 30:130], gate_up[:, :100], library)
+    torch.testing.assert_close(gated, expected, atol=0, rtol=1e-2)
     positions = torch.tensor([0, 3, 40])
     heads = _random(3, 5, 32)
     table = RotaryTable(RopeSpec(), 32, 64, torch.device("cpu"))
@@ -267,7 +277,7 @@ def test_a_library_from_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatc
         with pytest.warns(UserWarning, match="twostroke_layout.*install twostroke again"):
             assert load() is None
     larger = type("PassCall", (PassCall,), {"_fields_": [("added", ctypes.c_int64)]})
-    monkeypatch.setattr(library_module, "PassCall", larger)
+    monkeypatch.setattr(pass_calls, "PassCall", larger)
     with pytest.warns(UserWarning, match="other sources.*install twostroke again"):
         assert load() is None
 

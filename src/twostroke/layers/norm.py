@@ -9,7 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import Library, NormCall
+from twostroke.kernels.calls import NormCall
+from twostroke.kernels.library import Library
 from twostroke.layers.gpu.load import load_operators
 
 

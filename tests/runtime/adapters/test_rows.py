@@ -23,7 +23,7 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.kernels.library import load_library
-from twostroke.layers import compiled_pass
+from twostroke.layers.compiled import decoder_pass as compiled_pass
 from twostroke.runtime.adapters.store import AdapterStore
 from twostroke.runtime.hooks.adapters import AdapterRows
 from twostroke.runtime.loading import load_torch_executor

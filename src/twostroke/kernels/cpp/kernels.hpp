@@ -1,5 +1,5 @@
 // What Python hands to the kernels, and the table of functions that each build fills.
-// All tensors are row-major. kernels/library.py declares the same structures, field by field.
+// All tensors are row-major. kernels/calls.py and pass_calls.py declare the same structures.
 #pragma once
 
 #include <cstdint>
@@ -82,8 +82,9 @@ struct NormCall {
     int32_t kind;        // a NormKind
 };
 
-// The activation of the gates of an MLP. Experts alone have the clamped one.
-enum Activation : int32_t { kSilu = 0, kGelu = 1, kTanhGelu = 2, kClamped = 3 };
+// The activation of an MLP: of its gates, which then multiply what lies behind them, or, squared
+// ReLU, of all there is. Experts alone have the clamped one.
+enum Activation : int32_t { kSilu = 0, kGelu = 1, kTanhGelu = 2, kClamped = 3, kSquaredRelu = 4 };
 
 // How a branch ends: x + scale * norm(product).
 struct AdditionCall {
@@ -92,17 +93,36 @@ struct AdditionCall {
     float scale;
 };
 
-// One layer's attention. The outputs of qkv are the query heads, the keys and the values.
-struct AttentionBranchCall {
-    NormCall norm;        // [hidden]
-    NormCall heads_norm;  // [heads + kv_heads, head_dim]
-    LinearCall qkv;
+// What a layer mixes tokens with, which says what MixerCall::own is.
+enum Mixer : int32_t {
+    kNoMixer = 0,  // null: the layer is an MLP or experts alone
+    kHeads = 1,    // HeadsCall
+    kGatedDelta = 2,   // DeltaCall
+    kMamba2 = 3,       // Mamba2Call
+    kConvolution = 4,  // ConvolutionCall
+};
+
+// A layer's first half: output(mix(input(norm(x)))). What mixes the tokens reads the input's
+// outputs in the pass's `wide` and writes to its `narrow`.
+struct MixerCall {
+    NormCall norm;  // [hidden]
+    LinearCall input;
     AdditionCall output;
+    const LinearCall* rates;  // the delta rule's second product; or null
+    const void* own;          // what lies between the products, as the kind says
+    int32_t kind;             // a Mixer
+};
+
+// Attention. The outputs of the input are the query heads, the keys, the values and, for each
+// query head, gates.
+struct HeadsCall {
+    NormCall norm;          // [heads + kv_heads, head_dim]
     const float* sinks;     // as in AttentionCall
     const float* cos;       // [positions, rotated / 2]
     const float* sin;       // as cos
     int64_t rotated;        // how many elements of a head, the first ones, are rotated
-    int32_t whole_heads;    // 1: heads_norm is of all queries together, and of all keys; 0: by head
+    int32_t whole_heads;    // 1: norm is of all queries together, and of all keys; 0: by head
+    int32_t is_gated;       // 1: the result is multiplied with the sigmoids of the gates
 };
 
 // A gated MLP: down(activation(gate_up(x))); weights only.
@@ -134,22 +154,33 @@ struct ExpertsCall {
     int32_t activation;  // an Activation
 };
 
+// What a layer's second half is.
+enum FeedForward : int32_t { kNoFeedForward = 0, kMlp = 1, kExperts = 2 };
+
 struct MlpCall {
     NormCall norm;  // [hidden]
     LinearCall gate_up;
     AdditionCall down;
+    const ExpertsCall* experts;  // in place of these products; the pass sets its tokens
     int32_t activation;          // an Activation
-    const ExpertsCall* experts;  // in place of these products, or null; the pass sets its tokens
+    int32_t kind;                // a FeedForward
 };
 
-// One decoder layer's weights and its cache.
+// One decoder layer's weights and, where it attends, its cache.
 struct LayerCall {
-    AttentionBranchCall attention;
+    MixerCall mixer;
     MlpCall mlp;
     void* keys;  // as in AttentionCall
     void* values;
     int64_t window;
-    int32_t is_parallel;  // 1: the MLP reads what attention reads
+    int64_t group;        // index of its GroupCall
+    int32_t is_parallel;  // 1: the MLP reads what the mixer reads
+};
+
+// Layers that attend over the same block table to heads of the same shape.
+struct GroupCall {
+    AttentionCall attention;  // the step's tables; the pass sets cache, query and output
+    const int64_t* slots;     // [tokens]: where their keys and values go
 };
 
 // What an adapter of low rank adds to a linear layer: up(scales * down(x)), with weights only.
@@ -160,7 +191,7 @@ struct LowRankCall {
 };
 
 // The linear layers of a decoder layer, in the order of their additions.
-enum AdaptedLinear : int32_t { kQkv = 0, kOutput = 1, kGateUp = 2, kDown = 3 };
+enum AdaptedLinear : int32_t { kInput = 0, kOutput = 1, kGateUp = 2, kDown = 3 };
 constexpr int kAdaptedLinears = 4;
 
 // What the seconds of a pass are spent on.
@@ -175,13 +206,15 @@ struct PassCall {
     int64_t mlp_tokens;        // the most tokens that go through an MLP at once
     bf16* x;                   // [tokens, hidden], changed in place
     bf16* normed;              // scratch, [tokens, hidden]
-    bf16* wide;                // scratch, [tokens, qkv outputs] and [mlp_tokens, gate_up outputs]
+    bf16* wide;                // scratch, [tokens, input outputs] and [mlp_tokens, gate_up outputs]
     bf16* narrow;              // scratch, [tokens, output inputs] and [mlp_tokens, down inputs]
+    float* rates;              // scratch, [tokens, rates outputs]
     const int64_t* positions;  // [tokens]
-    const int64_t* slots;      // [tokens]: where their keys and values go
     const int64_t* kept;       // [num_kept]: the tokens, in order, whose hidden states are wanted
     double* seconds;           // [kComponents], added to, or null
-    AttentionCall attention;   // the step's tables; the pass sets cache, query and output
+    const GroupCall* groups;   // of the layers that attend
+    const struct Segment* segments;  // of the layers that are recurrent, see ConvolutionCall
+    int64_t num_segments;
     const LowRankCall* additions;  // [num_layers, kAdaptedLinears, num_adapters], or null
     int64_t num_adapters;
     int32_t* owners;  // [tokens]: whose adapter each token has, or -1; changed in place
@@ -192,7 +225,7 @@ struct PassCall {
 // that each request lacks, the others what was drafted last.
 struct DraftCall {
     PassCall pass;           // of the first pass; its kept tokens are the last of each request
-    LinearCall head;         // weights only, as in LayerCall
+    LinearCall head;         // weights only, as in MixerCall
     const bf16* norm;        // [hidden], before the head
     const bf16* embedding;   // [vocabulary, hidden], or packed as the head's weight
     const int64_t* tokens;   // [pass.tokens]
@@ -217,11 +250,12 @@ struct Segment {
 struct ConvolutionCall {
     const Segment* segments;
     int64_t num_segments;
-    const bf16* x;  // [tokens, channels], tokens `x_stride` elements apart
+    bf16* x;  // [tokens, channels], tokens `x_stride` elements apart
     int64_t x_stride;
     const float* taps;  // [kernel, channels]
     const float* bias;  // [channels], or null
     bf16* before;       // [slots, kernel - 1, channels]: the latest inputs
+    bf16* out;          // of a layer that is no more than the convolution: [tokens, channels]
     int64_t channels, kernel;
 };
 
@@ -268,16 +302,16 @@ struct Mamba2Call {
     /* cos, sin: [positions, head_dim / 2] */                                                    \
     kernel(rotate, bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim,    \
            const int64_t* positions, const float* cos, const float* sin)                         \
-    /* gate_up: [rows, 2 * size]; out: [rows, size] */                                           \
-    kernel(gated_mul, const bf16* gate_up, bf16* out, int64_t rows, int64_t size,                \
-           int32_t activation)                                                                   \
+    /* x: [rows, 2 * size], or [rows, size] if nothing is gated; out: [rows, size] */            \
+    kernel(activate, const bf16* x, bf16* out, int64_t rows, int64_t size, int32_t activation)   \
+    /* gates: rows `stride` elements apart; x: [rows, size], changed in place */                 \
+    kernel(sigmoid_mul, const bf16* gates, int64_t stride, bf16* x, int64_t rows, int64_t size)  \
     /* x: [rows, size]; highest: [rows], NaN if a row has one; index: [rows], its first place */ \
     kernel(peaks, const float* x, float* highest, int64_t* index, int64_t rows, int64_t size)    \
     kernel(decoder_layers, const PassCall& call)                                                 \
     kernel(draft, const DraftCall& call)                                                         \
     kernel(experts, const ExpertsCall& call)                                                     \
-    /* out: [tokens, channels] */                                                                \
-    kernel(short_convolution, const ConvolutionCall& call, bf16* out)                            \
+    kernel(gated_convolution, const ConvolutionCall& call)                                       \
     kernel(gated_delta, const DeltaCall& call)                                                   \
     kernel(mamba2, const Mamba2Call& call)
 

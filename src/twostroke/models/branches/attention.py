@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from twostroke.kernels.library import AttentionBranchCall
-from twostroke.layers.compiled_pass import CompiledBranch, norm_call
+from twostroke.kernels.pass_calls import HeadsCall
+from twostroke.layers.activation import sigmoid_mul
+from twostroke.layers.compiled.branches import CompiledBranch, compile_attention, norm_call
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
@@ -80,7 +80,7 @@ class AttentionBranch:
 
     def __init__(self, spec: AttentionSpec, parts: BranchParts) -> None:
         self._index = parts.index
-        self._profiler = parts.profiler
+        self._kernels, self._profiler = parts.kernels, parts.profiler
         self._spec = spec
         self._kv_heads = spec.kv_heads if spec.shares is None else 0
         self._norm = parts.optional_norm("input_norm")
@@ -105,18 +105,19 @@ class AttentionBranch:
         return self._qkv, self._add.linear
 
     def compiled(self) -> CompiledBranch | None:
-        spec, qkv, output = self._spec, self._qkv.kernel_call, self._add.compiled()
-        heads = self._qk_norm.norm if isinstance(self._qk_norm, HeadNorm) else None
-        norm, heads_norm = norm_call(self._norm), norm_call(heads)
-        is_special = spec.gated or spec.value_norm or spec.unit_norm or spec.keys_as_values
+        spec = self._spec
+        own = self._qk_norm.norm if isinstance(self._qk_norm, HeadNorm) else None
+        heads_norm = norm_call(own)
+        is_special = spec.value_norm or spec.unit_norm or spec.keys_as_values
         if is_special or spec.temperature is not None or spec.shares is not None:
             return None
-        if qkv is None or output is None or norm is None or heads_norm is None:
+        if heads_norm is None:
             return None
         sinks = None if self._sinks is None else self._sinks.data_ptr()
-        call = AttentionBranchCall(norm, heads_norm, qkv, output, sinks)
-        call.whole_heads = spec.whole_norm
-        return CompiledBranch(call, None if spec.rope is None else (spec.rope, spec.rotated))
+        heads = HeadsCall(heads_norm, sinks, whole_heads=spec.whole_norm, is_gated=spec.gated)
+        rope = None if spec.rope is None else (spec.rope, spec.rotated)
+        norm, output = norm_call(self._norm), self._add.compiled()
+        return compile_attention(norm, self._qkv.kernel_call, output, heads, rope)
 
     def _attend(self, x: Tensor, step: PassInputs) -> Tensor:
         tokens, spec = x.shape[0], self._spec
@@ -134,7 +135,7 @@ class AttentionBranch:
             attended = step.attention(self._index, query, key, value, self._sinks)
             attended = attended.reshape(tokens, -1)
         if spec.gated:
-            attended = attended * torch.sigmoid(qkv[:, -attended.shape[1] :])
+            attended = sigmoid_mul(qkv[:, -attended.shape[1] :], attended, self._kernels)
         return attended
 
 

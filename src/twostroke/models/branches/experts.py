@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from twostroke.layers.activation import activation_of
-from twostroke.layers.compiled_experts import CompiledExperts, ExpertWeights
-from twostroke.layers.compiled_pass import CompiledBranch, norm_call
+from twostroke.layers.compiled.branches import CompiledBranch, norm_call
+from twostroke.layers.compiled.experts import CompiledExperts, ExpertWeights
 from twostroke.layers.gpu.load import load_operators
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape

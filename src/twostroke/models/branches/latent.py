@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.compiled.branches import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape

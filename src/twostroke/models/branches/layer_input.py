@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from twostroke.layers.activation import activation_of
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.compiled.branches import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerInputSpec, LayerSpec

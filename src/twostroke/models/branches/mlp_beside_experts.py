@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from twostroke.layers.activation import activation_of
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.compiled.branches import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape

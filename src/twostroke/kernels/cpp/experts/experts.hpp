@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "activations.hpp"
 #include "buffer.hpp"
 #include "elementwise.hpp"
-#include "experts/activation.hpp"
 #include "experts/routing.hpp"
 #include "kernels.hpp"
 #include "linear/several.hpp"
@@ -101,10 +101,10 @@ class ExpertsTurn {
             calls.data()[count++] =
                 applied(*call.shared_gate, x, shared_gates.data(), tokens, true);
         linears(calls.data(), count);
-        activate(call.activation, gates.data(), inner.data(), pairs, size);
+        activate(gates.data(), inner.data(), pairs, size, call.activation);
         count = list(calls.data(), &ExpertCall::down, inner.data(), outs.data());
         if (call.shared) {
-            activate(call.activation, wide.data(), narrow.data(), tokens, shared_size);
+            activate(wide.data(), narrow.data(), tokens, shared_size, call.activation);
             calls.data()[count++] =
                 applied(call.shared->down, narrow.data(), shared_outs.data(), tokens, false);
         }

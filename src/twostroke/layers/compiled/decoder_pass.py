@@ -10,30 +10,22 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import (
-    COMPONENTS,
-    AttentionBranchCall,
-    LayerCall,
-    Library,
-    LowRankCall,
-    MlpCall,
-    NormCall,
-    PassCall,
-)
-from twostroke.layers.attention.base import KernelCache, LayerCache, LayerRun
-from twostroke.layers.norm import Norm
+from twostroke.kernels.calls import LowRankCall
+from twostroke.kernels.library import Library
+from twostroke.kernels.pass_calls import COMPONENTS, GroupCall, LayerCall, PassCall
+from twostroke.layers.attention.base import KernelCache, LayerCache
+from twostroke.layers.compiled.branches import CompiledBranch, RotaryTables, compile_layer
+from twostroke.layers.compiled.recurrent import CompiledRecurrent
 from twostroke.layers.pages import fresh_tensor
-from twostroke.layers.rotary import RotaryTable
-from twostroke.model_spec.rope import RopeSpec
+from twostroke.layers.recurrent_state import NO_LAYER_STATES, LayerStates, write_further_copies
 from twostroke.observability.profile import ATTENTION, GEMM, LAYERS, Profiler
 
 # Where a step has at least half as many tokens for two turns of every thread, each thread takes
-# about this many at a time from one layer's attention to the next's: few enough to stay in its
+# about this many at a time from one layer's mixer to the next's: few enough to stay in its
 # cache, enough to be worth the weights.
 PART_TOKENS = 128
 # Otherwise all threads share each product, and this many tokens go through an MLP at once: enough
@@ -50,44 +42,24 @@ ADAPTED_LINEARS = ("qkv", "output", "gate_up", "down")
 _PROFILED = {"gemm": GEMM, "attention": ATTENTION}
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledBranch:
-    """One branch of a layer as the kernels run it; its owner keeps alive what it points to.
-
-    Attributes:
-        call: Without the angles.
-        rope: How, and how many elements of each head, it rotates.
-        beside: Another that reads the same hidden state.
-    """
-
-    call: AttentionBranchCall | MlpCall
-    rope: tuple[RopeSpec, int] | None = None
-    beside: CompiledBranch | None = None
-
-
-def norm_call(norm: Norm | None) -> NormCall | None:
-    """The kernel's norm, of no weight where there is none; ``None`` if PyTorch computes it."""
-    return NormCall() if norm is None else norm.kernel_call
-
-
 def compile_layers(
     layers: Sequence[Sequence[CompiledBranch | None]],
-    rotary: Mapping[tuple[RopeSpec, int], RotaryTable],
+    rotary: RotaryTables,
     eps: float,
     library: Library,
     profiler: Profiler,
 ) -> CompiledPass | None:
-    """A pass through all layers, or ``None`` if the kernels cannot run some branch of them.
-
-    They run layers of attention and an MLP or experts.
-    """
-    calls = []
-    for layer in layers:
-        call = _layer_call(layer, rotary)
+    """A pass through all layers, or ``None`` if the kernels cannot run some branch of them."""
+    calls, recurrent = [], {}
+    for index, layer in enumerate(layers):
+        call = compile_layer(layer, rotary)
         if call is None:
             return None
         calls.append(call)
-    return CompiledPass(calls, (layers, rotary), eps, library, profiler)
+        for branch in layer:
+            if branch is not None and branch.recurrent is not None:
+                recurrent[index] = branch.recurrent
+    return CompiledPass(calls, recurrent, (layers, rotary), eps, library, profiler)
 
 
 class CompiledAdditions:
@@ -118,30 +90,32 @@ class CompiledPass:
 
     Args:
         layers: Without their caches.
-        owners: What keeps alive what they point to.
+        recurrent: What those that are recurrent compute with, by their indices.
+        owners: What keeps alive what the layers point to.
         eps: Epsilon of the layers' norms.
     """
 
     def __init__(
         self,
         layers: Sequence[LayerCall],
+        recurrent: Mapping[int, CompiledRecurrent],
         owners: object,
         eps: float,
         library: Library,
         profiler: Profiler,
     ) -> None:
-        self._owners = owners
+        self._recurrent, self._owners = recurrent, owners
         self._library = library
         self._profiler = profiler
-        self._caches: Sequence[LayerCache] | None = None
+        self._caches: Mapping[int, LayerCache] | None = None
+        self._kept: tuple[object, ...] = ()  # what the call of the latest pass points to
         self._rooms: tuple[Tensor, ...] = ()
         self._tokens = 0
-        self._additions: ctypes.Array[LowRankCall] | None = None  # of the pass that is run
         self._layers = (LayerCall * len(layers))(*layers)
         self._call = PassCall(
             layers=self._layers,
             num_layers=len(layers),
-            hidden=layers[0].attention.qkv.inputs,
+            hidden=_hidden_size(layers[0]),
             part_tokens=PART_TOKENS,
             mlp_tokens=MLP_TOKENS,
             eps=eps,
@@ -152,17 +126,22 @@ class CompiledPass:
             self._call.seconds = self._seconds
 
     def __call__(
-        self, x: Tensor, positions: Tensor, cache: KernelCache, rows: Tensor | None = None
+        self,
+        x: Tensor,
+        positions: Tensor,
+        cache: KernelCache,
+        rows: Tensor | None = None,
+        states: LayerStates = NO_LAYER_STATES,
     ) -> Tensor:
         """Take ``x`` [tokens, hidden], which is overwritten, through all layers.
 
         Returns ``rows`` of it, by default all.
         """
         call = self.prepare(x, positions, cache, rows)
-        if cache.runs:
-            self._run_in_turn(call, cache.runs)
-        else:
-            self._library.layers(ctypes.byref(call))
+        if self._recurrent:
+            self._attach_states(states)
+        self._library.layers(ctypes.byref(call))
+        write_further_copies(states, self._recurrent)
         if self._seconds is not None:
             self._credit(self._seconds)
         return x[: call.num_kept]
@@ -177,44 +156,29 @@ class CompiledPass:
         own = owners.to(torch.int32)  # the kernels overwrite it
         call = self._call
         call.additions, call.num_adapters = additions.calls, additions.num_adapters
-        self._additions = additions.calls
         call.owners = own.data_ptr()
         try:
             yield
         finally:
             call.additions, call.num_adapters, call.owners = None, 0, None
-            self._additions = None
-
-    def _run_in_turn(self, call: PassCall, runs: Sequence[LayerRun]) -> None:
-        """A call for each run of layers; the tokens that are not kept go until the last."""
-        kept, num_kept, first = call.kept, call.num_kept, 0
-        per_layer = len(ADAPTED_LINEARS) * call.num_adapters
-        call.kept, call.num_kept = None, call.tokens
-        for run in runs:
-            call.layers, call.num_layers = ctypes.pointer(self._layers[first]), run.num_layers
-            call.attention, call.slots = run.call, run.slots.data_ptr()
-            if self._additions is not None:  # not the field: what is read of it changes with it
-                call.additions = ctypes.pointer(self._additions[first * per_layer])
-            first += run.num_layers
-            if first == len(self._layers):
-                call.kept, call.num_kept = kept, num_kept
-            self._library.layers(ctypes.byref(call))
-        call.layers, call.num_layers = self._layers, len(self._layers)
-        if self._additions is not None:
-            call.additions = self._additions
 
     def prepare(
         self, x: Tensor, positions: Tensor, cache: KernelCache, rows: Tensor | None
     ) -> PassCall:
-        """The call of such a pass; it points to the arguments, and is valid until the next one."""
-        self._attach(cache.layers)
+        """The call of such a pass; it points to the arguments, and is valid until the next one.
+
+        States of recurrent layers are not in it.
+        """
+        self._attach_caches(cache.layers)
         tokens = len(x)
         self._make_room(tokens)
         call = self._call
         call.tokens, call.x = tokens, x.data_ptr()
-        call.positions, call.slots = positions.data_ptr(), cache.slots.data_ptr()
+        call.positions = positions.data_ptr()
         call.kept, call.num_kept = (None, tokens) if rows is None else (rows.data_ptr(), len(rows))
-        call.attention = cache.call
+        call.groups = (GroupCall * len(cache.groups))(
+            *(GroupCall(group.call, group.slots.data_ptr()) for group in cache.groups)
+        )
         return call
 
     def _credit(self, seconds: ctypes.Array[ctypes.c_double]) -> None:
@@ -222,13 +186,22 @@ class CompiledPass:
             self._profiler.credit(_PROFILED.get(name, LAYERS), seconds[index])
             seconds[index] = 0.0
 
-    def _attach(self, caches: Sequence[LayerCache]) -> None:
+    def _attach_caches(self, caches: Mapping[int, LayerCache]) -> None:
         if caches is self._caches:
             return
         self._caches = caches
-        for layer, cache in zip(self._layers, caches):
-            layer.keys, layer.values = cache.keys.data_ptr(), cache.values.data_ptr()
-            layer.window = cache.window
+        for index, cache in caches.items():
+            if index < len(self._layers):  # a draft ends after the first few
+                layer = self._layers[index]
+                layer.keys, layer.values = cache.keys.data_ptr(), cache.values.data_ptr()
+                layer.window, layer.group = cache.window, cache.group
+
+    def _attach_states(self, states: LayerStates) -> None:
+        storages = [states.storage(layer) for layer in self._recurrent]
+        for own, storage in zip(self._recurrent.values(), storages, strict=True):
+            own.attach(storage)
+        self._kept = states.table, storages
+        self._call.segments, self._call.num_segments = states.table.data_ptr(), len(states.table)
 
     def _make_room(self, tokens: int) -> None:
         """Room for the step's intermediate values, kept between steps.
@@ -238,47 +211,27 @@ class CompiledPass:
         if tokens <= self._tokens:
             return
         in_mlp = min(tokens, MLP_TOKENS)
-        attention = [layer.attention for layer in self._layers]
-        mlps = [layer.mlp for layer in self._layers]
-        sizes = (
-            tokens * self._call.hidden,
-            max(
-                tokens * max(each.qkv.outputs for each in attention),
-                in_mlp * max(each.gate_up.outputs for each in mlps),
-            ),
-            max(
-                tokens * max(each.output.linear.inputs for each in attention),
-                in_mlp * max(each.down.linear.inputs for each in mlps),
-            ),
+        mixers, mlps = [own.mixer for own in self._layers], [own.mlp for own in self._layers]
+        rates = [mixer.rates[0].outputs for mixer in mixers if mixer.rates]
+        normed = tokens * self._call.hidden
+        wide = max(
+            tokens * max(each.input.outputs for each in mixers),
+            in_mlp * max(each.gate_up.outputs for each in mlps),
         )
-        self._rooms = tuple(fresh_tensor([size], torch.bfloat16) for size in sizes)
-        self._call.normed, self._call.wide, self._call.narrow = (
+        narrow = max(
+            tokens * max(each.output.linear.inputs for each in mixers),
+            in_mlp * max(each.down.linear.inputs for each in mlps),
+        )
+        self._rooms = (
+            *(fresh_tensor([size], torch.bfloat16) for size in (normed, wide, narrow)),
+            fresh_tensor([tokens * max(rates, default=0)], torch.float32),
+        )
+        self._call.normed, self._call.wide, self._call.narrow, self._call.rates = (
             room.data_ptr() for room in self._rooms
         )
         self._tokens = tokens  # last: an allocation that fails leaves the room that there was
 
 
-def _layer_call(
-    layer: Sequence[CompiledBranch | None],
-    rotary: Mapping[tuple[RopeSpec, int], RotaryTable],
-) -> LayerCall | None:
-    """Attention and then an MLP, or both of the same state; ``None`` for anything else."""
-    match layer:
-        case [CompiledBranch(beside=CompiledBranch() as second) as first]:
-            is_parallel = True
-        case [CompiledBranch(beside=None) as first, CompiledBranch(beside=None) as second]:
-            is_parallel = False
-        case _:
-            return None
-    attention, mlp = first.call, second.call
-    if not (isinstance(attention, AttentionBranchCall) and isinstance(mlp, MlpCall)):
-        return None
-    # What the MLP reads lies where attention would norm or scale what it adds.
-    is_plain = not attention.output.norm.weight and attention.output.scale == 1.0
-    if is_parallel and (mlp.experts or not is_plain):
-        return None
-    if first.rope is not None:
-        table = rotary[first.rope]
-        attention.cos, attention.sin = table.cos.data_ptr(), table.sin.data_ptr()
-        attention.rotated = first.rope[1]
-    return LayerCall(attention=attention, mlp=mlp, is_parallel=is_parallel)
+def _hidden_size(layer: LayerCall) -> int:
+    """Elements of a hidden state; some layers have only one of their halves."""
+    return int(layer.mixer.output.linear.outputs or layer.mlp.down.linear.outputs)

@@ -9,16 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import (
-    ACTIVATIONS,
-    ExpertCall,
-    ExpertsCall,
-    Library,
-    LinearCall,
-    MlpCall,
-    NormCall,
-    RoutingCall,
-)
+from twostroke.kernels.calls import ExpertCall, ExpertsCall, LinearCall, NormCall, RoutingCall
+from twostroke.kernels.library import ACTIVATIONS, Library
+from twostroke.kernels.pass_calls import EXPERTS, MlpCall
 from twostroke.layers.linear import Linear
 from twostroke.model_spec.routing import RoutingSpec
 
@@ -93,7 +86,7 @@ class CompiledExperts:
 
     def branch_call(self, norm: NormCall) -> MlpCall:
         """The compiled pass's, of the hidden state before ``norm``; valid as long as this lives."""
-        return MlpCall(norm=norm, experts=ctypes.pointer(self._call))
+        return MlpCall(norm=norm, experts=ctypes.pointer(self._call), kind=EXPERTS)
 
     def __call__(self, x: Tensor, onto: Tensor) -> Tensor:
         """``onto`` and what is added to it, both ``[tokens, hidden]``, of the normalized ``x``."""

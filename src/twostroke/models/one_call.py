@@ -1,0 +1,46 @@
+"""Which layers the one compiled call takes, by what they consist of. Without torch."""
+
+from __future__ import annotations
+
+import math
+
+from twostroke.kernels.library import MAX_HEAD_DIM, MAX_KERNEL
+from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, LayerSpec
+from twostroke.model_spec.recurrent_forms import ConvolutionForm, DeltaForm, RecurrentForm
+
+
+def runs_in_one_call(layer: LayerSpec) -> bool:
+    """Whether bfloat16 layers of this kind run in one call with those around them on a CPU."""
+    mixers = [own for own in (layer.attention, layer.recurrent) if own is not None]
+    if len(mixers) > 1 or (layer.mlp and layer.experts) or layer.inputs or layer.multipliers:
+        return False
+    if layer.attention is not None and not _is_taken_attention(layer.attention):
+        return False
+    if layer.recurrent is not None and not _is_taken_recurrent(layer.recurrent.form):
+        return False
+    return layer.experts is None or _are_taken_experts(layer.experts)
+
+
+def _are_taken_experts(experts: ExpertsSpec) -> bool:
+    routing = experts.routing
+    by_logits = routing.scores == "sigmoid" and not routing.corrected
+    is_special = by_logits or routing.scales_inputs or experts.narrow
+    return experts.gated and not is_special
+
+
+def _is_taken_attention(attention: AttentionSpec) -> bool:
+    own = attention
+    marks = own.latent, own.unit_norm, own.value_norm, own.keys_as_values, own.temperature
+    sizes = own.key_dim, own.value_dim
+    fits = all(size % 16 == 0 and size <= MAX_HEAD_DIM for size in sizes)
+    return fits and not any(marks) and own.shares is None
+
+
+def _is_taken_recurrent(form: RecurrentForm | None) -> bool:
+    if form is None or form.kernel > MAX_KERNEL:
+        return False
+    if isinstance(form, ConvolutionForm):
+        return True
+    if isinstance(form, DeltaForm):
+        return form.key_dim % 2 == 0
+    return form.most_step == math.inf and not form.norm_first and form.state % 2 == 0
