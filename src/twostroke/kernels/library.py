@@ -99,6 +99,8 @@ class Library:
         self.rotate = kernel(
             "rotate", address, count, count, count, count, address, address, address
         )
+        # queries, stride, tokens, size, positions, every, scale
+        self.grow = kernel("grow", address, count, count, count, address, c_float, c_float)
         # x, out, rows, size, activation
         self.activate = kernel("activate", address, address, count, count, c_int32)
         # gates, stride, x, rows, size

@@ -44,12 +44,17 @@ class HeadsCall(ctypes.Structure):
 
     _fields_: ClassVar = [
         ("norm", NormCall),
+        ("value_norm", NormCall),
         ("sinks", c_void_p),
         ("cos", c_void_p),
         ("sin", c_void_p),
         ("rotated", c_int64),
+        ("growth", c_float),
+        ("growth_every", c_float),
         ("whole_heads", c_int32),
         ("is_gated", c_int32),
+        ("keys_as_values", c_int32),
+        ("shares_cache", c_int32),
     ]
 
 
@@ -66,12 +71,25 @@ class MlpCall(ctypes.Structure):
     ]
 
 
+class LayerInputCall(ctypes.Structure):
+    """What a layer does at last, see ``LayerInputCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("gate", LinearCall),
+        ("output", AdditionCall),
+        ("first", c_int64),
+        ("scale", c_float),
+        ("activation", c_int32),
+    ]
+
+
 class LayerCall(ctypes.Structure):
     """One decoder layer's weights and cache, see ``LayerCall`` in ``cpp/kernels.hpp``."""
 
     _fields_: ClassVar = [
         ("mixer", MixerCall),
         ("mlp", MlpCall),
+        ("input", POINTER(LayerInputCall)),
         ("keys", c_void_p),
         ("values", c_void_p),
         ("window", c_int64),
@@ -97,6 +115,8 @@ class PassCall(ctypes.Structure):
         ("hidden", c_int64),
         ("part_tokens", c_int64),
         ("mlp_tokens", c_int64),
+        ("mlp_wide", c_int64),
+        ("mlp_narrow", c_int64),
         ("x", c_void_p),
         ("normed", c_void_p),
         ("wide", c_void_p),
@@ -105,6 +125,8 @@ class PassCall(ctypes.Structure):
         ("positions", c_void_p),
         ("kept", c_void_p),
         ("seconds", POINTER(c_double)),
+        ("layer_inputs", c_void_p),
+        ("layer_inputs_size", c_int64),
         ("groups", POINTER(GroupCall)),
         ("segments", c_void_p),
         ("num_segments", c_int64),

@@ -12,7 +12,7 @@ from twostroke.model_spec.recurrent_forms import ConvolutionForm, DeltaForm, Rec
 def runs_in_one_call(layer: LayerSpec) -> bool:
     """Whether bfloat16 layers of this kind run in one call with those around them on a CPU."""
     mixers = [own for own in (layer.attention, layer.recurrent) if own is not None]
-    if len(mixers) > 1 or (layer.mlp and layer.experts) or layer.inputs or layer.multipliers:
+    if len(mixers) > 1 or (layer.mlp and layer.experts) or layer.multipliers:
         return False
     if layer.attention is not None and not _is_taken_attention(layer.attention):
         return False
@@ -29,11 +29,9 @@ def _are_taken_experts(experts: ExpertsSpec) -> bool:
 
 
 def _is_taken_attention(attention: AttentionSpec) -> bool:
-    own = attention
-    marks = own.latent, own.unit_norm, own.value_norm, own.keys_as_values, own.temperature
-    sizes = own.key_dim, own.value_dim
+    sizes = attention.key_dim, attention.value_dim
     fits = all(size % 16 == 0 and size <= MAX_HEAD_DIM for size in sizes)
-    return fits and not any(marks) and own.shares is None
+    return fits and attention.latent is None
 
 
 def _is_taken_recurrent(form: RecurrentForm | None) -> bool:

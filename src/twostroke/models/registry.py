@@ -51,7 +51,6 @@ LAYER_BY_LAYER = frozenset(
         "deepseek_v2",
         "deepseek_v3",
         "falcon_h1",
-        "gemma4_text",
         "kimi_k2",
         "llama4_text",
     }

@@ -114,15 +114,20 @@ struct MixerCall {
 };
 
 // Attention. The outputs of the input are the query heads, the keys, the values and, for each
-// query head, gates.
+// query head, gates; without the values where keys are, and without both where the cache is shared.
 struct HeadsCall {
-    NormCall norm;          // [heads + kv_heads, head_dim]
-    const float* sinks;     // as in AttentionCall
-    const float* cos;       // [positions, rotated / 2]
-    const float* sin;       // as cos
-    int64_t rotated;        // how many elements of a head, the first ones, are rotated
-    int32_t whole_heads;    // 1: norm is of all queries together, and of all keys; 0: by head
-    int32_t is_gated;       // 1: the result is multiplied with the sigmoids of the gates
+    NormCall norm;           // [heads + kv_heads, head_dim]
+    NormCall value_norm;     // [kv_heads, value_dim]
+    const float* sinks;      // as in AttentionCall
+    const float* cos;        // [positions, rotated / 2]
+    const float* sin;        // as cos
+    int64_t rotated;         // how many elements of a head, the first ones, are rotated
+    float growth;            // of queries, see `grow`
+    float growth_every;
+    int32_t whole_heads;     // 1: norm is of all queries together, and of all keys; 0: by head
+    int32_t is_gated;        // 1: the result is multiplied with the sigmoids of the gates
+    int32_t keys_as_values;  // 1: values are what keys are before their norm and rotation
+    int32_t shares_cache;    // 1: it reads what another layer has written
 };
 
 // A gated MLP: down(activation(gate_up(x))); weights only.
@@ -166,10 +171,21 @@ struct MlpCall {
     int32_t kind;                // a FeedForward
 };
 
+// What a layer may do at last, with what an embedding of its own says of each token:
+// scale * (x + output(activation(gate(x)) * input)).
+struct LayerInputCall {
+    LinearCall gate;      // no outputs: nothing is added
+    AdditionCall output;
+    int64_t first;        // of the layer's part of a token's row of PassCall::layer_inputs
+    float scale;
+    int32_t activation;   // an Activation
+};
+
 // One decoder layer's weights and, where it attends, its cache.
 struct LayerCall {
     MixerCall mixer;
     MlpCall mlp;
+    const LayerInputCall* input;  // or null
     void* keys;  // as in AttentionCall
     void* values;
     int64_t window;
@@ -204,14 +220,18 @@ struct PassCall {
     int64_t num_layers, tokens, num_kept, hidden;
     int64_t part_tokens;       // the size of a part, which one thread takes from layer to layer
     int64_t mlp_tokens;        // the most tokens that go through an MLP at once
+    int64_t mlp_wide;          // the most elements of a token between an MLP's products, gates
+    int64_t mlp_narrow;        // included, and without them; of a LayerInputCall too
     bf16* x;                   // [tokens, hidden], changed in place
     bf16* normed;              // scratch, [tokens, hidden]
-    bf16* wide;                // scratch, [tokens, input outputs] and [mlp_tokens, gate_up outputs]
-    bf16* narrow;              // scratch, [tokens, output inputs] and [mlp_tokens, down inputs]
+    bf16* wide;                // scratch, [tokens, input outputs] and [mlp_tokens, mlp_wide]
+    bf16* narrow;              // scratch, [tokens, output inputs] and [mlp_tokens, mlp_narrow]
     float* rates;              // scratch, [tokens, rates outputs]
     const int64_t* positions;  // [tokens]
     const int64_t* kept;       // [num_kept]: the tokens, in order, whose hidden states are wanted
     double* seconds;           // [kComponents], added to, or null
+    bf16* layer_inputs;        // [tokens, layer_inputs_size], changed in place, or null
+    int64_t layer_inputs_size;
     const GroupCall* groups;   // of the layers that attend
     const struct Segment* segments;  // of the layers that are recurrent, see ConvolutionCall
     int64_t num_segments;
@@ -302,6 +322,10 @@ struct Mamba2Call {
     /* cos, sin: [positions, head_dim / 2] */                                                    \
     kernel(rotate, bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim,    \
            const int64_t* positions, const float* cos, const float* sin)                         \
+    /* queries: [tokens, size], `stride` elements apart, multiplied in place with */             \
+    /* scale * log(1 + floor((position + 1) / every)) + 1 */                                     \
+    kernel(grow, bf16* queries, int64_t stride, int64_t tokens, int64_t size,                    \
+           const int64_t* positions, float every, float scale)                                   \
     /* x: [rows, 2 * size], or [rows, size] if nothing is gated; out: [rows, size] */            \
     kernel(activate, const bf16* x, bf16* out, int64_t rows, int64_t size, int32_t activation)   \
     /* gates: rows `stride` elements apart; x: [rows, size], changed in place */                 \

@@ -14,16 +14,17 @@ from twostroke.kernels.pass_calls import (
     AdditionCall,
     HeadsCall,
     LayerCall,
+    LayerInputCall,
     MixerCall,
     MlpCall,
 )
 from twostroke.layers.compiled.recurrent import CompiledRecurrent
-from twostroke.layers.norm import Norm
+from twostroke.layers.norm import Norm, UnitNorm
 from twostroke.layers.rotary import RotaryTable
 from twostroke.model_spec.rope import RopeSpec
 
 RotaryTables = Mapping[tuple[RopeSpec, int], RotaryTable]
-_HALVES = (MixerCall, MlpCall)  # in their order
+_PARTS = (MixerCall, MlpCall, LayerInputCall)  # in their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,14 @@ class CompiledBranch:
         beside: Another that reads the same hidden state.
     """
 
-    call: MixerCall | MlpCall
+    call: MixerCall | MlpCall | LayerInputCall
     heads: HeadsCall | None = None
     rope: tuple[RopeSpec, int] | None = None
     recurrent: CompiledRecurrent | None = None
     beside: CompiledBranch | None = None
 
 
-def norm_call(norm: Norm | None) -> NormCall | None:
+def norm_call(norm: Norm | UnitNorm | None) -> NormCall | None:
     """The kernel's norm, of no weight where there is none; ``None`` if PyTorch computes it."""
     return NormCall() if norm is None else norm.kernel_call
 
@@ -53,11 +54,11 @@ def compile_attention(
     norm: NormCall | None,
     qkv: LinearCall | None,
     output: AdditionCall | None,
-    heads: HeadsCall,
+    heads: HeadsCall | None,
     rope: tuple[RopeSpec, int] | None,
 ) -> CompiledBranch | None:
     """A branch of attention; ``None`` if PyTorch computes some part of it."""
-    if norm is None or qkv is None or output is None:
+    if norm is None or qkv is None or output is None or heads is None:
         return None
     own = ctypes.addressof(heads)
     call = MixerCall(norm=norm, input=qkv, output=output, own=own, kind=HEADS)
@@ -84,22 +85,24 @@ def compile_recurrent(
 def compile_layer(layer: Sequence[CompiledBranch | None], rotary: RotaryTables) -> LayerCall | None:
     """What mixes tokens and then an MLP or experts, one of them, or both of the same state.
 
-    ``None`` for anything else.
+    Then what an embedding of the layer's own says. ``None`` for anything else.
     """
     branches = [branch for branch in layer if branch is not None]
     if not branches or len(branches) < len(layer):
         return None
     is_parallel = branches[0].beside is not None
     branches = [own for branch in branches for own in (branch, branch.beside) if own is not None]
-    order = [_HALVES.index(type(branch.call)) for branch in branches]
+    order = [_PARTS.index(type(branch.call)) for branch in branches]
     if any(first >= second for first, second in pairwise(order)):
         return None
     call = LayerCall(is_parallel=is_parallel)
     for branch in branches:
         if isinstance(branch.call, MlpCall):
             call.mlp = branch.call
-        else:
+        elif isinstance(branch.call, MixerCall):
             call.mixer = branch.call
+        else:
+            call.input = ctypes.pointer(branch.call)
         if branch.heads is not None and branch.rope is not None:
             table = rotary[branch.rope]
             branch.heads.cos, branch.heads.sin = table.cos.data_ptr(), table.sin.data_ptr()

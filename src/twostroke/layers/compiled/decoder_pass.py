@@ -120,6 +120,14 @@ class CompiledPass:
             mlp_tokens=MLP_TOKENS,
             eps=eps,
         )
+        mlps = [own.mlp for own in self._layers]
+        inputs = [own.input[0] for own in self._layers if own.input]
+        self._call.mlp_wide = max(
+            *(own.gate_up.outputs for own in mlps), *(2 * own.gate.outputs for own in inputs), 0
+        )
+        self._call.mlp_narrow = max(
+            *(own.down.linear.inputs for own in mlps), *(own.gate.outputs for own in inputs), 0
+        )
         # Only then do the kernels read the clock between them.
         self._seconds = (ctypes.c_double * len(COMPONENTS))() if profiler.enabled else None
         if self._seconds is not None:
@@ -132,12 +140,17 @@ class CompiledPass:
         cache: KernelCache,
         rows: Tensor | None = None,
         states: LayerStates = NO_LAYER_STATES,
+        layer_inputs: Tensor | None = None,
     ) -> Tensor:
         """Take ``x`` [tokens, hidden], which is overwritten, through all layers.
 
-        Returns ``rows`` of it, by default all.
+        ``layer_inputs``, as in ``PassInputs``, are overwritten, too. Returns ``rows`` of ``x``, by
+        default all.
         """
         call = self.prepare(x, positions, cache, rows)
+        if layer_inputs is not None:
+            call.layer_inputs = layer_inputs.data_ptr()
+            call.layer_inputs_size = layer_inputs.stride(0)
         if self._recurrent:
             self._attach_states(states)
         self._library.layers(ctypes.byref(call))
@@ -210,25 +223,18 @@ class CompiledPass:
         """
         if tokens <= self._tokens:
             return
-        in_mlp = min(tokens, MLP_TOKENS)
-        mixers, mlps = [own.mixer for own in self._layers], [own.mlp for own in self._layers]
+        call, in_mlp = self._call, min(tokens, MLP_TOKENS)
+        mixers = [own.mixer for own in self._layers]
         rates = [mixer.rates[0].outputs for mixer in mixers if mixer.rates]
-        normed = tokens * self._call.hidden
-        wide = max(
-            tokens * max(each.input.outputs for each in mixers),
-            in_mlp * max(each.gate_up.outputs for each in mlps),
-        )
-        narrow = max(
-            tokens * max(each.output.linear.inputs for each in mixers),
-            in_mlp * max(each.down.linear.inputs for each in mlps),
-        )
+        normed = tokens * call.hidden
+        wide = max(tokens * max(each.input.outputs for each in mixers), in_mlp * call.mlp_wide)
+        inputs = max(each.output.linear.inputs for each in mixers)
+        narrow = max(tokens * inputs, in_mlp * call.mlp_narrow)
         self._rooms = (
             *(fresh_tensor([size], torch.bfloat16) for size in (normed, wide, narrow)),
             fresh_tensor([tokens * max(rates, default=0)], torch.float32),
         )
-        self._call.normed, self._call.wide, self._call.narrow, self._call.rates = (
-            room.data_ptr() for room in self._rooms
-        )
+        call.normed, call.wide, call.narrow, call.rates = (room.data_ptr() for room in self._rooms)
         self._tokens = tokens  # last: an allocation that fails leaves the room that there was
 
 

@@ -7,6 +7,7 @@
 #include "buffer.hpp"
 #include "kernels.hpp"
 #include "layers/feed_forward.hpp"
+#include "layers/layer_input.hpp"
 #include "layers/mixer.hpp"
 #include "layers/token_part.hpp"
 #include "thread_pool.hpp"
@@ -14,6 +15,14 @@
 namespace twostroke {
 namespace {
 
+// What tokens go through by themselves between two layers' mixing; what is null is left out.
+struct Between {
+    const LayerCall* mixed;  // whose mixer has run: its output and its MLP
+    const LayerCall* ended;  // whose halves have run: its input
+    const LayerCall* next;   // up to its mixer
+};
+
+// `gates`, `activation`: room for the MLP.
 inline void run_after_mixing(TokenPart& part, const LayerCall& layer, bf16* gates,
                              bf16* activation) {
     const MixerCall& mixer = layer.mixer;
@@ -22,11 +31,18 @@ inline void run_after_mixing(TokenPart& part, const LayerCall& layer, bf16* gate
     const bf16* read = layer.is_parallel ? read_rows(part, mlp.norm, part.normed()) : nullptr;
     if (mixer.kind != kNoMixer) {
         const bf16* mixed = part.pass.narrow + part.first * mixer.output.linear.inputs;
-        add_branch(part, layer, kOutput, 0, part.count, mixed);
+        add_half(part, layer, kOutput, 0, part.count, mixed);
     }
     if (mlp.kind == kNoFeedForward) return;
     if (!layer.is_parallel) read = read_rows(part, mlp.norm, part.normed());
     if (mlp.kind == kMlp) run_mlp(part, layer, read, gates, activation);
+}
+
+inline void run_between(TokenPart& part, const Between& layers, bf16* gates, bf16* activation) {
+    if (layers.mixed) run_after_mixing(part, *layers.mixed, gates, activation);
+    if (layers.ended && layers.ended->input)
+        run_layer_input(part, *layers.ended->input, gates, activation);
+    if (layers.next) run_before_mixing(part, *layers.next);
 }
 
 // Into how many parts tokens are cut. One thread takes a part from one mixer to the next: what
@@ -39,23 +55,19 @@ inline int64_t count_token_parts(const PassCall& pass, int64_t tokens) {
     return num_threads() > 1 && 2 * tokens >= parts * pass.part_tokens ? parts : 1;
 }
 
-// The rest of `before` up to its experts, and the beginning of `after`. Either may be null.
-inline void run_in_parts(const PassCall& pass, int64_t tokens, const LayerCall* before,
-                         const LayerCall* after) {
+inline void run_in_parts(const PassCall& pass, int64_t tokens, const Between& layers) {
     const int64_t parts = count_token_parts(pass, tokens);
     const Buffer<double> seconds(parts * kComponents);
     auto run_part = [&](int64_t index) {
         const int64_t first = tokens * index / parts;
         TokenPart part(pass, first, tokens * (index + 1) / parts - first);
-        if (before && parts == 1) {
-            run_after_mixing(part, *before, pass.wide, pass.narrow);
-        } else if (before) {
-            const MlpCall& mlp = before->mlp;
-            const int64_t gates = part.count * mlp.gate_up.outputs;
-            const Buffer<bf16> room(gates + part.count * mlp.down.linear.inputs);
-            run_after_mixing(part, *before, room.data(), room.data() + gates);
+        if (parts == 1) {
+            run_between(part, layers, pass.wide, pass.narrow);
+        } else {
+            const int64_t gates = part.count * pass.mlp_wide;
+            const Buffer<bf16> room(gates + part.count * pass.mlp_narrow);
+            run_between(part, layers, room.data(), room.data() + gates);
         }
-        if (after) run_before_mixing(part, *after);
         memcpy(seconds.data() + index * kComponents, part.seconds, sizeof(part.seconds));
     };
     parallel_for(parts, run_part);
@@ -69,14 +81,15 @@ inline void run_in_parts(const PassCall& pass, int64_t tokens, const LayerCall* 
 // may be null.
 inline void run_between_mixing(const PassCall& pass, int64_t tokens, const LayerCall* before,
                                const LayerCall* after) {
-    if (!before || before->mlp.kind != kExperts) return run_in_parts(pass, tokens, before, after);
-    run_in_parts(pass, tokens, before, nullptr);
+    if (!before || before->mlp.kind != kExperts)
+        return run_in_parts(pass, tokens, {before, before, after});
+    run_in_parts(pass, tokens, {before, nullptr, nullptr});
     run_experts(pass, tokens, *before->mlp.experts);
-    if (after) run_in_parts(pass, tokens, nullptr, after);
+    if (before->input || after) run_in_parts(pass, tokens, {nullptr, before, after});
 }
 
-// Moves the kept tokens to the front, in the hidden states and in what was mixed, and whose
-// adapters they have.
+// Moves the kept tokens to the front, in the hidden states, in what was mixed and in what layers
+// read besides, and whose adapters they have.
 inline void move_kept_tokens(const PassCall& pass, int64_t mixed_size) {
     for (int64_t i = 0; i < pass.num_kept; ++i) {
         const int64_t token = pass.kept[i];  // never before i
@@ -84,6 +97,10 @@ inline void move_kept_tokens(const PassCall& pass, int64_t mixed_size) {
         memmove(pass.narrow + i * mixed_size, pass.narrow + token * mixed_size,
                 bf16_bytes(mixed_size));
         if (pass.additions) pass.owners[i] = pass.owners[token];
+        if (pass.layer_inputs)
+            memmove(pass.layer_inputs + i * pass.layer_inputs_size,
+                    pass.layer_inputs + token * pass.layer_inputs_size,
+                    bf16_bytes(pass.layer_inputs_size));
     }
 }
 

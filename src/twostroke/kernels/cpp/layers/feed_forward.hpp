@@ -25,20 +25,16 @@ inline void run_experts(const PassCall& pass, int64_t tokens, const ExpertsCall&
 // for down's input, of min(mlp_tokens, part.count).
 inline void run_mlp(TokenPart& part, const LayerCall& layer, const bf16* read, bf16* gates,
                     bf16* activation) {
-    const PassCall& pass = part.pass;
     const MlpCall& mlp = layer.mlp;
-    const int64_t turns = (part.count + pass.mlp_tokens - 1) / pass.mlp_tokens;
-    for (int64_t turn = 0; turn < turns; ++turn) {
-        const int64_t first = part.count * turn / turns;
-        const int64_t count = part.count * (turn + 1) / turns - first;
-        const bf16* const turn_read = read + first * pass.hidden;
-        apply(mlp.gate_up, count, turn_read, gates, nullptr);
-        adapt(part, layer, kGateUp, first, count, turn_read, gates);
+    for_mlp_turns(part, [&](int64_t row, int64_t rows) {
+        const bf16* const turn_read = read + row * part.pass.hidden;
+        apply(mlp.gate_up, rows, turn_read, gates, nullptr);
+        adapt(part, layer, kGateUp, row, rows, turn_read, gates);
         part.add_time(kGemm);
-        activate(gates, activation, count, mlp.down.linear.inputs, mlp.activation);
+        activate(gates, activation, rows, mlp.down.linear.inputs, mlp.activation);
         part.add_time(kActivation);
-        add_branch(part, layer, kDown, first, count, activation);
-    }
+        add_half(part, layer, kDown, row, rows, activation);
+    });
 }
 
 }  // namespace

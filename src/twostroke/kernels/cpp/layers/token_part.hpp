@@ -70,6 +70,16 @@ inline void adapt(TokenPart& part, const LayerCall& layer, AdaptedLinear which, 
                  pass.owners + part.first + row, rows, x, out);
 }
 
+// Calls body(row, rows) for all rows of a part, at most mlp_tokens at a time.
+template <typename Body>
+inline void for_mlp_turns(const TokenPart& part, const Body& body) {
+    const int64_t turns = (part.count + part.pass.mlp_tokens - 1) / part.pass.mlp_tokens;
+    for (int64_t turn = 0; turn < turns; ++turn) {
+        const int64_t row = part.count * turn / turns;
+        body(row, part.count * (turn + 1) / turns - row);
+    }
+}
+
 // The rows that a branch reads: normed, in `room`, or as they are.
 inline const bf16* read_rows(TokenPart& part, const NormCall& norm, bf16* room) {
     const PassCall& pass = part.pass;
@@ -79,23 +89,30 @@ inline const bf16* read_rows(TokenPart& part, const NormCall& norm, bf16* room) 
     return room;
 }
 
-// Adds what a branch ends with, `which` of the layer applied to `inner`, to `rows` rows of the
-// part, from `row` on.
-inline void add_branch(TokenPart& part, const LayerCall& layer, AdaptedLinear which, int64_t row,
-                       int64_t rows, const bf16* inner) {
+// Adds what a branch ends with, applied to `inner`, to `rows` rows of the part, from `row` on.
+// `adapt(out)` adds what adapters do to the product.
+template <typename Adapt>
+inline void add_branch(TokenPart& part, const AdditionCall& addition, int64_t row, int64_t rows,
+                       const bf16* inner, const Adapt& adapt) {
     const PassCall& pass = part.pass;
-    const AdditionCall& addition = which == kDown ? layer.mlp.down : layer.mixer.output;
     const NormCall& norm = addition.norm;
     bf16* const x = part.x() + row * pass.hidden;
     bf16* const room = part.normed() + row * pass.hidden;
     const bool is_plain = !norm.weight && addition.scale == 1.0f;
     apply(addition.linear, rows, inner, is_plain ? x : room, is_plain ? x : nullptr);
-    adapt(part, layer, which, row, rows, inner, is_plain ? x : room);
+    adapt(is_plain ? x : room);
     part.add_time(kGemm);
     if (is_plain) return;
     if (norm.weight) norm_rows(norm, 1, room, room, rows, pass.hidden, pass.eps);
     add_rows(x, room, rows, pass.hidden, addition.scale);
     part.add_time(kNorm);
+}
+
+// Of a layer's half, whose product `which` is.
+inline void add_half(TokenPart& part, const LayerCall& layer, AdaptedLinear which, int64_t row,
+                     int64_t rows, const bf16* inner) {
+    add_branch(part, which == kDown ? layer.mlp.down : layer.mixer.output, row, rows, inner,
+               [&](bf16* out) { adapt(part, layer, which, row, rows, inner, out); });
 }
 
 }  // namespace
