@@ -25,6 +25,7 @@ from twostroke.layers.activation import (
     sigmoid_mul,
     silu_mul,
 )
+from twostroke.layers.head_linear import HeadLinear
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.norm import CenteredNorm, MakeNorm, OffsetNorm, RMSNorm
 from twostroke.layers.packing import pack, quantize_int4, quantize_int8, rows_of, unpack
@@ -165,6 +166,18 @@ def test_nan_comes_out_again(library: Library) -> None:
         for out in (layer.wide(x), layer(x), layer(x, _random(3, 32))):
             assert out[1].isnan().all()
             assert out[[0, 2]].isfinite().all()
+
+
+def test_a_heads_linear_is_its_own_alone(library: Library) -> None:
+    """Heads of 18 elements of rows of 3 heads and more, to 21."""
+    weights, rows = _random(3, 21, 18), _random(5, 70)
+    x = rows[:, 4:58].view(5, 3, 18)
+    out = HeadLinear(weights, library)(x)
+    assert out.shape == (5, 3, 21)
+    for head in range(3):
+        alone = PackedLinear(pack(weights[head], "bfloat16"), None, library)
+        assert torch.equal(out[:, head], alone(x[:, head].contiguous()))
+    torch.testing.assert_close(out, HeadLinear(weights, None)(x), atol=2e-2, rtol=2e-2)
 
 
 def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:

@@ -64,6 +64,7 @@ RECURRENT = (
 )
 # Heads of several shapes, caches that are shared, layers with embeddings of their own.
 SEVERAL_SHAPES = ("gemma4", "gemma4-shared")
+LATENT = ("deepseek-v2", "deepseek-v3", "kimi-k2")
 EXPERTS = ("mixtral", "qwen2-moe", "qwen3-moe", "glm4-moe", "gpt-oss")
 FAMILIES |= {name: WIDE_FAMILIES[name] | {"intermediate_size": 96} for name in OTHERS}
 SIZES = (  # --quantization needs multiples of 32
@@ -75,12 +76,14 @@ SIZES = (  # --quantization needs multiples of 32
 FAMILIES |= {
     name: raw | {size: 96 for size in SIZES if size in raw}
     for name, raw in (
-        (name, WIDE_FAMILIES[name]) for name in (*EXPERTS, *RECURRENT, *SEVERAL_SHAPES)
+        (name, WIDE_FAMILIES[name]) for name in (*EXPERTS, *RECURRENT, *SEVERAL_SHAPES, *LATENT)
     )
 }
 for own in FAMILIES.values():
     if "linear_value_head_dim" in own:
         own["linear_value_head_dim"] = 16
+    if own.get("q_lora_rank"):
+        own["q_lora_rank"] = 32
     if "hidden_size_per_layer_input" in own:
         own["hidden_size_per_layer_input"] = 32
 TOKENS = torch.randint(0, 96, (120,), generator=torch.Generator().manual_seed(1)).tolist()

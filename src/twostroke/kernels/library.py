@@ -84,6 +84,10 @@ class Library:
 
         address, count = c_void_p, c_int64
         self.linear = kernel("linear", POINTER(LinearCall))
+        # calls, count, x, x_stride, x_step, rows, out, out_stride, out_step
+        self.part_linears = kernel(
+            "part_linears", POINTER(LinearCall), count, address, *[count] * 3, address, count, count
+        )
         self.attention = kernel("attention", POINTER(AttentionCall))
         self.layers = kernel("decoder_layers", POINTER(PassCall))
         self.draft = kernel("draft", POINTER(DraftCall))

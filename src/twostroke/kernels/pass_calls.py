@@ -16,7 +16,7 @@ from twostroke.kernels.calls import (
 
 COMPONENTS = ("norm", "gemm", "place", "attention", "activation")  # ``Component``, in order
 # ``Mixer``, and ``FeedForward``.
-NO_MIXER, HEADS, GATED_DELTA, MAMBA2, CONVOLUTION = range(5)
+NO_MIXER, HEADS, GATED_DELTA, MAMBA2, CONVOLUTION, LATENTS = range(6)
 NO_FEED_FORWARD, MLP, EXPERTS = range(3)
 
 
@@ -35,6 +35,8 @@ class MixerCall(ctypes.Structure):
         ("output", AdditionCall),
         ("rates", POINTER(LinearCall)),
         ("own", c_void_p),
+        ("wide", c_int64),
+        ("narrow", c_int64),
         ("kind", c_int32),
     ]
 
@@ -55,6 +57,23 @@ class HeadsCall(ctypes.Structure):
         ("is_gated", c_int32),
         ("keys_as_values", c_int32),
         ("shares_cache", c_int32),
+    ]
+
+
+class LatentCall(ctypes.Structure):
+    """A layer's latent attention, see ``LatentCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("latent_norm", NormCall),
+        ("query_norm", NormCall),
+        ("query_down", LinearCall),
+        ("query", LinearCall),
+        ("keys", POINTER(LinearCall)),
+        ("values", POINTER(LinearCall)),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("rotated", c_int64),
+        ("eps", c_float),
     ]
 
 

@@ -30,8 +30,11 @@ def _are_taken_experts(experts: ExpertsSpec) -> bool:
 
 def _is_taken_attention(attention: AttentionSpec) -> bool:
     sizes = attention.key_dim, attention.value_dim
-    fits = all(size % 16 == 0 and size <= MAX_HEAD_DIM for size in sizes)
-    return fits and attention.latent is None
+    if (latent := attention.latent) is not None:
+        sizes = latent.cached, latent.value
+        if (attention.key_dim - attention.rotated) % 2:
+            return False
+    return all(size % 16 == 0 and size <= MAX_HEAD_DIM for size in sizes)
 
 
 def _is_taken_recurrent(form: RecurrentForm | None) -> bool:

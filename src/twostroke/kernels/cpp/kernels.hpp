@@ -100,6 +100,7 @@ enum Mixer : int32_t {
     kGatedDelta = 2,   // DeltaCall
     kMamba2 = 3,       // Mamba2Call
     kConvolution = 4,  // ConvolutionCall
+    kLatents = 5,      // LatentCall
 };
 
 // A layer's first half: output(mix(input(norm(x)))). What mixes the tokens reads the input's
@@ -110,6 +111,7 @@ struct MixerCall {
     AdditionCall output;
     const LinearCall* rates;  // the delta rule's second product; or null
     const void* own;          // what lies between the products, as the kind says
+    int64_t wide, narrow;     // elements of a token there
     int32_t kind;             // a Mixer
 };
 
@@ -128,6 +130,21 @@ struct HeadsCall {
     int32_t is_gated;        // 1: the result is multiplied with the sigmoids of the gates
     int32_t keys_as_values;  // 1: values are what keys are before their norm and rotation
     int32_t shares_cache;    // 1: it reads what another layer has written
+};
+
+// Latent attention. The outputs of the input are a token's latents and its key's
+// rotated part; `wide` has the queries that attention takes, `narrow` the latents that it gives.
+struct LatentCall {
+    NormCall latent_norm;      // [latent]
+    NormCall query_norm;       // [query_down outputs]
+    LinearCall query_down;     // no outputs: queries are made of what the input is made of
+    LinearCall query;          // its outputs are [heads, plain + rotated]
+    const LinearCall* keys;    // [heads], from a query's plain part to latents
+    const LinearCall* values;  // [heads], from latents to values
+    const float* cos;          // as in HeadsCall
+    const float* sin;
+    int64_t rotated;
+    float eps;  // of both norms
 };
 
 // A gated MLP: down(activation(gate_up(x))); weights only.
@@ -224,8 +241,8 @@ struct PassCall {
     int64_t mlp_narrow;        // included, and without them; of a LayerInputCall too
     bf16* x;                   // [tokens, hidden], changed in place
     bf16* normed;              // scratch, [tokens, hidden]
-    bf16* wide;                // scratch, [tokens, input outputs] and [mlp_tokens, mlp_wide]
-    bf16* narrow;              // scratch, [tokens, output inputs] and [mlp_tokens, mlp_narrow]
+    bf16* wide;                // scratch, [tokens, mixer.wide] and [mlp_tokens, mlp_wide]
+    bf16* narrow;              // scratch, [tokens, mixer.narrow] and [mlp_tokens, mlp_narrow]
     float* rates;              // scratch, [tokens, rates outputs]
     const int64_t* positions;  // [tokens]
     const int64_t* kept;       // [num_kept]: the tokens, in order, whose hidden states are wanted
@@ -314,6 +331,11 @@ struct Mamba2Call {
 // kernel by its name (kernels/library.py); a new one needs no other line in C++.
 #define TWOSTROKE_KERNELS(kernel)                                                                \
     kernel(linear, const LinearCall& call)                                                       \
+    /* Products of parts of each row: call i takes what lies i * x_step behind x, and writes     */\
+    /* i * out_step behind out. */                                                               \
+    kernel(part_linears, const LinearCall* calls, int64_t count, const bf16* x,                  \
+           int64_t x_stride, int64_t x_step, int64_t rows, bf16* out, int64_t out_stride,        \
+           int64_t out_step)                                                                     \
     kernel(attention, const AttentionCall& call)                                                 \
     /* x, out: [rows, size]; row r has the weights of row r % weights */                         \
     kernel(norm_rows, const NormCall& call, int64_t weights, const bf16* x, bf16* out,           \

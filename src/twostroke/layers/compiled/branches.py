@@ -13,6 +13,7 @@ from twostroke.kernels.pass_calls import (
     MLP,
     AdditionCall,
     HeadsCall,
+    LatentCall,
     LayerCall,
     LayerInputCall,
     MixerCall,
@@ -32,14 +33,14 @@ class CompiledBranch:
     """One branch of a layer as the kernels run it; its owner keeps alive what it points to.
 
     Attributes:
-        heads: What the call of an attention points to, without the angles.
+        attention: What the call of an attention points to, without the angles.
         rope: How, and how many elements of each head, that rotates.
         recurrent: What the call of a recurrent layer points to.
         beside: Another that reads the same hidden state.
     """
 
     call: MixerCall | MlpCall | LayerInputCall
-    heads: HeadsCall | None = None
+    attention: HeadsCall | LatentCall | None = None
     rope: tuple[RopeSpec, int] | None = None
     recurrent: CompiledRecurrent | None = None
     beside: CompiledBranch | None = None
@@ -62,7 +63,8 @@ def compile_attention(
         return None
     own = ctypes.addressof(heads)
     call = MixerCall(norm=norm, input=qkv, output=output, own=own, kind=HEADS)
-    return CompiledBranch(call, heads=heads, rope=rope)
+    call.wide, call.narrow = qkv.outputs, output.linear.inputs
+    return CompiledBranch(call, attention=heads, rope=rope)
 
 
 def compile_recurrent(
@@ -77,6 +79,7 @@ def compile_recurrent(
         return None
     call = MixerCall(norm=norm, input=linear, output=output, kind=own.kind)
     call.own = ctypes.addressof(own.call)
+    call.wide, call.narrow = linear.outputs, output.linear.inputs
     if rates is not None:
         call.rates = ctypes.pointer(rates)
     return CompiledBranch(call, recurrent=own)
@@ -103,10 +106,10 @@ def compile_layer(layer: Sequence[CompiledBranch | None], rotary: RotaryTables) 
             call.mixer = branch.call
         else:
             call.input = ctypes.pointer(branch.call)
-        if branch.heads is not None and branch.rope is not None:
+        if (own := branch.attention) is not None and branch.rope is not None:
             table = rotary[branch.rope]
-            branch.heads.cos, branch.heads.sin = table.cos.data_ptr(), table.sin.data_ptr()
-            branch.heads.rotated = branch.rope[1]
+            own.cos, own.sin = table.cos.data_ptr(), table.sin.data_ptr()
+            own.rotated = branch.rope[1]
     # What the MLP reads lies where the mixer would norm or scale what it adds.
     is_plain = not call.mixer.output.norm.weight and call.mixer.output.scale == 1.0
     if is_parallel and not (is_plain and call.mlp.kind == MLP):

@@ -227,9 +227,8 @@ class CompiledPass:
         mixers = [own.mixer for own in self._layers]
         rates = [mixer.rates[0].outputs for mixer in mixers if mixer.rates]
         normed = tokens * call.hidden
-        wide = max(tokens * max(each.input.outputs for each in mixers), in_mlp * call.mlp_wide)
-        inputs = max(each.output.linear.inputs for each in mixers)
-        narrow = max(tokens * inputs, in_mlp * call.mlp_narrow)
+        wide = max(tokens * max(each.wide for each in mixers), in_mlp * call.mlp_wide)
+        narrow = max(tokens * max(each.narrow for each in mixers), in_mlp * call.mlp_narrow)
         self._rooms = (
             *(fresh_tensor([size], torch.bfloat16) for size in (normed, wide, narrow)),
             fresh_tensor([tokens * max(rates, default=0)], torch.float32),

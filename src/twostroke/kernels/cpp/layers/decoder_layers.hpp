@@ -23,23 +23,18 @@ struct Between {
 };
 
 // `gates`, `activation`: room for the MLP.
-inline void run_after_mixing(TokenPart& part, const LayerCall& layer, bf16* gates,
-                             bf16* activation) {
-    const MixerCall& mixer = layer.mixer;
+inline void run_halves(TokenPart& part, const LayerCall& layer, bf16* gates, bf16* activation) {
     const MlpCall& mlp = layer.mlp;
     // Side by side with the mixer, the MLP reads what that did, which then adds no norm.
     const bf16* read = layer.is_parallel ? read_rows(part, mlp.norm, part.normed()) : nullptr;
-    if (mixer.kind != kNoMixer) {
-        const bf16* mixed = part.pass.narrow + part.first * mixer.output.linear.inputs;
-        add_half(part, layer, kOutput, 0, part.count, mixed);
-    }
+    run_after_mixing(part, layer);
     if (mlp.kind == kNoFeedForward) return;
     if (!layer.is_parallel) read = read_rows(part, mlp.norm, part.normed());
     if (mlp.kind == kMlp) run_mlp(part, layer, read, gates, activation);
 }
 
 inline void run_between(TokenPart& part, const Between& layers, bf16* gates, bf16* activation) {
-    if (layers.mixed) run_after_mixing(part, *layers.mixed, gates, activation);
+    if (layers.mixed) run_halves(part, *layers.mixed, gates, activation);
     if (layers.ended && layers.ended->input)
         run_layer_input(part, *layers.ended->input, gates, activation);
     if (layers.next) run_before_mixing(part, *layers.next);
@@ -114,7 +109,7 @@ inline void decoder_layers(const PassCall& pass) {
         mix_tokens(pass, layer);
         // Then only the kept tokens go on: no later layer reads the others.
         if (i == last && pass.num_kept < tokens) {
-            move_kept_tokens(pass, layer.mixer.output.linear.inputs);
+            move_kept_tokens(pass, layer.mixer.narrow);
             tokens = pass.num_kept;
         }
         before = &layer;

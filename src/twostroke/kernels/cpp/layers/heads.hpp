@@ -63,7 +63,7 @@ inline void place_heads(const TokenPart& part, const LayerCall& layer) {
     const GroupCall& group = pass.groups[layer.group];
     const AttentionCall& sizes = group.attention;
     const HeadsCall& own = *static_cast<const HeadsCall*>(layer.mixer.own);
-    const int64_t dim = sizes.head_dim, half = own.rotated / 2, width = layer.mixer.input.outputs;
+    const int64_t dim = sizes.head_dim, half = own.rotated / 2, width = layer.mixer.wide;
     const int64_t kv_heads = own.shares_cache ? 0 : sizes.kv_heads;
     auto place_token = [&](int64_t index) {
         const int64_t token = part.first + index, position = pass.positions[token];
@@ -87,7 +87,7 @@ inline void place_heads(const TokenPart& part, const LayerCall& layer) {
 // Attention of all tokens, whose keys and values are in the cache.
 inline void mix_heads(const PassCall& pass, const LayerCall& layer) {
     const HeadsCall& own = *static_cast<const HeadsCall*>(layer.mixer.own);
-    const int64_t width = layer.mixer.input.outputs;
+    const int64_t width = layer.mixer.wide;
     AttentionCall call = pass.groups[layer.group].attention;
     call.query = pass.wide, call.query_stride = width, call.out = pass.narrow;
     call.keys = layer.keys, call.values = layer.values, call.window = layer.window;

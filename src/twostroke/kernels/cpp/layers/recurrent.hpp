@@ -15,14 +15,14 @@ namespace {
 inline void set_inputs(const PassCall& pass, const MixerCall& mixer, int64_t first,
                        ConvolutionCall& call) {
     call.segments = pass.segments, call.num_segments = pass.num_segments;
-    call.x = pass.wide + first, call.x_stride = mixer.input.outputs;
+    call.x = pass.wide + first, call.x_stride = mixer.wide;
 }
 
 // Of the outputs from `channels` on, and from `gate` on.
 inline void set_matrix(const PassCall& pass, const MixerCall& mixer, int64_t channels, int64_t gate,
                        MatrixCall& call) {
     set_inputs(pass, mixer, channels, call.convolution);
-    call.gate = pass.wide + gate, call.gate_stride = mixer.input.outputs;
+    call.gate = pass.wide + gate, call.gate_stride = mixer.wide;
     call.out = pass.narrow;
 }
 
@@ -40,7 +40,7 @@ inline void mix_mamba2(const PassCall& pass, const MixerCall& mixer) {
     const int64_t values = call.matrix.heads * call.matrix.columns;
     set_matrix(pass, mixer, values, 0, call.matrix);
     call.steps = pass.wide + values + call.matrix.convolution.channels;
-    call.steps_stride = mixer.input.outputs;
+    call.steps_stride = mixer.wide;
     mamba2(call);
 }
 
