@@ -60,18 +60,29 @@ RECURRENT = (
     "lfm2",
     "lfm2-biases",
     "nemotron-h",
+    "nemotron-h-experts",
     "mamba2",
 )
 # Heads of several shapes, caches that are shared, layers with embeddings of their own.
 SEVERAL_SHAPES = ("gemma4", "gemma4-shared")
 LATENT = ("deepseek-v2", "deepseek-v3", "kimi-k2")
-EXPERTS = ("mixtral", "qwen2-moe", "qwen3-moe", "glm4-moe", "gpt-oss")
+EXPERTS = (
+    "mixtral",
+    "qwen2-moe",
+    "qwen3-moe",
+    "glm4-moe",
+    "gpt-oss",
+    "llama4",
+    "llama4-all-experts",
+)
 FAMILIES |= {name: WIDE_FAMILIES[name] | {"intermediate_size": 96} for name in OTHERS}
 SIZES = (  # --quantization needs multiples of 32
     "intermediate_size",
     "moe_intermediate_size",
     "shared_expert_intermediate_size",
     "shared_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "intermediate_size_mlp",
 )
 FAMILIES |= {
     name: raw | {size: 96 for size in SIZES if size in raw}
@@ -82,6 +93,8 @@ FAMILIES |= {
 for own in FAMILIES.values():
     if "linear_value_head_dim" in own:
         own["linear_value_head_dim"] = 16
+    if "moe_latent_size" in own:
+        own["moe_latent_size"] = 32
     if own.get("q_lora_rank"):
         own["q_lora_rank"] = 32
     if "hidden_size_per_layer_input" in own:

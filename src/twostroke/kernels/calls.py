@@ -81,6 +81,7 @@ class RoutingCall(ctypes.Structure):
 
     _fields_: ClassVar = [
         ("correction", c_void_p),
+        ("factors", c_void_p),
         ("experts", c_int64),
         ("per_token", c_int64),
         ("groups", c_int64),
@@ -89,6 +90,7 @@ class RoutingCall(ctypes.Structure):
         ("sigmoid", c_int32),
         ("best_two", c_int32),
         ("normalized", c_int32),
+        ("scales_inputs", c_int32),
     ]
 
 
@@ -104,6 +106,8 @@ class ExpertsCall(ctypes.Structure):
         ("experts", POINTER(ExpertCall)),
         ("shared", POINTER(ExpertCall)),
         ("shared_gate", POINTER(LinearCall)),
+        ("narrow_down", POINTER(LinearCall)),
+        ("narrow_up", POINTER(LinearCall)),
         ("router", LinearCall),
         ("routing", RoutingCall),
         ("scale", c_float),

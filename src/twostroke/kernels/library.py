@@ -45,7 +45,14 @@ FORMATS = {  # ``WeightFormat``
     "mxfp4": 7,
 }
 # ``Activation``, by their names.
-ACTIVATIONS = {"silu": 0, "swish": 0, "gelu": 1, "gelu_pytorch_tanh": 2, "clamped_swiglu": 3}
+ACTIVATIONS = {
+    "silu": 0,
+    "swish": 0,
+    "gelu": 1,
+    "gelu_pytorch_tanh": 2,
+    "clamped_swiglu": 3,
+    "relu2": 4,
+}
 MAX_HEAD_DIM = 576
 MAX_KERNEL = 8  # Tokens that a short convolution sees.
 

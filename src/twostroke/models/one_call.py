@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from twostroke.kernels.library import MAX_HEAD_DIM, MAX_KERNEL
-from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, LayerSpec
+from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
 from twostroke.model_spec.recurrent_forms import ConvolutionForm, DeltaForm, RecurrentForm
 
 
@@ -16,16 +16,7 @@ def runs_in_one_call(layer: LayerSpec) -> bool:
         return False
     if layer.attention is not None and not _is_taken_attention(layer.attention):
         return False
-    if layer.recurrent is not None and not _is_taken_recurrent(layer.recurrent.form):
-        return False
-    return layer.experts is None or _are_taken_experts(layer.experts)
-
-
-def _are_taken_experts(experts: ExpertsSpec) -> bool:
-    routing = experts.routing
-    by_logits = routing.scores == "sigmoid" and not routing.corrected
-    is_special = by_logits or routing.scales_inputs or experts.narrow
-    return experts.gated and not is_special
+    return layer.recurrent is None or _is_taken_recurrent(layer.recurrent.form)
 
 
 def _is_taken_attention(attention: AttentionSpec) -> bool:

@@ -46,7 +46,7 @@ MODEL_TYPES = {
     "smollm3": "llama",
 }
 # Those with layers that the compiled kernels do not run in one call with the others.
-LAYER_BY_LAYER = frozenset({"falcon_h1", "llama4_text"})
+LAYER_BY_LAYER = frozenset({"falcon_h1"})
 # Models that read images, too: their text parts run.
 IMAGE_MODELS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")
 

@@ -147,7 +147,7 @@ struct LatentCall {
     float eps;  // of both norms
 };
 
-// A gated MLP: down(activation(gate_up(x))); weights only.
+// An MLP: down(activation(gate_up(x))); weights only.
 struct ExpertCall {
     LinearCall gate_up, down;
 };
@@ -155,10 +155,12 @@ struct ExpertCall {
 // How experts are chosen and weighed: RoutingSpec in model_spec/routing.py.
 struct RoutingCall {
     const float* correction;  // [experts], added to what experts are chosen by, or null
+    const float* factors;     // [experts], of the weights of those chosen, or null
     int64_t experts, per_token, groups, chosen_groups;
     float scale;
     int32_t sigmoid;  // 1: scores are sigmoids; 0: their softmax
     int32_t best_two, normalized;
+    int32_t scales_inputs;  // 1: weights are those of what experts read, not of what they give
 };
 
 // out = onto + scale * (the weighed sum of each token's experts, and the shared ones, of x).
@@ -170,7 +172,9 @@ struct ExpertsCall {
     const ExpertCall* experts;        // [routing.experts], all of one shape
     const ExpertCall* shared;        // of every token, or null
     const LinearCall* shared_gate;  // one output: its sigmoid weighs the shared experts; or null
-    LinearCall router;              // weights only
+    const LinearCall* narrow_down;  // to what experts read, and back from what they give; or null
+    const LinearCall* narrow_up;
+    LinearCall router;  // weights only
     RoutingCall routing;
     float scale;
     int32_t activation;  // an Activation

@@ -15,26 +15,31 @@ from twostroke.kernels.pass_calls import EXPERTS, MlpCall
 from twostroke.layers.linear import Linear
 from twostroke.model_spec.routing import RoutingSpec
 
-# Gates with ups, and down, of ``down(activation(gate_up(x)))``; gates before ups.
-GatedMlp = tuple[Linear, Linear]
+# Gates with ups, and down, of ``down(activation(gate_up(x)))``; gates before ups. Or ups alone.
+Mlp = tuple[Linear, Linear]
 
 
 class ExpertWeights(NamedTuple):
     """Attributes:
     correction: See ``route``.
+    factors: What the weights of experts are multiplied with, float32 ``[experts]``.
     shared: What every token goes through; ``shared_gate`` has one output, whose sigmoid weighs it.
+    narrow: To what experts read, and back from what they give, where that is narrower.
     """
 
     router: Linear
-    experts: Sequence[GatedMlp]
+    experts: Sequence[Mlp]
     correction: Tensor | None = None
-    shared: GatedMlp | None = None
+    factors: Tensor | None = None
+    shared: Mlp | None = None
     shared_gate: Linear | None = None
+    narrow: tuple[Linear, Linear] | None = None
 
     @property
     def matrices(self) -> list[Linear]:
         """All but the gate of the shared experts, which is a vector."""
-        mlps = [*self.experts, *([] if self.shared is None else [self.shared])]
+        pairs = [pair for pair in (self.shared, self.narrow) if pair is not None]
+        mlps = [*self.experts, *pairs]
         return [self.router, *(linear for mlp in mlps for linear in mlp)]
 
 
@@ -68,18 +73,18 @@ class CompiledExperts:
             shared=None if shared is None else ctypes.pointer(_mlp_call(shared)),
             shared_gate=None if gate is None else ctypes.pointer(_call_of(gate)),
             router=router,
-            routing=_routing_call(routing, len(weights.experts), per_token, weights.correction),
+            routing=_routing_call(routing, per_token, weights),
             scale=scale,
             activation=ACTIVATIONS[activation],
         )
+        if weights.narrow is not None:
+            down, up = map(_call_of, weights.narrow)
+            self._call.narrow_down, self._call.narrow_up = ctypes.pointer(down), ctypes.pointer(up)
         self._reference = ctypes.byref(self._call)
 
     @staticmethod
-    def can_run(weights: ExpertWeights, routing: RoutingSpec, activation: str) -> bool:
+    def can_run(weights: ExpertWeights, activation: str) -> bool:
         """Whether the kernels have all that such a layer needs."""
-        by_logits = routing.scores == "sigmoid" and not routing.corrected
-        if routing.scales_inputs or by_logits:
-            return False
         gate = [] if weights.shared_gate is None else [weights.shared_gate]
         linears = [*weights.matrices, *gate]
         return activation in ACTIVATIONS and all(one.kernel_call is not None for one in linears)
@@ -98,12 +103,12 @@ class CompiledExperts:
         return out
 
 
-def _routing_call(
-    routing: RoutingSpec, experts: int, per_token: int, correction: Tensor | None
-) -> RoutingCall:
+def _routing_call(routing: RoutingSpec, per_token: int, weights: ExpertWeights) -> RoutingCall:
+    correction, factors = weights.correction, weights.factors
     return RoutingCall(
         correction=None if correction is None else correction.data_ptr(),
-        experts=experts,
+        factors=None if factors is None else factors.data_ptr(),
+        experts=len(weights.experts),
         per_token=per_token,
         groups=routing.groups,
         chosen_groups=routing.chosen_groups,
@@ -111,10 +116,11 @@ def _routing_call(
         sigmoid=routing.scores == "sigmoid",
         best_two=routing.best_two,
         normalized=routing.normalized,
+        scales_inputs=routing.scales_inputs,
     )
 
 
-def _mlp_call(mlp: GatedMlp) -> ExpertCall:
+def _mlp_call(mlp: Mlp) -> ExpertCall:
     gate_up, down = mlp
     return ExpertCall(gate_up=_call_of(gate_up), down=_call_of(down))
 

@@ -205,11 +205,11 @@ class ExpertsBranch:
             correction=self._correction,
             shared=self._shared,
             shared_gate=self._shared_gate,
+            narrow=self._narrow,
         )
-        is_plain = spec.gated and self._narrow is None and self._expert_scale is None
-        if self._kernels is None or not is_plain:
+        if self._kernels is None or self._expert_scale is not None:
             return None
-        if not CompiledExperts.can_run(weights, spec.routing, spec.activation):
+        if not CompiledExperts.can_run(weights, spec.activation):
             return None
         return CompiledExperts(
             weights,
