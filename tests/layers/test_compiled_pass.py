@@ -64,7 +64,7 @@ RECURRENT = (
     "mamba2",
 )
 # Heads of several shapes, caches that are shared, layers with embeddings of their own.
-SEVERAL_SHAPES = ("gemma4", "gemma4-shared")
+SEVERAL_SHAPES = ("gemma4", "gemma4-shared", "gemma4-moe")
 LATENT = ("deepseek-v2", "deepseek-v3", "kimi-k2")
 EXPERTS = (
     "mixtral",
@@ -97,7 +97,7 @@ for own in FAMILIES.values():
         own["moe_latent_size"] = 32
     if own.get("q_lora_rank"):
         own["q_lora_rank"] = 32
-    if "hidden_size_per_layer_input" in own:
+    if own.get("hidden_size_per_layer_input"):
         own["hidden_size_per_layer_input"] = 32
 TOKENS = torch.randint(0, 96, (120,), generator=torch.Generator().manual_seed(1)).tolist()
 CHUNKS = [70, 1, 3, 45, 1]

@@ -99,6 +99,7 @@ class ExpertsCall(ctypes.Structure):
 
     _fields_: ClassVar = [
         ("x", c_void_p),
+        ("routed", c_void_p),
         ("onto", c_void_p),
         ("out", c_void_p),
         ("tokens", c_int64),

@@ -77,6 +77,18 @@ class LatentCall(ctypes.Structure):
     ]
 
 
+class BesideCall(ctypes.Structure):
+    """Norms of experts beside an MLP, see ``BesideCall`` in ``cpp/kernels.hpp``."""
+
+    _fields_: ClassVar = [
+        ("norm", NormCall),
+        ("router_norm", NormCall),
+        ("mlp_norm", NormCall),
+        ("experts_norm", NormCall),
+        ("added_norm", NormCall),
+    ]
+
+
 class MlpCall(ctypes.Structure):
     """A layer's second half, see ``MlpCall`` in ``cpp/kernels.hpp``."""
 
@@ -85,6 +97,7 @@ class MlpCall(ctypes.Structure):
         ("gate_up", LinearCall),
         ("down", AdditionCall),
         ("experts", POINTER(ExpertsCall)),
+        ("beside", POINTER(BesideCall)),
         ("activation", c_int32),
         ("kind", c_int32),
     ]
@@ -141,6 +154,8 @@ class PassCall(ctypes.Structure):
         ("wide", c_void_p),
         ("narrow", c_void_p),
         ("rates", c_void_p),
+        ("beside", c_void_p),
+        ("routed", c_void_p),
         ("positions", c_void_p),
         ("kept", c_void_p),
         ("seconds", POINTER(c_double)),

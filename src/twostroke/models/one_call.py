@@ -12,7 +12,7 @@ from twostroke.model_spec.recurrent_forms import ConvolutionForm, DeltaForm, Rec
 def runs_in_one_call(layer: LayerSpec) -> bool:
     """Whether bfloat16 layers of this kind run in one call with those around them on a CPU."""
     mixers = [own for own in (layer.attention, layer.recurrent) if own is not None]
-    if len(mixers) > 1 or (layer.mlp and layer.experts) or layer.multipliers:
+    if len(mixers) > 1 or layer.multipliers:
         return False
     if layer.attention is not None and not _is_taken_attention(layer.attention):
         return False

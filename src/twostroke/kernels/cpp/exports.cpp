@@ -44,7 +44,7 @@ int64_t twostroke_layout() {
            sizeof(LayerCall) + sizeof(GroupCall) + sizeof(PassCall) + sizeof(DraftCall) +
            sizeof(ExpertCall) + sizeof(RoutingCall) + sizeof(ExpertsCall) + sizeof(Segment) +
            sizeof(ConvolutionCall) + sizeof(MatrixCall) + sizeof(DeltaCall) + sizeof(Mamba2Call) +
-           sizeof(LowRankCall) + sizeof(LatentCall);
+           sizeof(LowRankCall) + sizeof(LatentCall) + sizeof(BesideCall);
 }
 
 // Selects "avx512", "avxvnni", "avx2" or "generic"; returns 0 if this processor cannot run it.

@@ -95,8 +95,8 @@ struct AdditionCall {
 
 // What a layer mixes tokens with, which says what MixerCall::own is.
 enum Mixer : int32_t {
-    kNoMixer = 0,  // null: the layer is an MLP or experts alone
-    kHeads = 1,    // HeadsCall
+    kNoMixer = 0,      // null: the layer is an MLP or experts alone
+    kHeads = 1,        // HeadsCall
     kGatedDelta = 2,   // DeltaCall
     kMamba2 = 3,       // Mamba2Call
     kConvolution = 4,  // ConvolutionCall
@@ -165,9 +165,10 @@ struct RoutingCall {
 
 // out = onto + scale * (the weighed sum of each token's experts, and the shared ones, of x).
 struct ExpertsCall {
-    const bf16* x;     // [tokens, hidden]
-    const bf16* onto;  // [tokens, hidden]
-    bf16* out;         // [tokens, hidden]; may be `onto`
+    const bf16* x;       // [tokens, hidden]
+    const bf16* routed;  // [tokens, hidden]: what the router reads, or null: x
+    const bf16* onto;    // [tokens, hidden], or null: nothing
+    bf16* out;           // [tokens, hidden]; may be `onto` or `routed`
     int64_t tokens, hidden;
     const ExpertCall* experts;        // [routing.experts], all of one shape
     const ExpertCall* shared;        // of every token, or null
@@ -183,11 +184,19 @@ struct ExpertsCall {
 // What a layer's second half is.
 enum FeedForward : int32_t { kNoFeedForward = 0, kMlp = 1, kExperts = 2 };
 
+// Experts beside an MLP: x + added_norm(mlp_norm(the MLP's) + experts_norm(the experts')).
+struct BesideCall {
+    NormCall norm;         // before the experts
+    NormCall router_norm;  // before their router
+    NormCall mlp_norm, experts_norm, added_norm;
+};
+
 struct MlpCall {
     NormCall norm;  // [hidden]
     LinearCall gate_up;
     AdditionCall down;
     const ExpertsCall* experts;  // in place of these products; the pass sets its tokens
+    const BesideCall* beside;    // experts and these products, or null
     int32_t activation;          // an Activation
     int32_t kind;                // a FeedForward
 };
@@ -248,6 +257,8 @@ struct PassCall {
     bf16* wide;                // scratch, [tokens, mixer.wide] and [mlp_tokens, mlp_wide]
     bf16* narrow;              // scratch, [tokens, mixer.narrow] and [mlp_tokens, mlp_narrow]
     float* rates;              // scratch, [tokens, rates outputs]
+    bf16* beside;              // scratch, [tokens, hidden]: of MLPs beside experts
+    bf16* routed;              // scratch, [tokens, hidden]: read by their routers, then given
     const int64_t* positions;  // [tokens]
     const int64_t* kept;       // [num_kept]: the tokens, in order, whose hidden states are wanted
     double* seconds;           // [kComponents], added to, or null

@@ -229,11 +229,15 @@ class CompiledPass:
         normed = tokens * call.hidden
         wide = max(tokens * max(each.wide for each in mixers), in_mlp * call.mlp_wide)
         narrow = max(tokens * max(each.narrow for each in mixers), in_mlp * call.mlp_narrow)
+        beside = normed if any(own.mlp.beside for own in self._layers) else 0
+        sizes = normed, wide, narrow, beside, beside
         self._rooms = (
-            *(fresh_tensor([size], torch.bfloat16) for size in (normed, wide, narrow)),
+            *(fresh_tensor([size], torch.bfloat16) for size in sizes),
             fresh_tensor([tokens * max(rates, default=0)], torch.float32),
         )
-        call.normed, call.wide, call.narrow, call.rates = (room.data_ptr() for room in self._rooms)
+        call.normed, call.wide, call.narrow, call.beside, call.routed, call.rates = (
+            room.data_ptr() for room in self._rooms
+        )
         self._tokens = tokens  # last: an allocation that fails leaves the room that there was
 
 

@@ -93,12 +93,17 @@ class CompiledExperts:
         """The compiled pass's, of the hidden state before ``norm``; valid as long as this lives."""
         return MlpCall(norm=norm, experts=ctypes.pointer(self._call), kind=EXPERTS)
 
-    def __call__(self, x: Tensor, onto: Tensor) -> Tensor:
-        """``onto`` and what is added to it, both ``[tokens, hidden]``, of the normalized ``x``."""
-        out, onto = torch.empty_like(x), onto.contiguous()
-        call = self._call
-        call.x, call.onto, call.out = x.data_ptr(), onto.data_ptr(), out.data_ptr()
-        call.tokens = len(x)
+    def __call__(self, x: Tensor, onto: Tensor | None, routed: Tensor | None = None) -> Tensor:
+        """``onto``, if given, and what is added to it, ``[tokens, hidden]`` each.
+
+        Args:
+            x: Normalized, as what the router reads, ``routed``, which by default is ``x``.
+        """
+        out, call = torch.empty_like(x), self._call
+        onto = None if onto is None else onto.contiguous()
+        call.x, call.tokens, call.out = x.data_ptr(), len(x), out.data_ptr()
+        call.onto = None if onto is None else onto.data_ptr()
+        call.routed = None if routed is None else routed.data_ptr()
         self._library.experts(self._reference)
         return out
 

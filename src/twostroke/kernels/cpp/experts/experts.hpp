@@ -35,6 +35,7 @@ inline LinearCall applied(const LinearCall& weights, const bf16* x, void* out, i
 // Which experts some tokens go to. A pair is a token and one of its experts.
 class Grouping {
   public:
+    // `x`: what the router reads.
     Grouping(const ExpertsCall& call, const bf16* x, int64_t tokens)
         : weights(tokens * call.routing.per_token),
           places(tokens * call.routing.per_token),
@@ -77,7 +78,7 @@ class ExpertsTurn {
           tokens(num_tokens),
           pairs(tokens * call.routing.per_token),
           width(call.narrow_down ? call.narrow_down->outputs : call.hidden),
-          groups(call, call.x + offset, tokens),
+          groups(call, (call.routed ? call.routed : call.x) + offset, tokens),
           outs(pairs * width),
           mixed(call.narrow_up ? tokens * call.hidden : 0),
           shared_outs(call.shared ? tokens * call.hidden : 0),
@@ -178,7 +179,7 @@ class ExpertsTurn {
             if (shared_outs) sum += load_first(shared_outs.data() + at + i, left) * gate;
             sum = rounded(sum);
             if (call.scale != 1.0f) sum = rounded(sum * call.scale);
-            sum += load_first(call.onto + offset + at + i, left);
+            if (call.onto) sum += load_first(call.onto + offset + at + i, left);
             store_first(call.out + offset + at + i, sum, left);
         }
     }

@@ -18,7 +18,7 @@ namespace {
 // What tokens go through by themselves between two layers' mixing; what is null is left out.
 struct Between {
     const LayerCall* mixed;  // whose mixer has run: its output and its MLP
-    const LayerCall* ended;  // whose halves have run: its input
+    const LayerCall* ended;  // whose experts have run, if it has some: the rest
     const LayerCall* next;   // up to its mixer
 };
 
@@ -29,12 +29,14 @@ inline void run_halves(TokenPart& part, const LayerCall& layer, bf16* gates, bf1
     const bf16* read = layer.is_parallel ? read_rows(part, mlp.norm, part.normed()) : nullptr;
     run_after_mixing(part, layer);
     if (mlp.kind == kNoFeedForward) return;
+    if (mlp.beside) return run_beside(part, layer, gates, activation);
     if (!layer.is_parallel) read = read_rows(part, mlp.norm, part.normed());
     if (mlp.kind == kMlp) run_mlp(part, layer, read, gates, activation);
 }
 
 inline void run_between(TokenPart& part, const Between& layers, bf16* gates, bf16* activation) {
     if (layers.mixed) run_halves(part, *layers.mixed, gates, activation);
+    if (layers.ended && layers.ended->mlp.beside) add_beside(part, *layers.ended->mlp.beside);
     if (layers.ended && layers.ended->input)
         run_layer_input(part, *layers.ended->input, gates, activation);
     if (layers.next) run_before_mixing(part, *layers.next);
@@ -79,8 +81,8 @@ inline void run_between_mixing(const PassCall& pass, int64_t tokens, const Layer
     if (!before || before->mlp.kind != kExperts)
         return run_in_parts(pass, tokens, {before, before, after});
     run_in_parts(pass, tokens, {before, nullptr, nullptr});
-    run_experts(pass, tokens, *before->mlp.experts);
-    if (before->input || after) run_in_parts(pass, tokens, {nullptr, before, after});
+    run_experts(pass, tokens, before->mlp);
+    run_in_parts(pass, tokens, {nullptr, before, after});
 }
 
 // Moves the kept tokens to the front, in the hidden states, in what was mixed and in what layers
