@@ -1,4 +1,4 @@
-"""The compiled kernels' arguments, field by field as ``cpp/kernels.hpp`` declares them."""
+"""The compiled kernels' arguments, field by field as ``cpp/calls.hpp`` declares them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SEGMENT_BYTES = 32  # of ``Segment``: four 64-bit integers
 
 
 class LinearCall(ctypes.Structure):
-    """Arguments of one linear layer, see ``LinearCall`` in ``cpp/kernels.hpp``."""
+    """Arguments of one linear layer, see ``LinearCall`` in ``cpp/calls.hpp``."""
 
     _fields_: ClassVar = [
         ("x", c_void_p),
@@ -33,7 +33,7 @@ class LinearCall(ctypes.Structure):
 
 
 class AttentionCall(ctypes.Structure):
-    """Arguments of one layer's attention, see ``AttentionCall`` in ``cpp/kernels.hpp``."""
+    """Arguments of one layer's attention, see ``AttentionCall`` in ``cpp/calls.hpp``."""
 
     _fields_: ClassVar = [
         ("query", c_void_p),
@@ -65,19 +65,19 @@ class AttentionCall(ctypes.Structure):
 
 
 class NormCall(ctypes.Structure):
-    """A norm of rows, see ``NormCall`` in ``cpp/kernels.hpp``."""
+    """A norm of rows, see ``NormCall`` in ``cpp/calls.hpp``."""
 
     _fields_: ClassVar = [("weight", c_void_p), ("kind", c_int32)]
 
 
 class ExpertCall(ctypes.Structure):
-    """One expert's weights, see ``ExpertCall`` in ``cpp/kernels.hpp``."""
+    """One expert's weights, see ``ExpertCall`` in ``cpp/calls.hpp``."""
 
     _fields_: ClassVar = [("gate_up", LinearCall), ("down", LinearCall)]
 
 
 class RoutingCall(ctypes.Structure):
-    """How experts are chosen, see ``RoutingCall`` in ``cpp/kernels.hpp``."""
+    """How experts are chosen, see ``RoutingCall`` in ``cpp/calls.hpp``."""
 
     _fields_: ClassVar = [
         ("correction", c_void_p),
@@ -95,7 +95,7 @@ class RoutingCall(ctypes.Structure):
 
 
 class ExpertsCall(ctypes.Structure):
-    """Arguments of a layer's experts, see ``ExpertsCall`` in ``cpp/kernels.hpp``."""
+    """Arguments of a layer's experts, see ``ExpertsCall`` in ``cpp/calls.hpp``."""
 
     _fields_: ClassVar = [
         ("x", c_void_p),
@@ -117,13 +117,13 @@ class ExpertsCall(ctypes.Structure):
 
 
 class LowRankCall(ctypes.Structure):
-    """What an adapter adds to a linear layer, see ``LowRankCall`` in ``cpp/kernels.hpp``."""
+    """What an adapter adds to a linear layer, see ``LowRankCall`` in ``cpp/calls.hpp``."""
 
     _fields_: ClassVar = [("down", LinearCall), ("up", LinearCall), ("scales", c_void_p)]
 
 
 class ConvolutionCall(ctypes.Structure):
-    """A short convolution, and a layer's states, see ``ConvolutionCall`` in ``cpp/kernels.hpp``."""
+    """A short convolution, and a layer's states, see ``ConvolutionCall`` in ``cpp/calls.hpp``."""
 
     _fields_: ClassVar = [
         ("segments", c_void_p),
@@ -140,7 +140,7 @@ class ConvolutionCall(ctypes.Structure):
 
 
 class MatrixCall(ctypes.Structure):
-    """What layers with matrices as states share, see ``MatrixCall`` in ``cpp/kernels.hpp``."""
+    """What layers with matrices as states share, see ``MatrixCall`` in ``cpp/calls.hpp``."""
 
     _fields_: ClassVar = [
         ("convolution", ConvolutionCall),
@@ -161,13 +161,13 @@ class MatrixCall(ctypes.Structure):
 
 
 class DeltaCall(ctypes.Structure):
-    """Arguments of the gated delta rule, see ``DeltaCall`` in ``cpp/kernels.hpp``."""
+    """Arguments of the gated delta rule, see ``DeltaCall`` in ``cpp/calls.hpp``."""
 
     _fields_: ClassVar = [("matrix", MatrixCall), ("gates", c_void_p)]
 
 
 class Mamba2Call(ctypes.Structure):
-    """Arguments of a layer of Mamba-2, see ``Mamba2Call`` in ``cpp/kernels.hpp``."""
+    """Arguments of a layer of Mamba-2, see ``Mamba2Call`` in ``cpp/calls.hpp``."""
 
     _fields_: ClassVar = [
         ("matrix", MatrixCall),

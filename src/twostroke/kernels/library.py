@@ -31,7 +31,7 @@ from twostroke.kernels.pass_calls import DraftCall, PassCall
 # In a folder that is no package: the library is no Python module.
 LIBRARY_PATH = Path(__file__).parent / "cpp" / "kernels.so"
 
-# The same constants are in ``cpp/kernels.hpp``.
+# The same constants are in ``cpp/calls.hpp``.
 LANES = 16  # Outputs in a block of packed weights.
 GROUP = 32  # Inputs that share a scale in 4-bit weights.
 FORMATS = {  # ``WeightFormat``

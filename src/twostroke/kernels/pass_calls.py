@@ -1,4 +1,4 @@
-"""The arguments of a pass through all layers, field by field as in ``cpp/kernels.hpp``."""
+"""The arguments of a pass through all layers, field by field as in ``cpp/pass_calls.hpp``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NO_FEED_FORWARD, MLP, EXPERTS = range(3)
 
 
 class AdditionCall(ctypes.Structure):
-    """How a branch ends, see ``AdditionCall`` in ``cpp/kernels.hpp``."""
+    """How a branch ends, see ``AdditionCall`` in ``cpp/pass_calls.hpp``."""
 
     _fields_: ClassVar = [("linear", LinearCall), ("norm", NormCall), ("scale", c_float)]
 
 
 class MixerCall(ctypes.Structure):
-    """A layer's first half, see ``MixerCall`` in ``cpp/kernels.hpp``."""
+    """A layer's first half, see ``MixerCall`` in ``cpp/pass_calls.hpp``."""
 
     _fields_: ClassVar = [
         ("norm", NormCall),
@@ -42,7 +42,7 @@ class MixerCall(ctypes.Structure):
 
 
 class HeadsCall(ctypes.Structure):
-    """A layer's attention, see ``HeadsCall`` in ``cpp/kernels.hpp``."""
+    """A layer's attention, see ``HeadsCall`` in ``cpp/pass_calls.hpp``."""
 
     _fields_: ClassVar = [
         ("norm", NormCall),
@@ -61,7 +61,7 @@ class HeadsCall(ctypes.Structure):
 
 
 class LatentCall(ctypes.Structure):
-    """A layer's latent attention, see ``LatentCall`` in ``cpp/kernels.hpp``."""
+    """A layer's latent attention, see ``LatentCall`` in ``cpp/pass_calls.hpp``."""
 
     _fields_: ClassVar = [
         ("latent_norm", NormCall),
@@ -78,7 +78,7 @@ class LatentCall(ctypes.Structure):
 
 
 class BesideCall(ctypes.Structure):
-    """Norms of experts beside an MLP, see ``BesideCall`` in ``cpp/kernels.hpp``."""
+    """Norms of experts beside an MLP, see ``BesideCall`` in ``cpp/pass_calls.hpp``."""
 
     _fields_: ClassVar = [
         ("norm", NormCall),
@@ -90,7 +90,7 @@ class BesideCall(ctypes.Structure):
 
 
 class MlpCall(ctypes.Structure):
-    """A layer's second half, see ``MlpCall`` in ``cpp/kernels.hpp``."""
+    """A layer's second half, see ``MlpCall`` in ``cpp/pass_calls.hpp``."""
 
     _fields_: ClassVar = [
         ("norm", NormCall),
@@ -104,7 +104,7 @@ class MlpCall(ctypes.Structure):
 
 
 class LayerInputCall(ctypes.Structure):
-    """What a layer does at last, see ``LayerInputCall`` in ``cpp/kernels.hpp``."""
+    """What a layer does at last, see ``LayerInputCall`` in ``cpp/pass_calls.hpp``."""
 
     _fields_: ClassVar = [
         ("gate", LinearCall),
@@ -116,7 +116,7 @@ class LayerInputCall(ctypes.Structure):
 
 
 class LayerCall(ctypes.Structure):
-    """One decoder layer's weights and cache, see ``LayerCall`` in ``cpp/kernels.hpp``."""
+    """One decoder layer's weights and cache, see ``LayerCall`` in ``cpp/pass_calls.hpp``."""
 
     _fields_: ClassVar = [
         ("mixer", MixerCall),
@@ -131,13 +131,13 @@ class LayerCall(ctypes.Structure):
 
 
 class GroupCall(ctypes.Structure):
-    """Layers that share a block table, see ``GroupCall`` in ``cpp/kernels.hpp``."""
+    """Layers that share a block table, see ``GroupCall`` in ``cpp/pass_calls.hpp``."""
 
     _fields_: ClassVar = [("attention", AttentionCall), ("slots", c_void_p)]
 
 
 class PassCall(ctypes.Structure):
-    """Arguments of one pass through all layers, see ``PassCall`` in ``cpp/kernels.hpp``."""
+    """Arguments of one pass through all layers, see ``PassCall`` in ``cpp/pass_calls.hpp``."""
 
     _fields_: ClassVar = [
         ("layers", POINTER(LayerCall)),
@@ -172,7 +172,7 @@ class PassCall(ctypes.Structure):
 
 
 class DraftCall(ctypes.Structure):
-    """Arguments of drafting, see ``DraftCall`` in ``cpp/kernels.hpp``."""
+    """Arguments of drafting, see ``DraftCall`` in ``cpp/pass_calls.hpp``."""
 
     _fields_: ClassVar = [
         ("pass_call", PassCall),

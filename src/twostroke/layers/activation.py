@@ -78,7 +78,7 @@ def _activated(x: Tensor, size: int, kind: int, library: Library) -> Tensor:
 
 # From what comes before it, and the compiled kernels, if they are to be used.
 Activation = Callable[[Tensor, Library | None], Tensor]
-# What the kernels compute: ``Activation`` in ``cpp/kernels.hpp``.
+# What the kernels compute: ``Activation`` in ``cpp/calls.hpp``.
 KERNEL_ACTIVATIONS: dict[Activation, int] = {
     silu_mul: 0,
     gelu_mul: 1,

@@ -34,7 +34,7 @@ class Norm(Protocol):
 # From weight, epsilon and the compiled kernels, if they are to be used.
 MakeNorm = Callable[[Tensor, float, Library | None], Norm]
 
-# ``NormKind`` in ``cpp/kernels.hpp``.
+# ``NormKind`` in ``cpp/calls.hpp``.
 _RMS, _WIDE, _CENTERED = range(3)
 
 

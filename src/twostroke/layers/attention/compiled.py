@@ -20,7 +20,7 @@ from twostroke.layers.attention.base import (
 )
 from twostroke.layers.kv_layout import KVLayout, plain_layout
 
-# As ``cpp/kernels.hpp`` numbers the formats of the cache.
+# As ``cpp/calls.hpp`` numbers the formats of the cache.
 CACHE_FORMATS = {"int8": 1, "int4": 2, "fp8": 3}
 # Beyond it, sums of products of integers might not fit into 32 bits.
 MAX_SCALED_DIM = 512

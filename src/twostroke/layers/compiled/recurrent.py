@@ -26,7 +26,7 @@ class CompiledRecurrent(Protocol):
     """What a recurrent layer computes between its products, in one call or in the compiled pass.
 
     Attributes:
-        kind: A ``Mixer`` of ``cpp/kernels.hpp``.
+        kind: A ``Mixer`` of ``cpp/pass_calls.hpp``.
         call: The kernel's arguments, but for the tokens; valid as long as this lives.
     """
 
