@@ -32,6 +32,7 @@ ROUND_SECONDS = 20.0
 PAUSE_SECONDS = 0.02
 NUM_SLOW_BODIES = 20
 FEED_SECONDS = 2.0
+ENOUGH_FORMS, MAX_ROUNDS_OF_FORMS = 150, 20  # a hundred fill the cache, see `MAX_KEY_CHARS`
 
 
 class Attacker:
@@ -225,6 +226,28 @@ ATTACKS: Mapping[str, Attack] = {
         half_sent_bodies,
     )
 }
+
+
+async def send_each_body_once(url: str, key: str) -> None:
+    """What any body, or a full cache of grammars, makes grow is grown then, in a short run, too."""
+    attacker = Attacker(url, key)
+    await slow_to_read(attacker)
+    await many_thoughts(attacker)
+    for _ in range(MAX_ROUNDS_OF_FORMS):
+        if attacker.statuses[200] >= ENOUGH_FORMS:
+            break
+        await new_forms(attacker)
+    await attacker.close()
+
+
+async def have_memory_returned(url: str, key: str) -> None:
+    """Send so much that the server gives the system what it has freed, whatever came last.
+
+    What stays resident then is in use: holes in the heaps come and go with each attack.
+    """
+    attacker = Attacker(url, key)
+    await oversized_bodies(attacker)
+    await attacker.close()
 
 
 def main(

@@ -29,7 +29,7 @@ import cyclopts
 import httpx
 import psutil
 
-from benchmarks.attacks import ATTACKS, Attacker, many_thoughts, new_forms, slow_to_read
+from benchmarks.attacks import ATTACKS, have_memory_returned, send_each_body_once
 from benchmarks.body_delay import LIMIT
 from benchmarks.environment import OtherPrograms, environment, environment_text
 from benchmarks.neighbour import (
@@ -68,7 +68,6 @@ SLICE_SECONDS = 10.0  # at most, of a time with or without an attack
 REPEATED_SECONDS = 3.0
 MEMORY_TOLERANCE = 0.02
 SAMPLE_SECONDS = 0.5
-ENOUGH_FORMS, MAX_ROUNDS_OF_FORMS = 150, 20  # a hundred fill the cache, see `MAX_KEY_CHARS`
 IDLE_SECONDS = 30.0  # within which a server without visitors must be idle
 
 
@@ -203,18 +202,6 @@ async def soak(
         )
 
 
-async def send_each_body_once(url: str, key: str) -> None:
-    """What any body, or a full cache of grammars, makes grow is grown then, in a short run, too."""
-    attacker = Attacker(url, key)
-    await slow_to_read(attacker)
-    await many_thoughts(attacker)
-    for _ in range(MAX_ROUNDS_OF_FORMS):
-        if attacker.statuses[200] >= ENOUGH_FORMS:
-            break
-        await new_forms(attacker)
-    await attacker.close()
-
-
 async def neighbours(
     url: str, seconds: float, keys: Mapping[str, str]
 ) -> tuple[list[Phase], float, float]:
@@ -228,12 +215,14 @@ async def neighbours(
     await asyncio.sleep(CALM_SHARE * seconds)
     await measure(list(ATTACKS), FIRST_ATTACKS_SHARE * seconds / len(ATTACKS))
     await asyncio.sleep(max(0.0, end_of_warm_up - time.perf_counter()))
+    await have_memory_returned(url, keys["hostile"])
     warm = time.perf_counter()
     each = ATTACKS_SHARE * seconds / len(ATTACKS)
     pairs = max(3, math.ceil(each / 2 / SLICE_SECONDS))
     phases = await measure(in_turn(ATTACKS, pairs), each / 2 / pairs)
     # A slice of a short run holds a handful of requests: what seems to harm gets longer ones, too.
     phases += await measure(in_turn(to_repeat(phases), pairs), REPEATED_SECONDS)
+    await have_memory_returned(url, keys["hostile"])
     calm = time.perf_counter()
     return phases + await measure([""], CALM_END_SHARE * seconds), warm, calm
 

@@ -61,15 +61,15 @@ def main(
         rounds: How often each is measured; medians are reported.
         name: Of the record.
     """
-    model = model.resolve()
+    model, room = model.resolve(), input_len + output_len
     systems = own_systems(model, threads, kinds)
     if gguf is not None:
         systems += own_files(gguf, threads, files)
     if llama_cpp is not None and gguf is not None:
         for format, kind in {**LLAMA_FORMATS, **{file: file for file in files}}.items():
             path = (gguf / f"{format}.gguf").resolve()
-            sizes = ("--threads", str(threads), "--sequences", str(max(concurrency)))
-            arguments = ("--model", str(path), *sizes)
+            sizes = ("--sequences", str(max(concurrency)), "--tokens", str(max(512, room)))
+            arguments = ("--model", str(path), "--threads", str(threads), *sizes)
             if kind in (*kinds, *files):
                 systems.append(
                     System(f"llama.cpp {format}", kind, llama_cpp, "llama_cpp_worker", arguments)

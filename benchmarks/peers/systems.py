@@ -45,10 +45,15 @@ class System:
 
 @dataclass(slots=True)
 class Round:
-    """Seconds since the start of each request's tokens, and the tokens: [requests][tokens]."""
+    """Seconds since the start of each request's tokens, and the tokens: [requests][tokens].
+
+    Attributes:
+        resident: Bytes of the system's process that are in memory afterwards.
+    """
 
     times: list[list[float]]
     tokens: list[list[int]]
+    resident: int = 0
 
 
 @dataclass(slots=True)
@@ -71,7 +76,7 @@ class Worker:
         self.process.stdin.write(json.dumps({"prompts": prompts, "output_len": output_len}) + "\n")
         self.process.stdin.flush()
         answer = self.read()
-        return Round(answer["times"], answer["tokens"])
+        return Round(answer["times"], answer["tokens"], answer["resident"])
 
     def read(self) -> dict[str, Any]:
         line = self.answers.readline()

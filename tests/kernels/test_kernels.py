@@ -16,8 +16,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from twostroke.kernels import library as library_module
-from twostroke.kernels.library import Library, PassCall, load_library
-from twostroke.layers.activation import KERNEL_ACTIVATIONS, compiled_peaks, silu_mul
+from twostroke.kernels import pass_calls
+from twostroke.kernels.library import Library, load_library
+from twostroke.kernels.pass_calls import PassCall
+from twostroke.layers.activation import (
+    KERNEL_ACTIVATIONS,
+    compiled_peaks,
+    sigmoid_mul,
+    silu_mul,
+)
+from twostroke.layers.head_linear import HeadLinear
 from twostroke.layers.linear import PackedLinear
 from twostroke.layers.norm import CenteredNorm, MakeNorm, OffsetNorm, RMSNorm
 from twostroke.layers.packing import pack, quantize_int4, quantize_int8, rows_of, unpack
@@ -160,6 +168,18 @@ def test_nan_comes_out_again(library: Library) -> None:
             assert out[[0, 2]].isfinite().all()
 
 
+def test_a_heads_linear_is_its_own_alone(library: Library) -> None:
+    """Heads of 18 elements of rows of 3 heads and more, to 21."""
+    weights, rows = _random(3, 21, 18), _random(5, 70)
+    x = rows[:, 4:58].view(5, 3, 18)
+    out = HeadLinear(weights, library)(x)
+    assert out.shape == (5, 3, 21)
+    for head in range(3):
+        alone = PackedLinear(pack(weights[head], "bfloat16"), None, library)
+        assert torch.equal(out[:, head], alone(x[:, head].contiguous()))
+    torch.testing.assert_close(out, HeadLinear(weights, None)(x), atol=2e-2, rtol=2e-2)
+
+
 def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:
     x, weight = _random(7, 330), _random(330)
     torch.testing.assert_close(
@@ -169,6 +189,9 @@ def test_norm_rotation_and_activation_equal_pytorch(library: Library) -> None:
     torch.testing.assert_close(
         silu_mul(gate_up, library), silu_mul(gate_up, None), atol=0, rtol=8e-3
     )
+    expected = sigmoid_mul(gate_up[:, 30:130], gate_up[:, :100], None)
+    gated = sigmoid_mul(gate_up[:, 30:130], gate_up[:, :100], library)
+    torch.testing.assert_close(gated, expected, atol=0, rtol=1e-2)
     positions = torch.tensor([0, 3, 40])
     heads = _random(3, 5, 32)
     table = RotaryTable(RopeSpec(), 32, 64, torch.device("cpu"))
@@ -267,7 +290,7 @@ def test_a_library_from_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatc
         with pytest.warns(UserWarning, match="twostroke_layout.*install twostroke again"):
             assert load() is None
     larger = type("PassCall", (PassCall,), {"_fields_": [("added", ctypes.c_int64)]})
-    monkeypatch.setattr(library_module, "PassCall", larger)
+    monkeypatch.setattr(pass_calls, "PassCall", larger)
     with pytest.warns(UserWarning, match="other sources.*install twostroke again"):
         assert load() is None
 

@@ -43,6 +43,10 @@ CASES = {
     ),
     "groups by their best": _spec(count=12, routing=RoutingSpec(groups=4, chosen_groups=2)),
     "clamped": _spec(activation="clamped_swiglu", bias=True),
+    "weights of inputs": _spec(
+        shared_size=16, routing=RoutingSpec("sigmoid", normalized=False, scales_inputs=True)
+    ),
+    "narrow, without gates": _spec(narrow=12, gated=False, activation="relu2", shared_size=36),
     "one expert": _spec(per_token=1),
     "wide": _spec(size=272, count=4),
 }
@@ -61,7 +65,7 @@ def _branch(
     scale: float = 1.0,
 ) -> ExpertsBranch:
     stack = ExpertStack(inputs_first=True, take_turns=True) if spec.bias else None
-    kind = ExpertsKind(stack=stack)
+    kind = ExpertsKind(stack=stack, narrow=("down", "up"))
     generator = torch.Generator().manual_seed(3)
     source = {}
     for parameter in kind.parameters(_layer(spec), HIDDEN):

@@ -17,8 +17,8 @@ from tests.models.wide_families import WIDE_FAMILIES
 from tests.steps import StepDriver
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.kernels.library import load_library
-from twostroke.layers import compiled_pass
 from twostroke.layers.attention.sdpa import SdpaBackend
+from twostroke.layers.compiled import decoder_pass as compiled_pass
 from twostroke.layers.pages import fresh_tensor
 from twostroke.models import decoder, token_tables
 from twostroke.observability.profile import COMPONENTS, StepProfiler
@@ -48,13 +48,57 @@ OTHERS = (
     "gemma2",
     "gemma3",
 )
-EXPERTS = ("mixtral", "qwen2-moe", "qwen3-moe", "glm4-moe", "gpt-oss")
+# Layers that are recurrent, or one half alone.
+RECURRENT = (
+    "qwen3.5",
+    "qwen3.5-moe",
+    "qwen3-next",
+    "granite-hybrid",
+    "granite-hybrid-rope",
+    "granite-hybrid-experts",
+    "bamba",
+    "lfm2",
+    "lfm2-biases",
+    "nemotron-h",
+    "nemotron-h-experts",
+    "mamba2",
+)
+# Heads of several shapes, caches that are shared, layers with embeddings of their own.
+SEVERAL_SHAPES = ("gemma4", "gemma4-shared", "gemma4-moe")
+LATENT = ("deepseek-v2", "deepseek-v3", "kimi-k2")
+EXPERTS = (
+    "mixtral",
+    "qwen2-moe",
+    "qwen3-moe",
+    "glm4-moe",
+    "gpt-oss",
+    "llama4",
+    "llama4-all-experts",
+)
 FAMILIES |= {name: WIDE_FAMILIES[name] | {"intermediate_size": 96} for name in OTHERS}
-SIZES = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
-FAMILIES |= {  # --quantization needs multiples of 32
+SIZES = (  # --quantization needs multiples of 32
+    "intermediate_size",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+    "shared_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+    "intermediate_size_mlp",
+)
+FAMILIES |= {
     name: raw | {size: 96 for size in SIZES if size in raw}
-    for name, raw in ((name, WIDE_FAMILIES[name]) for name in EXPERTS)
+    for name, raw in (
+        (name, WIDE_FAMILIES[name]) for name in (*EXPERTS, *RECURRENT, *SEVERAL_SHAPES, *LATENT)
+    )
 }
+for own in FAMILIES.values():
+    if "linear_value_head_dim" in own:
+        own["linear_value_head_dim"] = 16
+    if "moe_latent_size" in own:
+        own["moe_latent_size"] = 32
+    if own.get("q_lora_rank"):
+        own["q_lora_rank"] = 32
+    if own.get("hidden_size_per_layer_input"):
+        own["hidden_size_per_layer_input"] = 32
 TOKENS = torch.randint(0, 96, (120,), generator=torch.Generator().manual_seed(1)).tolist()
 CHUNKS = [70, 1, 3, 45, 1]
 
@@ -63,6 +107,12 @@ def load(folder: Path, family: str, **options: Any) -> StepDriver:
     raw = FAMILIES[family]
     tensors = {name: tensor.bfloat16() for name, tensor in random_tensors(raw, std=0.15).items()}
     return StepDriver.load(write_checkpoint(folder, raw, tensors), block_size=4, **options)
+
+
+def kept_of(driver: StepDriver) -> list[Tensor]:
+    """What lasts from step to step."""
+    kv = driver.executor.kv
+    return [*kv.keys, *kv.values, *kv.recurrent.tensors()]
 
 
 def logits(driver: StepDriver) -> torch.Tensor:
@@ -87,11 +137,11 @@ def test_one_call_equals_layer_by_layer(
     model.compiled_pass = run  # type: ignore[assignment]
     together = logits(driver)
     assert steps == CHUNKS
-    keys = [cache.clone() for cache in driver.executor.kv.keys]
+    kept = [tensor.clone() for tensor in kept_of(driver)]
     model.compiled_pass = None
     one_by_one = logits(driver)
     assert torch.equal(together, one_by_one)
-    assert all(torch.equal(was, now) for was, now in zip(keys, driver.executor.kv.keys))
+    assert kept and all(map(torch.equal, kept, kept_of(driver)))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -106,9 +156,7 @@ def test_rows_alone_are_what_they_are_among_all(
         for name, count in counts.items():
             driver.add(name, TOKENS[:count])
         hidden = driver.forward(counts, rows)
-        return hidden, [
-            cache.clone() for cache in (*driver.executor.kv.keys, *driver.executor.kv.values)
-        ]
+        return hidden, [tensor.clone() for tensor in kept_of(driver)]
 
     for one_by_one in (False, True):
         if one_by_one:
@@ -117,7 +165,7 @@ def test_rows_alone_are_what_they_are_among_all(
         few, caches = states(rows)
         assert torch.equal(few, whole[rows])
         assert all(map(torch.equal, caches, written))
-        assert states(rows[:0])[0].shape == (0, 64)
+        assert states(rows[:0])[0].shape == (0, driver.executor.model.spec.hidden_size)
 
 
 def test_the_last_layer_ends_early_for_rows_without_a_draw(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tests.checkpoints import tiny_config
 from twostroke.layers.attention.reference import ReferenceAttention
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.compiled.branches import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerSpec, MlpSpec

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.family_table import PAGE, written_page
 from tests.checkpoints import random_tensors, write_checkpoint
 from tests.models.tiny_families import FAMILIES
+from tests.models.wide_families import widened
 from tests.steps import StepDriver
 from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.model_spec.config.families import SAME
@@ -19,15 +20,6 @@ from twostroke.models.catalogue import list_families, path_of
 from twostroke.models.registry import MODEL_TYPES
 from twostroke.models.support import parse_runnable
 from twostroke.runtime.checkpoints.survey import read_survey
-
-# Heads that the kernels take, in a model that is otherwise as it was.
-WIDE = {"hidden_size": 64, "intermediate_size": 96}
-
-
-def widened(raw: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    has_own = any(name in raw for name in ("mamba_n_heads", "num_heads", "kv_lora_rank"))
-    heads = {} if has_own else {**WIDE, "head_dim": 16}
-    return {**raw, **heads, "torch_dtype": "bfloat16", **changes}
 
 
 def runs_compiled(driver: StepDriver, length: int = 5) -> bool:

@@ -19,7 +19,7 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.kv_cache.state_room import state_spacing
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.compiled.branches import CompiledBranch
 from twostroke.layers.kv_layout import KVLayout
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape

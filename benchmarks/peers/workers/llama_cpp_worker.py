@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import time
 
 import llama_cpp
 import numpy as np
@@ -77,7 +78,9 @@ def main() -> None:
     quiet = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
+    began = time.perf_counter()
     model = Model(args.model, args.threads, args.sequences, args.tokens, args.kv_type)
+    seconds = time.perf_counter() - began
 
     def run(prompts: Prompts, output_len: int, clock: Clock) -> None:
         model.clear()
@@ -97,9 +100,8 @@ def main() -> None:
             for i, token in enumerate(latest):
                 clock.note(i, [token])
 
-    serve(
-        "llama.cpp", llama_cpp.__version__, run, system=llama_cpp.llama_print_system_info().decode()
-    )
+    system = llama_cpp.llama_print_system_info().decode()
+    serve("llama.cpp", llama_cpp.__version__, run, load_seconds=seconds, system=system)
 
 
 if __name__ == "__main__":

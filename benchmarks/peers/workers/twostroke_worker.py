@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from importlib.metadata import version
 
 import torch
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--max-model-len", type=int)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    began = time.perf_counter()
     llm = LLM(
         args.model,
         quantization=args.quantization,
@@ -37,6 +39,7 @@ def main() -> None:
         max_model_len=args.max_model_len,
         max_num_seqs=64,
     )
+    seconds = time.perf_counter() - began
     engine, count = llm.engine, 0
     form = None
     if args.schema:
@@ -60,7 +63,8 @@ def main() -> None:
                 raise_output_error(output)
                 clock.note(int(output.request_id.split("-")[1]), output.token_ids)
 
-    serve("twostroke", version("twostroke"), run, format=args.quantization or "bf16")
+    own, format = version("twostroke"), args.quantization or "bf16"
+    serve("twostroke", own, run, load_seconds=seconds, format=format)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,18 @@ def clamped_mul(gate_up: Tensor, library: Library | None) -> Tensor:
 
 def squared_relu(x: Tensor, library: Library | None) -> Tensor:
     """``max(x, 0)^2`` (So et al. 2021)."""
-    return F.relu(x).square()
+    if library is None:
+        return F.relu(x).square()
+    return _activated(x, x.shape[1], KERNEL_ACTIVATIONS[squared_relu], library)
+
+
+def sigmoid_mul(gates: Tensor, x: Tensor, library: Library | None) -> Tensor:
+    """``x * sigmoid(gates)``, both ``[rows, size]``; maybe ``x`` itself, changed."""
+    if library is None:
+        return x * torch.sigmoid(gates)
+    x = x.contiguous()
+    library.sigmoid_mul(gates.data_ptr(), gates.stride(0), x.data_ptr(), *x.shape)
+    return x
 
 
 def _by_kernel(gate_up: Tensor, library: Library | None, activation: Activation) -> Tensor | None:
@@ -54,17 +65,26 @@ def _by_kernel(gate_up: Tensor, library: Library | None, activation: Activation)
     if library is None:
         gpu = load_operators(gate_up.device)
         return None if gpu is None else gpu.gated_mul(gate_up, kind)
-    gate_up = gate_up.contiguous()
-    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-    out = torch.empty(rows, size, dtype=torch.bfloat16)
-    library.gated_mul(gate_up.data_ptr(), out.data_ptr(), rows, size, kind)
+    return _activated(gate_up, gate_up.shape[1] // 2, kind, library)
+
+
+def _activated(x: Tensor, size: int, kind: int, library: Library) -> Tensor:
+    """Bfloat16 ``[rows, size]``."""
+    x = x.contiguous()
+    out = torch.empty(len(x), size, dtype=torch.bfloat16)
+    library.activate(x.data_ptr(), out.data_ptr(), len(x), size, kind)
     return out
 
 
 # From what comes before it, and the compiled kernels, if they are to be used.
 Activation = Callable[[Tensor, Library | None], Tensor]
 # What the kernels compute: ``Activation`` in ``cpp/kernels.hpp``.
-KERNEL_ACTIVATIONS: dict[Activation, int] = {silu_mul: 0, gelu_mul: 1, gelu_tanh_mul: 2}
+KERNEL_ACTIVATIONS: dict[Activation, int] = {
+    silu_mul: 0,
+    gelu_mul: 1,
+    gelu_tanh_mul: 2,
+    squared_relu: 4,
+}
 # By their names in ``config.json``; each maps ``[rows, 2 * size]`` to ``[rows, size]``.
 GATED_ACTIVATIONS: dict[str, Activation] = {
     "silu": silu_mul,

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.kernels.library import FORMATS, GROUP, Library, LinearCall
+from twostroke.kernels.calls import LinearCall
+from twostroke.kernels.library import FORMATS, GROUP, Library
 from twostroke.layers.gpu.load import load_operators
 from twostroke.layers.packing import PackedWeight, can_pack, pack, rows_of
 from twostroke.layers.stored_weights import GROUP_INPUTS, StoredWeight, stored_rows

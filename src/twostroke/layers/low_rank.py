@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import Library, LinearCall, LowRankCall
-from twostroke.layers.compiled_pass import CompiledAdditions
+from twostroke.kernels.calls import LinearCall, LowRankCall
+from twostroke.kernels.library import Library
+from twostroke.layers.compiled.decoder_pass import CompiledAdditions
 from twostroke.layers.linear import Linear, make_linear
 
 

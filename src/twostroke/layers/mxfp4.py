@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.kernels.library import LinearCall
+from twostroke.kernels.calls import LinearCall
 
 BLOCK = 32  # weights that share a scale
 _BIAS = 127  # of the scales' exponents

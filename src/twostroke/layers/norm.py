@@ -9,7 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import Library, NormCall
+from twostroke.kernels.calls import NormCall
+from twostroke.kernels.library import Library
 from twostroke.layers.gpu.load import load_operators
 
 
@@ -108,14 +109,23 @@ class CenteredNorm:
 
 
 class UnitNorm:
-    """``x / sqrt(mean(x^2) + eps)``, without a weight: of heads (Llama 4, Gemma 4)."""
+    """``x / sqrt(mean(x^2) + eps)``, without a weight: of heads (Llama 4, Gemma 4).
 
-    __slots__ = ("_eps",)
+    Args:
+        shape: ``[heads, size]``.
+        library: The compiled kernels: bfloat16 on a CPU.
+    """
 
-    def __init__(self, eps: float) -> None:
-        self._eps = eps
+    __slots__ = ("_eps", "_library", "_ones", "kernel_call")
+
+    def __init__(self, eps: float, shape: tuple[int, int], library: Library | None) -> None:
+        self._eps, self._library = eps, library
+        self._ones = torch.ones(shape)  # what the kernel multiplies by
+        self.kernel_call = _kernel_call(self._ones, _WIDE, library)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._library is not None and self.kernel_call is not None:
+            return _compiled(self._library, self.kernel_call, self._ones, x, self._eps)
         return _unit(x.float(), self._eps).to(x.dtype)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -74,15 +74,18 @@ def segment_table(segments: Sequence[Segment]) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
 
 
-def write_further_copies(states: LayerStates, layer: int) -> None:
+def write_further_copies(states: LayerStates, layers: Iterable[int]) -> None:
     """Give each segment's third slot and those after it what the second has, which kernels wrote.
 
     A checkpoint and the state before a draft may be the same.
     """
-    for segment in states.segments:
-        for slot in segment.slots[2:]:
-            for tensor in states.storage(layer):
-                tensor[slot] = tensor[segment.slots[1]]
+    further = [slots for _, _, slots in states.segments if len(slots) > 2]
+    if not further:
+        return
+    for tensor in (tensor for layer in layers for tensor in states.storage(layer)):
+        for _, second, *others in further:
+            for slot in others:
+                tensor[slot] = tensor[second]
 
 
 class NoLayerStates:

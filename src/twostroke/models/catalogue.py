@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from twostroke.checkpoints.gguf.architectures import ROWS
-from twostroke.kernels.library import MAX_HEAD_DIM
 from twostroke.model_spec.config.families import FAMILIES, SAME, Family
-from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, LayerSpec
 from twostroke.model_spec.reader import DTYPES
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.vectors.encoder_spec import ENCODER_TYPES
-from twostroke.models.registry import COMPILED, MODEL_TYPES
+from twostroke.models.one_call import runs_in_one_call
+from twostroke.models.registry import LAYER_BY_LAYER, MODEL_TYPES
 
 HowItRuns = Literal["compiled", "layer by layer"]
 # Of a checkpoint's tensors.
@@ -102,7 +101,7 @@ def list_families() -> list[FamilyRow]:
     rows = []
     for model_type in sorted(MODEL_TYPES):
         family = FAMILIES[SAME.get(model_type, model_type)]
-        path: HowItRuns = "compiled" if model_type in COMPILED else "layer by layer"
+        path: HowItRuns = "layer by layer" if model_type in LAYER_BY_LAYER else "compiled"
         layers, features = tuple(_layers(family)), tuple(_features(model_type, family))
         gguf = ("GGUF",) if model_type in GGUF_TYPES else ()
         formats = (*FORMATS, *_FORMATS.get(model_type, ()), *gguf)
@@ -130,38 +129,8 @@ def path_of(spec: ModelSpec, dtype: str, *, kernels: bool) -> HowItRuns:
         dtype: Precision of weights and activations.
         kernels: Whether it runs on a CPU, and the compiled kernels are there.
     """
-    is_whole = kernels and dtype == "bfloat16" and spec.model_type in COMPILED
-    whole = is_whole and all(map(_is_compiled, spec.layers))
-    # Layers of other shapes share memory with each other, which the kernels do not read.
-    attentions = [own for layer in spec.layers if (own := layer.attention)]
-    shapes = {(own.kv_heads, own.key_dim, own.value_dim) for own in attentions}
-    return "compiled" if whole and len(shapes) == 1 else "layer by layer"
-
-
-def _is_compiled(layer: LayerSpec) -> bool:
-    """Whether one compiled call takes such a layer."""
-    attention, mlp, experts = layer.attention, layer.mlp, layer.experts
-    if attention is None or layer.recurrent is not None or (mlp and experts):
-        return False
-    is_mlp = mlp is not None and mlp.gated
-    is_experts = experts is not None and _are_compiled_experts(experts)
-    return (is_mlp or is_experts) and _is_compiled_attention(attention)
-
-
-def _are_compiled_experts(experts: ExpertsSpec) -> bool:
-    routing = experts.routing
-    by_logits = routing.scores == "sigmoid" and not routing.corrected
-    is_special = by_logits or routing.scales_inputs or experts.narrow
-    return experts.gated and not is_special
-
-
-def _is_compiled_attention(attention: AttentionSpec) -> bool:
-    own = attention
-    marks = own.gated, own.latent, own.chunked, own.unit_norm, own.value_norm, own.keys_as_values
-    is_special = any((*marks, own.temperature))
-    sizes = attention.key_dim, attention.value_dim
-    fits = all(size % 16 == 0 and size <= MAX_HEAD_DIM for size in sizes)
-    return fits and not is_special and attention.shares is None
+    whole = kernels and dtype == "bfloat16" and all(map(runs_in_one_call, spec.layers))
+    return "compiled" if whole else "layer by layer"
 
 
 def _layers(family: Family) -> Iterator[str]:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from twostroke.kernels.library import FORMATS
 from twostroke.layers.attention.base import Attention
-from twostroke.layers.compiled_drafting import CompiledDrafting
-from twostroke.layers.compiled_pass import CompiledPass, compile_layers
+from twostroke.layers.compiled.decoder_pass import CompiledPass, compile_layers
+from twostroke.layers.compiled.drafting import CompiledDrafting
 from twostroke.layers.linear import Linear, TorchLinear, warn_of_exact
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import NO_LAYER_STATES, LayerStates, StateShape
@@ -104,6 +104,8 @@ class Decoder:
         head = self._head.kernel_call
         if self.compiled_pass is None or self.kernels is None or head is None:
             return None
+        if any(self.state_shapes) or self._layer_inputs is not None:
+            return None  # a draft would change what recurrent layers keep, or lack inputs
         if not (self.spec.is_unscaled and isinstance(self._norm, RMSNorm)):
             return None
         if isinstance(self._embedding, TorchLinear):
@@ -161,11 +163,11 @@ class Decoder:
         """
         with self._profiler.measure(LAYERS):
             x = self.embed(token_ids)  # [tokens, hidden]
+            inputs = None if self._layer_inputs is None else self._layer_inputs(token_ids, x)
             cache = attention.kernel_cache
             if self.compiled_pass is not None and cache is not None:
-                return self._norm(self.compiled_pass(x, positions, cache, rows))
+                return self._norm(self.compiled_pass(x, positions, cache, rows, states, inputs))
             rotations = {how: table.rotation(positions) for how, table in self._rotary.items()}
-            inputs = None if self._layer_inputs is None else self._layer_inputs(token_ids, x)
             step = PassInputs(rotations, attention, states, inputs, rows, positions)
             for layer in self._layers:
                 for branch in layer:

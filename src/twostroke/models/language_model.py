@@ -9,7 +9,7 @@ from torch import Tensor
 
 from twostroke.kernels.library import Library
 from twostroke.layers.attention.base import Attention
-from twostroke.layers.compiled_pass import CompiledPass
+from twostroke.layers.compiled.decoder_pass import CompiledPass
 from twostroke.layers.recurrent_state import NO_LAYER_STATES, LayerStates, StateShape
 from twostroke.model_spec.spec import ModelSpec
 

@@ -45,29 +45,8 @@ MODEL_TYPES = {
     "qwen3_next": "qwen3_next",
     "smollm3": "llama",
 }
-# Those whose layers the compiled kernels run in one call.
-COMPILED = frozenset(
-    {
-        "cohere2",
-        "gemma2",
-        "gemma3_text",
-        "glm4",
-        "glm4_moe",
-        "gpt_oss",
-        "granite",
-        "llama",
-        "mistral",
-        "mixtral",
-        "olmo2",
-        "olmo3",
-        "phi3",
-        "qwen2",
-        "qwen2_moe",
-        "qwen3",
-        "qwen3_moe",
-        "smollm3",
-    }
-)
+# Those with layers that the compiled kernels do not run in one call with the others.
+LAYER_BY_LAYER = frozenset({"falcon_h1"})
 # Models that read images, too: their text parts run.
 IMAGE_MODELS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")
 

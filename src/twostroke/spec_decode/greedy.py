@@ -54,7 +54,7 @@ class GreedyDrafter:
         first = self._first_pass([requests[i] for i in order])
         lengths = [requests[i].max_drafts for i in order]
         cache = self._attention(first).kernel_cache
-        if self._compiled is not None and cache is not None and not cache.runs:
+        if self._compiled is not None and cache is not None and len(cache.groups) == 1:
             drafts = self._compiled(first.tokens, first.positions, cache, first.rows, lengths)
         else:
             drafts = self._draft_singly(first, lengths)

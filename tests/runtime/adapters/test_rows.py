@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
+from tests.models.wide_families import WIDE_FAMILIES
 from tests.runtime.adapters.peft_files import (
     ATTENTION,
     MLP,
@@ -23,7 +24,7 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.kernels.library import load_library
-from twostroke.layers import compiled_pass
+from twostroke.layers.compiled import decoder_pass as compiled_pass
 from twostroke.runtime.adapters.store import AdapterStore
 from twostroke.runtime.hooks.adapters import AdapterRows
 from twostroke.runtime.loading import load_torch_executor
@@ -105,6 +106,17 @@ def test_the_compiled_pass_adds_what_its_layers_add_one_by_one(
     raw = tiny_config(
         family, **{**FAMILIES[family], **wide, "num_hidden_layers": 6, "sliding_window": 9}
     )
+    check_both_ways(tmp_path, raw, monkeypatch)
+
+
+@pytest.mark.parametrize("family", ["qwen3.5", "nemotron-h", "gemma4-shared", "gemma4-moe"])
+def test_the_compiled_pass_adds_to_layers_of_every_kind(
+    tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_both_ways(tmp_path, WIDE_FAMILIES[family], monkeypatch)
+
+
+def check_both_ways(tmp_path: Path, raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_with_two(tmp_path, raw, max_num_batched_tokens=48)
     asked = requests_of(["one", "two", "", "two", "one", "one"])
     expected = answers(engine, asked)

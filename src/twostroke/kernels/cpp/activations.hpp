@@ -1,4 +1,4 @@
-// Gated activations: activation(gate) * up, of [rows, 2 * size], gates first.
+// Activations of MLPs, most of them gated: activation(gate) * up, of [rows, 2 * size], gates first.
 #pragma once
 
 #include <cmath>
@@ -53,18 +53,67 @@ void multiply_gates(const bf16* gate_up, bf16* out, int64_t rows, int64_t size) 
     for_rows(rows, 2 * size, activate);
 }
 
-inline void silu_mul(const bf16* gate_up, bf16* out, int64_t rows, int64_t size) {
-    multiply_gates<Silu>(gate_up, out, rows, size);
+constexpr float kClamp = 7.0f, kSlope = 1.702f;
+
+// `clamped_mul` in layers/activation.py of 16 values; NaN stays NaN.
+INLINED floats clamped16(floats gate, floats up) {
+    const floats g = choose(gate > kClamp, splat(kClamp), gate);
+    const floats below = choose(up > kClamp, splat(kClamp), up);
+    const floats u = choose(below < -kClamp, splat(-kClamp), below);
+    return (u + 1.0f) * (g / (1.0f + exp16(g * -kSlope)));
 }
 
-inline void gated_mul(const bf16* gate_up, bf16* out, int64_t rows, int64_t size,
-                      int32_t activation) {
-    if (activation == kTanhGelu)
-        multiply_gates<TanhGelu>(gate_up, out, rows, size);
+inline void clamped_mul(const bf16* gate_up, bf16* out, int64_t rows, int64_t size) {
+    auto multiply = [&](int64_t row) {
+        const bf16* gate = gate_up + row * 2 * size;
+        const bf16* up = gate + size;
+        bf16* to = out + row * size;
+        for (int64_t i = 0; i < size; i += kLanes) {
+            const int64_t left = size - i;
+            store_first(to + i, clamped16(load_first(gate + i, left), load_first(up + i, left)),
+                        left);
+        }
+    };
+    for_rows(rows, 2 * size, multiply);
+}
+
+// max(x, 0)^2; NaN stays NaN.
+inline void squared_relu(const bf16* x, bf16* out, int64_t rows, int64_t size) {
+    auto square = [&](int64_t row) {
+        for (int64_t i = 0; i < size; i += kLanes) {
+            const floats from = load_first(x + row * size + i, size - i);
+            const floats above = choose(from < 0.0f, splat(0.0f), from);
+            store_first(out + row * size + i, above * above, size - i);
+        }
+    };
+    for_rows(rows, size, square);
+}
+
+inline void activate(const bf16* x, bf16* out, int64_t rows, int64_t size, int32_t activation) {
+    if (activation == kSquaredRelu)
+        squared_relu(x, out, rows, size);
+    else if (activation == kClamped)
+        clamped_mul(x, out, rows, size);
+    else if (activation == kTanhGelu)
+        multiply_gates<TanhGelu>(x, out, rows, size);
     else if (activation == kGelu)
-        multiply_gates<Gelu>(gate_up, out, rows, size);
+        multiply_gates<Gelu>(x, out, rows, size);
     else
-        silu_mul(gate_up, out, rows, size);
+        multiply_gates<Silu>(x, out, rows, size);
+}
+
+// x *= sigmoid(gates), rounded after each step.
+inline void sigmoid_mul(const bf16* gates, int64_t stride, bf16* x, int64_t rows, int64_t size) {
+    auto multiply = [&](int64_t row) {
+        bf16* to = x + row * size;
+        for (int64_t i = 0; i < size; i += kLanes) {
+            const int64_t left = size - i;
+            const floats gate = load_first(gates + row * stride + i, left);
+            const floats weight = rounded(1.0f / (1.0f + exp16(-gate)));
+            store_first(to + i, load_first(to + i, left) * weight, left);
+        }
+    };
+    for_rows(rows, 2 * size, multiply);
 }
 
 }  // namespace

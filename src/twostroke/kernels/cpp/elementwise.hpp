@@ -79,6 +79,25 @@ inline void rotate(bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int6
     for_rows(tokens, heads * head_dim, rotate_token);
 }
 
+// row *= factor, rounded.
+inline void multiply_row(bf16* row, int64_t size, float factor) {
+    for (int64_t i = 0; i < size; i += kLanes)
+        store_first(row + i, load_first(row + i, size - i) * factor, size - i);
+}
+
+// What queries at a position are multiplied with, see TemperatureSpec in model_spec.
+inline float growth_at(int64_t position, float every, float scale) {
+    return log1pf(floorf((static_cast<float>(position) + 1.0f) / every)) * scale + 1.0f;
+}
+
+inline void grow(bf16* queries, int64_t stride, int64_t tokens, int64_t size,
+                 const int64_t* positions, float every, float scale) {
+    auto grow_token = [&](int64_t token) {
+        multiply_row(queries + token * stride, size, growth_at(positions[token], every, scale));
+    };
+    for_rows(tokens, size, grow_token);
+}
+
 // The largest element of `size`, NaN if there is a NaN.
 inline float max_of_row(const float* row, int64_t size) {
     floats largest = splat(-INFINITY);

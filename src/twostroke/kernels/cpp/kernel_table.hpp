@@ -7,11 +7,11 @@
 
 #include "activations.hpp"
 #include "attention/attention.hpp"
-#include "decoder_layers.hpp"
-#include "drafting.hpp"
 #include "elementwise.hpp"
 #include "experts/experts.hpp"
 #include "kernels.hpp"
+#include "layers/decoder_layers.hpp"
+#include "layers/drafting.hpp"
 #include "linear/several.hpp"
 #include "norms.hpp"
 #include "recurrent/convolution.hpp"

@@ -1,5 +1,5 @@
 // What Python hands to the kernels, and the table of functions that each build fills.
-// All tensors are row-major. kernels/library.py declares the same structures, field by field.
+// All tensors are row-major. kernels/calls.py and pass_calls.py declare the same structures.
 #pragma once
 
 #include <cstdint>
@@ -82,8 +82,9 @@ struct NormCall {
     int32_t kind;        // a NormKind
 };
 
-// The activation of the gates of an MLP. Experts alone have the clamped one.
-enum Activation : int32_t { kSilu = 0, kGelu = 1, kTanhGelu = 2, kClamped = 3 };
+// The activation of an MLP: of its gates, which then multiply what lies behind them, or, squared
+// ReLU, of all there is. Experts alone have the clamped one.
+enum Activation : int32_t { kSilu = 0, kGelu = 1, kTanhGelu = 2, kClamped = 3, kSquaredRelu = 4 };
 
 // How a branch ends: x + scale * norm(product).
 struct AdditionCall {
@@ -92,20 +93,61 @@ struct AdditionCall {
     float scale;
 };
 
-// One layer's attention. The outputs of qkv are the query heads, the keys and the values.
-struct AttentionBranchCall {
-    NormCall norm;        // [hidden]
-    NormCall heads_norm;  // [heads + kv_heads, head_dim]
-    LinearCall qkv;
-    AdditionCall output;
-    const float* sinks;     // as in AttentionCall
-    const float* cos;       // [positions, rotated / 2]
-    const float* sin;       // as cos
-    int64_t rotated;        // how many elements of a head, the first ones, are rotated
-    int32_t whole_heads;    // 1: heads_norm is of all queries together, and of all keys; 0: by head
+// What a layer mixes tokens with, which says what MixerCall::own is.
+enum Mixer : int32_t {
+    kNoMixer = 0,      // null: the layer is an MLP or experts alone
+    kHeads = 1,        // HeadsCall
+    kGatedDelta = 2,   // DeltaCall
+    kMamba2 = 3,       // Mamba2Call
+    kConvolution = 4,  // ConvolutionCall
+    kLatents = 5,      // LatentCall
 };
 
-// A gated MLP: down(activation(gate_up(x))); weights only.
+// A layer's first half: output(mix(input(norm(x)))). What mixes the tokens reads the input's
+// outputs in the pass's `wide` and writes to its `narrow`.
+struct MixerCall {
+    NormCall norm;  // [hidden]
+    LinearCall input;
+    AdditionCall output;
+    const LinearCall* rates;  // the delta rule's second product; or null
+    const void* own;          // what lies between the products, as the kind says
+    int64_t wide, narrow;     // elements of a token there
+    int32_t kind;             // a Mixer
+};
+
+// Attention. The outputs of the input are the query heads, the keys, the values and, for each
+// query head, gates; without the values where keys are, and without both where the cache is shared.
+struct HeadsCall {
+    NormCall norm;           // [heads + kv_heads, head_dim]
+    NormCall value_norm;     // [kv_heads, value_dim]
+    const float* sinks;      // as in AttentionCall
+    const float* cos;        // [positions, rotated / 2]
+    const float* sin;        // as cos
+    int64_t rotated;         // how many elements of a head, the first ones, are rotated
+    float growth;            // of queries, see `grow`
+    float growth_every;
+    int32_t whole_heads;     // 1: norm is of all queries together, and of all keys; 0: by head
+    int32_t is_gated;        // 1: the result is multiplied with the sigmoids of the gates
+    int32_t keys_as_values;  // 1: values are what keys are before their norm and rotation
+    int32_t shares_cache;    // 1: it reads what another layer has written
+};
+
+// Latent attention. The outputs of the input are a token's latents and its key's
+// rotated part; `wide` has the queries that attention takes, `narrow` the latents that it gives.
+struct LatentCall {
+    NormCall latent_norm;      // [latent]
+    NormCall query_norm;       // [query_down outputs]
+    LinearCall query_down;     // no outputs: queries are made of what the input is made of
+    LinearCall query;          // its outputs are [heads, plain + rotated]
+    const LinearCall* keys;    // [heads], from a query's plain part to latents
+    const LinearCall* values;  // [heads], from latents to values
+    const float* cos;          // as in HeadsCall
+    const float* sin;
+    int64_t rotated;
+    float eps;  // of both norms
+};
+
+// An MLP: down(activation(gate_up(x))); weights only.
 struct ExpertCall {
     LinearCall gate_up, down;
 };
@@ -113,43 +155,78 @@ struct ExpertCall {
 // How experts are chosen and weighed: RoutingSpec in model_spec/routing.py.
 struct RoutingCall {
     const float* correction;  // [experts], added to what experts are chosen by, or null
+    const float* factors;     // [experts], of the weights of those chosen, or null
     int64_t experts, per_token, groups, chosen_groups;
     float scale;
     int32_t sigmoid;  // 1: scores are sigmoids; 0: their softmax
     int32_t best_two, normalized;
+    int32_t scales_inputs;  // 1: weights are those of what experts read, not of what they give
 };
 
 // out = onto + scale * (the weighed sum of each token's experts, and the shared ones, of x).
 struct ExpertsCall {
-    const bf16* x;     // [tokens, hidden]
-    const bf16* onto;  // [tokens, hidden]
-    bf16* out;         // [tokens, hidden]; may be `onto`
+    const bf16* x;       // [tokens, hidden]
+    const bf16* routed;  // [tokens, hidden]: what the router reads, or null: x
+    const bf16* onto;    // [tokens, hidden], or null: nothing
+    bf16* out;           // [tokens, hidden]; may be `onto` or `routed`
     int64_t tokens, hidden;
     const ExpertCall* experts;        // [routing.experts], all of one shape
     const ExpertCall* shared;        // of every token, or null
     const LinearCall* shared_gate;  // one output: its sigmoid weighs the shared experts; or null
-    LinearCall router;              // weights only
+    const LinearCall* narrow_down;  // to what experts read, and back from what they give; or null
+    const LinearCall* narrow_up;
+    LinearCall router;  // weights only
     RoutingCall routing;
     float scale;
     int32_t activation;  // an Activation
+};
+
+// What a layer's second half is.
+enum FeedForward : int32_t { kNoFeedForward = 0, kMlp = 1, kExperts = 2 };
+
+// Experts beside an MLP: x + added_norm(mlp_norm(the MLP's) + experts_norm(the experts')).
+struct BesideCall {
+    NormCall norm;         // before the experts
+    NormCall router_norm;  // before their router
+    NormCall mlp_norm, experts_norm, added_norm;
 };
 
 struct MlpCall {
     NormCall norm;  // [hidden]
     LinearCall gate_up;
     AdditionCall down;
+    const ExpertsCall* experts;  // in place of these products; the pass sets its tokens
+    const BesideCall* beside;    // experts and these products, or null
     int32_t activation;          // an Activation
-    const ExpertsCall* experts;  // in place of these products, or null; the pass sets its tokens
+    int32_t kind;                // a FeedForward
 };
 
-// One decoder layer's weights and its cache.
+// What a layer may do at last, with what an embedding of its own says of each token:
+// scale * (x + output(activation(gate(x)) * input)).
+struct LayerInputCall {
+    LinearCall gate;      // no outputs: nothing is added
+    AdditionCall output;
+    int64_t first;        // of the layer's part of a token's row of PassCall::layer_inputs
+    float scale;
+    int32_t activation;   // an Activation
+};
+
+// One decoder layer's weights and, where it attends, its cache.
 struct LayerCall {
-    AttentionBranchCall attention;
+    MixerCall mixer;
     MlpCall mlp;
+    const LayerInputCall* input;  // or null
     void* keys;  // as in AttentionCall
     void* values;
     int64_t window;
-    int32_t is_parallel;  // 1: the MLP reads what attention reads
+    int64_t group;        // index of its GroupCall
+    int32_t is_parallel;  // 1: the MLP reads what the mixer reads
+};
+
+// Layers that attend over the same block table to heads of the same shape.
+struct GroupCall {
+    AttentionCall attention;  // the step's tables; the pass sets cache, query and output
+    const int64_t* slots;     // [tokens]: where their keys and values go
 };
 
 // What an adapter of low rank adds to a linear layer: up(scales * down(x)), with weights only.
@@ -160,7 +237,7 @@ struct LowRankCall {
 };
 
 // The linear layers of a decoder layer, in the order of their additions.
-enum AdaptedLinear : int32_t { kQkv = 0, kOutput = 1, kGateUp = 2, kDown = 3 };
+enum AdaptedLinear : int32_t { kInput = 0, kOutput = 1, kGateUp = 2, kDown = 3 };
 constexpr int kAdaptedLinears = 4;
 
 // What the seconds of a pass are spent on.
@@ -173,15 +250,23 @@ struct PassCall {
     int64_t num_layers, tokens, num_kept, hidden;
     int64_t part_tokens;       // the size of a part, which one thread takes from layer to layer
     int64_t mlp_tokens;        // the most tokens that go through an MLP at once
+    int64_t mlp_wide;          // the most elements of a token between an MLP's products, gates
+    int64_t mlp_narrow;        // included, and without them; of a LayerInputCall too
     bf16* x;                   // [tokens, hidden], changed in place
     bf16* normed;              // scratch, [tokens, hidden]
-    bf16* wide;                // scratch, [tokens, qkv outputs] and [mlp_tokens, gate_up outputs]
-    bf16* narrow;              // scratch, [tokens, output inputs] and [mlp_tokens, down inputs]
+    bf16* wide;                // scratch, [tokens, mixer.wide] and [mlp_tokens, mlp_wide]
+    bf16* narrow;              // scratch, [tokens, mixer.narrow] and [mlp_tokens, mlp_narrow]
+    float* rates;              // scratch, [tokens, rates outputs]
+    bf16* beside;              // scratch, [tokens, hidden]: of MLPs beside experts
+    bf16* routed;              // scratch, [tokens, hidden]: read by their routers, then given
     const int64_t* positions;  // [tokens]
-    const int64_t* slots;      // [tokens]: where their keys and values go
     const int64_t* kept;       // [num_kept]: the tokens, in order, whose hidden states are wanted
     double* seconds;           // [kComponents], added to, or null
-    AttentionCall attention;   // the step's tables; the pass sets cache, query and output
+    bf16* layer_inputs;        // [tokens, layer_inputs_size], changed in place, or null
+    int64_t layer_inputs_size;
+    const GroupCall* groups;   // of the layers that attend
+    const struct Segment* segments;  // of the layers that are recurrent, see ConvolutionCall
+    int64_t num_segments;
     const LowRankCall* additions;  // [num_layers, kAdaptedLinears, num_adapters], or null
     int64_t num_adapters;
     int32_t* owners;  // [tokens]: whose adapter each token has, or -1; changed in place
@@ -192,7 +277,7 @@ struct PassCall {
 // that each request lacks, the others what was drafted last.
 struct DraftCall {
     PassCall pass;           // of the first pass; its kept tokens are the last of each request
-    LinearCall head;         // weights only, as in LayerCall
+    LinearCall head;         // weights only, as in MixerCall
     const bf16* norm;        // [hidden], before the head
     const bf16* embedding;   // [vocabulary, hidden], or packed as the head's weight
     const int64_t* tokens;   // [pass.tokens]
@@ -217,11 +302,12 @@ struct Segment {
 struct ConvolutionCall {
     const Segment* segments;
     int64_t num_segments;
-    const bf16* x;  // [tokens, channels], tokens `x_stride` elements apart
+    bf16* x;  // [tokens, channels], tokens `x_stride` elements apart
     int64_t x_stride;
     const float* taps;  // [kernel, channels]
     const float* bias;  // [channels], or null
     bf16* before;       // [slots, kernel - 1, channels]: the latest inputs
+    bf16* out;          // of a layer that is no more than the convolution: [tokens, channels]
     int64_t channels, kernel;
 };
 
@@ -260,6 +346,11 @@ struct Mamba2Call {
 // kernel by its name (kernels/library.py); a new one needs no other line in C++.
 #define TWOSTROKE_KERNELS(kernel)                                                                \
     kernel(linear, const LinearCall& call)                                                       \
+    /* Products of parts of each row: call i takes what lies i * x_step behind x, and writes     */\
+    /* i * out_step behind out. */                                                               \
+    kernel(part_linears, const LinearCall* calls, int64_t count, const bf16* x,                  \
+           int64_t x_stride, int64_t x_step, int64_t rows, bf16* out, int64_t out_stride,        \
+           int64_t out_step)                                                                     \
     kernel(attention, const AttentionCall& call)                                                 \
     /* x, out: [rows, size]; row r has the weights of row r % weights */                         \
     kernel(norm_rows, const NormCall& call, int64_t weights, const bf16* x, bf16* out,           \
@@ -268,16 +359,20 @@ struct Mamba2Call {
     /* cos, sin: [positions, head_dim / 2] */                                                    \
     kernel(rotate, bf16* qk, int64_t stride, int64_t tokens, int64_t heads, int64_t head_dim,    \
            const int64_t* positions, const float* cos, const float* sin)                         \
-    /* gate_up: [rows, 2 * size]; out: [rows, size] */                                           \
-    kernel(gated_mul, const bf16* gate_up, bf16* out, int64_t rows, int64_t size,                \
-           int32_t activation)                                                                   \
+    /* queries: [tokens, size], `stride` elements apart, multiplied in place with */             \
+    /* scale * log(1 + floor((position + 1) / every)) + 1 */                                     \
+    kernel(grow, bf16* queries, int64_t stride, int64_t tokens, int64_t size,                    \
+           const int64_t* positions, float every, float scale)                                   \
+    /* x: [rows, 2 * size], or [rows, size] if nothing is gated; out: [rows, size] */            \
+    kernel(activate, const bf16* x, bf16* out, int64_t rows, int64_t size, int32_t activation)   \
+    /* gates: rows `stride` elements apart; x: [rows, size], changed in place */                 \
+    kernel(sigmoid_mul, const bf16* gates, int64_t stride, bf16* x, int64_t rows, int64_t size)  \
     /* x: [rows, size]; highest: [rows], NaN if a row has one; index: [rows], its first place */ \
     kernel(peaks, const float* x, float* highest, int64_t* index, int64_t rows, int64_t size)    \
     kernel(decoder_layers, const PassCall& call)                                                 \
     kernel(draft, const DraftCall& call)                                                         \
     kernel(experts, const ExpertsCall& call)                                                     \
-    /* out: [tokens, channels] */                                                                \
-    kernel(short_convolution, const ConvolutionCall& call, bf16* out)                            \
+    kernel(gated_convolution, const ConvolutionCall& call)                                       \
     kernel(gated_delta, const DeltaCall& call)                                                   \
     kernel(mamba2, const Mamba2Call& call)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from twostroke.kernels.library import AttentionCall
+from twostroke.kernels.calls import AttentionCall
 
 IntArray = NDArray[np.int64]
 
@@ -71,18 +71,24 @@ class LayerCache:
 
     Attributes:
         window: How many of the latest tokens it shows; 0 is all.
+        group: The index in ``KernelCache.groups`` of what it belongs to.
     """
 
     keys: Tensor
     values: Tensor
     window: int
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class LayerRun:
-    """Layers in a row that share a block table; the rest as in ``KernelCache``."""
+class LayerGroup:
+    """Layers that share a block table and shapes of heads; the rest as in ``AttentionMetadata``.
 
-    num_layers: int
+    Attributes:
+        call: Points to the step's tables; valid as long as what prepared it says.
+        slots: ``[tokens]``.
+    """
+
     call: AttentionCall
     slots: Tensor
 
@@ -92,16 +98,11 @@ class KernelCache:
     """A step's caches as the compiled pass takes them.
 
     Attributes:
-        call: Points to the step's tables; valid as long as what prepared it says.
-        layers: One object for all steps of a backend.
-        slots: ``[tokens]``, as in ``AttentionMetadata``.
-        runs: All layers in order, where they do not share one block table.
+        layers: By layer, of those that attend; one object for all steps of a backend.
     """
 
-    call: AttentionCall
-    layers: Sequence[LayerCache]
-    slots: Tensor
-    runs: Sequence[LayerRun] = ()
+    groups: Sequence[LayerGroup]
+    layers: Mapping[int, LayerCache]
 
 
 class Attention(Protocol):

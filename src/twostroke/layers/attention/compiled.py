@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import MAX_HEAD_DIM, AttentionCall, Library
+from twostroke.kernels.calls import AttentionCall
+from twostroke.kernels.library import MAX_HEAD_DIM, Library
 from twostroke.layers.attention.base import (
     AttentionMetadata,
     KernelCache,
     LayerCache,
+    LayerGroup,
     ScoreForm,
 )
 from twostroke.layers.kv_layout import KVLayout, plain_layout
@@ -47,9 +49,10 @@ class CompiledBackend:
         layout = layout or plain_layout(keys[0])
         self._layouts = layout, value_layout or layout
         form = form or ScoreForm(layout.head_dim**-0.5)
-        self._layers = [
-            LayerCache(k, v, window or 0) for k, v, window in zip(keys, values, sliding_windows)
-        ]
+        self._layers = {
+            layer: LayerCache(k, v, window or 0)
+            for layer, (k, v, window) in enumerate(zip(keys, values, sliding_windows))
+        }
         width = self._layouts[1].head_dim
         self._call = AttentionCall(
             heads=num_heads,
@@ -97,7 +100,7 @@ class CompiledBackend:
         call.query_start = metadata.query_start.ctypes.data
         call.context_lens = metadata.context_lens.ctypes.data
         call.num_requests = count
-        cache = KernelCache(call, self._layers, metadata.slots)
+        cache = KernelCache([LayerGroup(call, metadata.slots)], self._layers)
         return CompiledAttention(cache, self._library, metadata, self._layouts)
 
 
@@ -118,7 +121,7 @@ class CompiledAttention:
         value: Tensor | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        cache, call = self.kernel_cache.layers[layer], self.kernel_cache.call
+        cache, call = self.kernel_cache.layers[layer], self.kernel_cache.groups[0].call
         if key is not None:
             self.layouts[0].write(cache.keys, self.metadata.slots, key)
         if value is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -15,7 +14,6 @@ from twostroke.layers.attention.base import (
     FixedTables,
     KernelCache,
     LayerCache,
-    LayerRun,
 )
 
 
@@ -42,7 +40,7 @@ class GroupedBackend:
             for index, layer in enumerate(members)
         }
         self._places = dict(sorted(places.items()))
-        self._caches: list[LayerCache] | None = None  # of all layers in order
+        self._caches: dict[int, LayerCache] | None = None
 
     def prepare(self, metadata: AttentionMetadata) -> GroupedAttention:
         tables = metadata.groups or [metadata]
@@ -61,16 +59,14 @@ class GroupedBackend:
     def _kernel_cache(self, attentions: Sequence[Attention]) -> KernelCache | None:
         """The kinds' caches together, if all of them have one."""
         kinds = [cache for each in attentions if (cache := each.kernel_cache) is not None]
-        if not kinds or len(kinds) < len(attentions):
-            return None  # of some kind, or there is no layer that attends
-        places = self._places.values()
+        if len(kinds) < len(attentions):
+            return None
         if self._caches is None:
-            self._caches = [kinds[kind].layers[index] for kind, index in places]
-        runs = [
-            LayerRun(len(list(layers)), kinds[kind].call, kinds[kind].slots)
-            for kind, layers in groupby(kind for kind, _ in places)
-        ]
-        return KernelCache(kinds[0].call, self._caches, kinds[0].slots, runs)
+            self._caches = {
+                layer: replace(kinds[kind].layers[index], group=kind)
+                for layer, (kind, index) in self._places.items()
+            }
+        return KernelCache([group for kind in kinds for group in kind.groups], self._caches)
 
 
 @dataclass(frozen=True, slots=True)

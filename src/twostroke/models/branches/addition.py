@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from twostroke.kernels.library import AdditionCall
-from twostroke.layers.compiled_pass import norm_call
+from twostroke.kernels.pass_calls import AdditionCall
+from twostroke.layers.compiled.branches import norm_call
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import Norm
 

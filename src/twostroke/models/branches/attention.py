@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from twostroke.kernels.library import AttentionBranchCall
-from twostroke.layers.compiled_pass import CompiledBranch, norm_call
+from twostroke.layers.activation import sigmoid_mul
+from twostroke.layers.compiled.branches import CompiledBranch, compile_attention, norm_call
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
 from twostroke.models.branches.base import BranchParts, PassInputs
-from twostroke.models.branches.heads import HeadNorm, head_norm, positioned, row_order, value_heads
+from twostroke.models.branches.heads import (
+    head_norm,
+    heads_call,
+    positioned,
+    row_order,
+    value_heads,
+    value_norm,
+)
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
 
@@ -80,13 +86,13 @@ class AttentionBranch:
 
     def __init__(self, spec: AttentionSpec, parts: BranchParts) -> None:
         self._index = parts.index
-        self._profiler = parts.profiler
+        self._kernels, self._profiler = parts.kernels, parts.profiler
         self._spec = spec
         self._kv_heads = spec.kv_heads if spec.shares is None else 0
         self._norm = parts.optional_norm("input_norm")
         self._qkv = parts.linear("qkv", row_order(spec))
-        self._eps = parts.norm_eps
         self._qk_norm = head_norm(spec, parts)
+        self._value_norm = value_norm(spec, parts)
         self._sinks = parts.tensor("sinks").float() if spec.sinks else None
         self._add = parts.addition("output", "added_norm")
 
@@ -105,18 +111,10 @@ class AttentionBranch:
         return self._qkv, self._add.linear
 
     def compiled(self) -> CompiledBranch | None:
-        spec, qkv, output = self._spec, self._qkv.kernel_call, self._add.compiled()
-        heads = self._qk_norm.norm if isinstance(self._qk_norm, HeadNorm) else None
-        norm, heads_norm = norm_call(self._norm), norm_call(heads)
-        is_special = spec.gated or spec.value_norm or spec.unit_norm or spec.keys_as_values
-        if is_special or spec.temperature is not None or spec.shares is not None:
-            return None
-        if qkv is None or output is None or norm is None or heads_norm is None:
-            return None
-        sinks = None if self._sinks is None else self._sinks.data_ptr()
-        call = AttentionBranchCall(norm, heads_norm, qkv, output, sinks)
-        call.whole_heads = spec.whole_norm
-        return CompiledBranch(call, None if spec.rope is None else (spec.rope, spec.rotated))
+        norm, output, rope = norm_call(self._norm), self._add.compiled(), self._spec.rope
+        heads = heads_call(self._spec, self._qk_norm, self._value_norm, self._sinks)
+        rotation = None if rope is None else (rope, self._spec.rotated)
+        return compile_attention(norm, self._qkv.kernel_call, output, heads, rotation)
 
     def _attend(self, x: Tensor, step: PassInputs) -> Tensor:
         tokens, spec = x.shape[0], self._spec
@@ -126,15 +124,15 @@ class AttentionBranch:
         qk = qkv[:, : heads * spec.key_dim].view(tokens, heads, spec.key_dim)
         if self._qk_norm is not None:
             qk = self._qk_norm(qk)
-        qk = positioned(qk, spec, step)
+        qk = positioned(qk, spec, step, self._kernels)
         query, key, value = qk[:, : spec.heads], None, None
         if self._kv_heads:
-            key, value = qk[:, spec.heads :], value_heads(qkv, spec, self._eps)
+            key, value = qk[:, spec.heads :], value_heads(qkv, spec, self._value_norm)
         with self._profiler.measure(ATTENTION):
             attended = step.attention(self._index, query, key, value, self._sinks)
             attended = attended.reshape(tokens, -1)
         if spec.gated:
-            attended = attended * torch.sigmoid(qkv[:, -attended.shape[1] :])
+            attended = sigmoid_mul(qkv[:, -attended.shape[1] :], attended, self._kernels)
         return attended
 
 

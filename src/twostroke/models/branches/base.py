@@ -11,7 +11,7 @@ from torch import Tensor
 
 from twostroke.kernels.library import Library
 from twostroke.layers.attention.base import Attention
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.compiled.branches import CompiledBranch
 from twostroke.layers.linear import Linear, MultipliedLinear, kept_linear, make_linear
 from twostroke.layers.norm import MakeNorm, Norm
 from twostroke.layers.recurrent_state import LayerStates, StateShape

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from twostroke.layers.activation import activation_of
-from twostroke.layers.compiled_experts import CompiledExperts, ExpertWeights
-from twostroke.layers.compiled_pass import CompiledBranch, norm_call
+from twostroke.layers.compiled.branches import CompiledBranch, norm_call
+from twostroke.layers.compiled.experts import CompiledExperts, ExpertWeights
 from twostroke.layers.gpu.load import load_operators
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
@@ -165,10 +165,17 @@ class ExpertsBranch:
             normed = self._norm(x)
             with self._profiler.measure(GEMM):
                 return self._compiled(normed, onto)
-        added = self.added(x).to(x.dtype)
+        added = self._added(x).to(x.dtype)
         return onto + (added if self._scale == 1.0 else added * self._scale)
 
-    def added(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
+    def given(self, x: Tensor, routed: Tensor) -> Tensor:
+        """What is added, in the dtype of ``x`` [tokens, hidden]; the router reads ``routed``."""
+        if self._compiled is None:
+            return self._added(x, routed).to(x.dtype)
+        with self._profiler.measure(GEMM):
+            return self._compiled(self._norm(x), None, routed)
+
+    def _added(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
         """What is added, float32 ``[tokens, hidden]``; the router reads ``routed``, if given."""
         normed = self._norm(x)
         with self._profiler.measure(GEMM):
@@ -203,13 +210,14 @@ class ExpertsBranch:
             router=self._router,
             experts=self._experts,
             correction=self._correction,
+            factors=None if self._expert_scale is None else self._expert_scale.float(),
             shared=self._shared,
             shared_gate=self._shared_gate,
+            narrow=self._narrow,
         )
-        is_plain = spec.gated and self._narrow is None and self._expert_scale is None
-        if self._kernels is None or not is_plain:
+        if self._kernels is None:
             return None
-        if not CompiledExperts.can_run(weights, spec.routing, spec.activation):
+        if not CompiledExperts.can_run(weights, spec.activation):
             return None
         return CompiledExperts(
             weights,

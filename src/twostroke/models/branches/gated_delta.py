@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.layers.compiled_pass import CompiledBranch
-from twostroke.layers.compiled_recurrent import CompiledDelta
+from twostroke.layers.compiled.branches import CompiledBranch, compile_recurrent
+from twostroke.layers.compiled.recurrent import CompiledDelta
 from twostroke.layers.gated_delta import decays, gated_delta, short_convolution, unit_length
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
@@ -120,7 +120,12 @@ class GatedDeltaBranch:
         return self._input, self._gates, self._add.linear
 
     def compiled(self) -> CompiledBranch | None:
-        return None
+        norm, output = self._norm.kernel_call, self._add.compiled()
+        if self._gates.kernel_call is None:
+            return None
+        return compile_recurrent(
+            norm, self._input.kernel_call, output, self._compiled, self._gates.kernel_call
+        )
 
     def _mix(self, inputs: Tensor, gates: Tensor, step: PassInputs) -> Tensor:
         """What ``CompiledDelta`` computes, in PyTorch's operators."""

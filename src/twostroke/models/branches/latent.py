@@ -6,12 +6,15 @@ that the cache holds latents alone and every head reads the same rows.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.kernels.pass_calls import LATENTS, LatentCall, MixerCall
+from twostroke.layers.compiled.branches import CompiledBranch
+from twostroke.layers.head_linear import HeadLinear
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape
@@ -80,7 +83,9 @@ class LatentBranch:
         self._down = parts.linear("latent_down", _behind(size, rotary))
         self._latent_norm = RMSNorm(parts.tensor("latent_norm"), _EPS, parts.kernels)
         up = parts.tensor("latent_up.weight").view(spec.heads, -1, size)
-        self.keys, self.values = up[:, : self.plain], up[:, self.plain :]  # [heads, _, latent]
+        # From a query's plain part to latents, and from latents to values.
+        self.keys = HeadLinear(up[:, : self.plain].transpose(1, 2), parts.kernels)
+        self.values = HeadLinear(up[:, self.plain :], parts.kernels)
         self._add = parts.addition("output", "")
 
     def __call__(
@@ -89,14 +94,14 @@ class LatentBranch:
         onto = x if onto is None else onto
         query, latents = self.query_and_latents(x, step)
         plain, rotated = query[..., : self.plain], query[..., self.plain :]
-        absorbed = torch.einsum("thk,hkl->thl", plain, self.keys)  # [tokens, heads, latent]
+        absorbed = self.keys(plain)  # [tokens, heads, latent]
         with self._profiler.measure(ATTENTION):
             attended = step.attention(
                 self._index, torch.cat((absorbed, rotated), -1), latents.unsqueeze(1)
             )
         if rows is not None:
             attended, onto = attended[rows], onto[rows]
-        mixed = torch.einsum("thl,hvl->thv", attended, self.values).flatten(1)
+        mixed = self.values(attended).flatten(1)
         with self._profiler.measure(GEMM):
             return self._add(mixed, onto)
 
@@ -123,7 +128,29 @@ class LatentBranch:
         return (*first, self._query, self._down, self._add.linear)
 
     def compiled(self) -> CompiledBranch | None:
-        return None
+        own, norm, linear = self._latent_call(), self._norm.kernel_call, self._down.kernel_call
+        output, rope = self._add.compiled(), self._spec.rope
+        if norm is None or linear is None or output is None or own is None or rope is None:
+            return None
+        heads, latent = self._spec.heads, self._latent
+        call = MixerCall(norm=norm, input=linear, output=output, kind=LATENTS)
+        call.own = ctypes.addressof(own)
+        call.wide, call.narrow = heads * latent.cached, heads * latent.value
+        return CompiledBranch(call, attention=own, rope=(rope, self._spec.rotated))
+
+    def _latent_call(self) -> LatentCall | None:
+        """The compiled pass's, but for the angles; ``None`` if PyTorch computes some part of it."""
+        keys, values = self.keys.kernel_calls, self.values.kernel_calls
+        norm, query = self._latent_norm.kernel_call, self._query.kernel_call
+        if keys is None or values is None or norm is None or query is None:
+            return None
+        call = LatentCall(latent_norm=norm, query=query, keys=keys, values=values, eps=_EPS)
+        if self._query_down is not None:
+            down, query_norm = (own.kernel_call for own in self._query_down)
+            if down is None or query_norm is None:
+                return None
+            call.query_down, call.query_norm = down, query_norm
+        return call
 
 
 def _pair_order(width: int) -> Tensor:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from twostroke.layers.activation import activation_of
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.kernels.pass_calls import LayerInputCall
+from twostroke.layers.activation import KERNEL_ACTIVATIONS, activation_of
+from twostroke.layers.compiled.branches import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerInputSpec, LayerSpec
@@ -80,4 +81,12 @@ class LayerInputBranch:
         return () if self._gate is None else (self._gate, self._add.linear)
 
     def compiled(self) -> CompiledBranch | None:
-        return None
+        call = LayerInputCall(scale=float(self._scalar))
+        if self._gate is not None:
+            gate, output = self._gate.kernel_call, self._add.compiled()
+            activation = KERNEL_ACTIVATIONS.get(self._activation)
+            if gate is None or gate.num_parts or output is None or activation is None:
+                return None
+            call.gate, call.output, call.activation = gate, output, activation
+            call.first = self._index * gate.outputs
+        return CompiledBranch(call)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from twostroke.layers.compiled_pass import CompiledBranch
-from twostroke.layers.compiled_recurrent import CompiledMamba2
+from twostroke.layers.compiled.branches import CompiledBranch, compile_recurrent
+from twostroke.layers.compiled.recurrent import CompiledMamba2
 from twostroke.layers.gated_delta import short_convolution
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
@@ -113,7 +113,8 @@ class Mamba2Branch:
         return self._input, self._add.linear
 
     def compiled(self) -> CompiledBranch | None:
-        return None
+        norm, output = self._norm.kernel_call, self._add.compiled()
+        return compile_recurrent(norm, self._input.kernel_call, output, self._compiled)
 
     def _mix(self, inputs: Tensor, step: PassInputs) -> Tensor:
         """What ``CompiledMamba2`` computes, in PyTorch's operators."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from twostroke.kernels.library import MlpCall
+from twostroke.kernels.pass_calls import MLP, MlpCall
 from twostroke.layers.activation import KERNEL_ACTIVATIONS, activation_of
-from twostroke.layers.compiled_pass import CompiledBranch, norm_call
+from twostroke.layers.compiled.branches import CompiledBranch, norm_call
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerSpec, MlpSpec
@@ -88,7 +88,8 @@ class MlpBranch:
         activation = KERNEL_ACTIVATIONS.get(self._activation)
         if norm is None or gate_up is None or down is None or activation is None:
             return None
-        return CompiledBranch(MlpCall(norm, gate_up, down, activation))
+        call = MlpCall(norm=norm, gate_up=gate_up, down=down, activation=activation, kind=MLP)
+        return CompiledBranch(call)
 
 
 def _spec_of(layer: LayerSpec) -> MlpSpec:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from twostroke.layers.activation import activation_of
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.kernels.pass_calls import EXPERTS, AdditionCall, BesideCall, MlpCall
+from twostroke.layers.activation import KERNEL_ACTIVATIONS, activation_of
+from twostroke.layers.compiled.branches import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape
@@ -62,7 +64,8 @@ class MlpBesideExpertsBranch:
         self._mlp_norm = parts.norm("mlp_own_norm")
         self._experts, self._experts_norm = experts, parts.norm("experts_added_norm")
         scale = parts.tensor("router_input_scale")
-        self._router_norm = RMSNorm(scale * len(scale) ** -0.5, parts.norm_eps)
+        self._own_norms = self._mlp_norm, self._experts_norm, self._added_norm
+        self._router_norm = RMSNorm(scale * len(scale) ** -0.5, parts.norm_eps, parts.kernels)
 
     def __call__(
         self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
@@ -75,7 +78,7 @@ class MlpBesideExpertsBranch:
         with self._profiler.measure(GEMM):
             inner = self._activation(self._gate_up(self._norm(x)), self._kernels)
             mlp = self._mlp_norm(self._down(inner))
-        experts = self._experts_norm(self._experts.added(x, self._router_norm(x)).to(x.dtype))
+        experts = self._experts_norm(self._experts.given(x, self._router_norm(x)))
         return onto + self._added_norm(mlp + experts)
 
     @property
@@ -87,4 +90,16 @@ class MlpBesideExpertsBranch:
         return self._gate_up, self._down, *self._experts.linears
 
     def compiled(self) -> CompiledBranch | None:
-        return None
+        experts, down = self._experts.compiled(), self._down.kernel_call
+        norm, gate_up = self._norm.kernel_call, self._gate_up.kernel_call
+        own = [each.kernel_call for each in (self._router_norm, *self._own_norms)]
+        norms = [each for each in own if each is not None]
+        if experts is None or not isinstance(experts.call, MlpCall) or len(norms) < len(own):
+            return None
+        activation = KERNEL_ACTIVATIONS.get(self._activation)
+        if norm is None or gate_up is None or down is None or activation is None:
+            return None
+        call = MlpCall(norm=norm, gate_up=gate_up, down=AdditionCall(linear=down), kind=EXPERTS)
+        call.activation, call.experts = activation, experts.call.experts
+        call.beside = ctypes.pointer(BesideCall(experts.call.norm, *norms))
+        return CompiledBranch(call)

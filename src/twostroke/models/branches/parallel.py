@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from twostroke.layers.compiled_pass import CompiledBranch
+from twostroke.layers.compiled.branches import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.models.branches.base import Branch, BranchKind, BranchParts, PassInputs, asks_host
@@ -62,7 +62,9 @@ class ParallelBranch:
         return tuple(linear for branch in self._branches for linear in branch.linears)
 
     def compiled(self) -> CompiledBranch | None:
-        first, *others = (branch.compiled() for branch in self._branches)
-        if first is None or len(others) != 1 or others[0] is None:
-            return None
-        return replace(first, beside=others[0])
+        match [branch.compiled() for branch in self._branches]:
+            case [only]:
+                return only
+            case [CompiledBranch() as first, CompiledBranch() as second]:
+                return replace(first, beside=second)
+        return None

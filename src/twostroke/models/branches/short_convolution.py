@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from twostroke.layers.compiled_pass import CompiledBranch
-from twostroke.layers.compiled_recurrent import CompiledConvolution
+from twostroke.layers.compiled.branches import CompiledBranch, compile_recurrent
+from twostroke.layers.compiled.recurrent import CompiledConvolution
 from twostroke.layers.gated_delta import short_convolution
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import (
@@ -73,22 +73,24 @@ class ShortConvolutionBranch:
     ) -> Tensor:
         onto = x if onto is None else onto
         with self._profiler.measure(GEMM):
-            first, second, third = self._input(self._norm(x)).chunk(3, -1)
-        mixed = first * third
+            inputs = self._input(self._norm(x))
         with self._profiler.measure(ATTENTION):
-            out = self._convolve(mixed, step.states)
-        gated = second * out
+            if self._compiled is None:
+                gated = self._mix(inputs, step.states)
+            else:
+                gated = self._compiled(inputs, step.states, self._index)
         if rows is not None:
             gated, onto = gated[rows], onto[rows]
         with self._profiler.measure(GEMM):
             return self._add(gated, onto)
 
-    def _convolve(self, mixed: Tensor, states: LayerStates) -> Tensor:
-        if self._compiled is not None:
-            return self._compiled(mixed, states, self._index)
+    def _mix(self, inputs: Tensor, states: LayerStates) -> Tensor:
+        """What ``CompiledConvolution`` computes, in PyTorch's operators."""
+        first, second, third = inputs.chunk(3, -1)
+        mixed = first * third
         out = torch.empty_like(mixed)
         run_segments(states, self._index, out, lambda own, state: self._run(mixed[own], *state))
-        return out
+        return second * out
 
     def _run(self, mixed: Tensor, before: Tensor) -> tuple[Tensor, LayerState]:
         """Tokens of one request, after the inputs ``before`` them."""
@@ -100,7 +102,8 @@ class ShortConvolutionBranch:
         return self._input, self._add.linear
 
     def compiled(self) -> CompiledBranch | None:
-        return None
+        norm, output = self._norm.kernel_call, self._add.compiled()
+        return compile_recurrent(norm, self._input.kernel_call, output, self._compiled)
 
 
 def _form_of(layer: LayerSpec) -> ConvolutionForm:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from twostroke.layers.compiled_pass import ADAPTED_LINEARS
+from twostroke.layers.compiled.decoder_pass import ADAPTED_LINEARS
 from twostroke.layers.linear import Linear
 from twostroke.layers.low_rank import AdaptedLinear, PassAdditions
 from twostroke.models.parameters import Parameter

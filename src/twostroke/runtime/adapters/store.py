@@ -9,7 +9,7 @@ import torch
 
 from twostroke.checkpoints.adapters.peft_folder import StoredAdapter, read_adapter
 from twostroke.engine.adapters.registry import LoadedAdapter
-from twostroke.layers.compiled_pass import CompiledAdditions
+from twostroke.layers.compiled.decoder_pass import CompiledAdditions
 from twostroke.layers.low_rank import Additions, compile_additions
 from twostroke.models.decoder import Decoder
 from twostroke.models.language_model import LanguageModel

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "activations.hpp"
 #include "buffer.hpp"
 #include "elementwise.hpp"
-#include "experts/activation.hpp"
 #include "experts/routing.hpp"
 #include "kernels.hpp"
 #include "linear/several.hpp"
@@ -35,6 +35,7 @@ inline LinearCall applied(const LinearCall& weights, const bf16* x, void* out, i
 // Which experts some tokens go to. A pair is a token and one of its experts.
 class Grouping {
   public:
+    // `x`: what the router reads.
     Grouping(const ExpertsCall& call, const bf16* x, int64_t tokens)
         : weights(tokens * call.routing.per_token),
           places(tokens * call.routing.per_token),
@@ -76,45 +77,81 @@ class ExpertsTurn {
           offset(first * call.hidden),
           tokens(num_tokens),
           pairs(tokens * call.routing.per_token),
-          groups(call, call.x + offset, tokens),
-          outs(pairs * call.hidden),
+          width(call.narrow_down ? call.narrow_down->outputs : call.hidden),
+          groups(call, (call.routed ? call.routed : call.x) + offset, tokens),
+          outs(pairs * width),
+          mixed(call.narrow_up ? tokens * call.hidden : 0),
           shared_outs(call.shared ? tokens * call.hidden : 0),
           shared_gates(call.shared_gate ? tokens : 0) {}
 
     void run() {
-        const int64_t size = call.experts->down.inputs;
-        const int64_t shared_size = call.shared ? call.shared->down.inputs : 0;
-        const Buffer<bf16> rows(pairs * call.hidden), gates(pairs * 2 * size), inner(pairs * size);
-        const Buffer<bf16> wide(tokens * 2 * shared_size), narrow(tokens * shared_size);
-        auto gather = [&](int64_t pair) {
-            const int64_t token = pair / call.routing.per_token;
-            memcpy(rows.data() + groups.places.data()[pair] * call.hidden,
-                   call.x + offset + token * call.hidden, hidden_bytes());
-        };
-        for_rows(pairs, call.hidden, gather);
+        const ExpertCall* const shared = call.shared;
+        const int64_t size = call.experts->down.inputs, outputs = call.experts->gate_up.outputs;
+        const Buffer<bf16> rows(pairs * width), gates(pairs * outputs), inner(pairs * size);
+        const Buffer<bf16> wide(shared ? tokens * shared->gate_up.outputs : 0);
+        const Buffer<bf16> narrow(shared ? tokens * shared->down.inputs : 0);
+        gather(rows.data());
         const Buffer<LinearCall> calls(call.routing.experts + 2);
         int64_t count = list(calls.data(), &ExpertCall::gate_up, rows.data(), gates.data());
         const bf16* x = call.x + offset;
-        if (call.shared)
-            calls.data()[count++] = applied(call.shared->gate_up, x, wide.data(), tokens, false);
+        if (shared) calls.data()[count++] = applied(shared->gate_up, x, wide.data(), tokens, false);
         if (call.shared_gate)
             calls.data()[count++] =
                 applied(*call.shared_gate, x, shared_gates.data(), tokens, true);
         linears(calls.data(), count);
-        activate(call.activation, gates.data(), inner.data(), pairs, size);
+        activate(gates.data(), inner.data(), pairs, size, call.activation);
         count = list(calls.data(), &ExpertCall::down, inner.data(), outs.data());
-        if (call.shared) {
-            activate(call.activation, wide.data(), narrow.data(), tokens, shared_size);
+        if (shared) {
+            activate(wide.data(), narrow.data(), tokens, shared->down.inputs, call.activation);
             calls.data()[count++] =
-                applied(call.shared->down, narrow.data(), shared_outs.data(), tokens, false);
+                applied(shared->down, narrow.data(), shared_outs.data(), tokens, false);
         }
         linears(calls.data(), count);
+        if (call.narrow_up) widen_outs();
         auto add = [&](int64_t token) { add_up(token); };
         for_rows(tokens, call.hidden * call.routing.per_token, add);
     }
 
   private:
-    size_t hidden_bytes() const { return static_cast<size_t>(call.hidden) * sizeof(bf16); }
+    // The rows that experts read: a token's, or its narrow copy, once for each of its experts.
+    void gather(bf16* rows) const {
+        const Buffer<bf16> copies(call.narrow_down ? tokens * width : 0);
+        if (copies)
+            linear(applied(*call.narrow_down, call.x + offset, copies.data(), tokens, false));
+        const bf16* const from = copies ? copies.data() : call.x + offset;
+        auto copy = [&](int64_t pair) {
+            bf16* const row = rows + groups.places.data()[pair] * width;
+            memcpy(row, from + pair / call.routing.per_token * width,
+                   static_cast<size_t>(width) * sizeof(bf16));
+            if (call.routing.scales_inputs)
+                multiply_row(row, width, to_float(to_bf16(groups.weights.data()[pair])));
+        };
+        for_rows(pairs, width, copy);
+    }
+
+    // What a token's experts give together, in the order of choice.
+    floats weighed(int64_t token, int64_t i) const {
+        const int64_t first = token * call.routing.per_token;
+        floats sum = {};
+        for (int64_t pair = first; pair < first + call.routing.per_token; ++pair) {
+            const bf16* out = outs.data() + groups.places.data()[pair] * width + i;
+            const float weight =
+                call.routing.scales_inputs ? 1.0f : groups.weights.data()[pair];
+            sum += load_first(out, width - i) * weight;
+        }
+        return sum;
+    }
+
+    // Back from what experts of narrow copies give.
+    void widen_outs() const {
+        const Buffer<bf16> sums(tokens * width);
+        auto add = [&](int64_t token) {
+            for (int64_t i = 0; i < width; i += kLanes)
+                store_first(sums.data() + token * width + i, weighed(token, i), width - i);
+        };
+        for_rows(tokens, width * call.routing.per_token, add);
+        linear(applied(*call.narrow_up, sums.data(), mixed.data(), tokens, false));
+    }
 
     // One product of each expert that has rows; returns how many do.
     int64_t list(LinearCall* calls, LinearCall ExpertCall::*product, const bf16* x,
@@ -131,30 +168,28 @@ class ExpertsTurn {
         return count;
     }
 
-    // Experts in the order of choice, then the shared ones. Rounded where PyTorch's layers round.
+    // The experts, then the shared ones. Rounded where PyTorch's layers round.
     void add_up(int64_t token) const {
-        const int64_t first = token * call.routing.per_token, at = token * call.hidden;
+        const int64_t at = token * call.hidden;
         const float gate =
             shared_gates ? 1.0f / (1.0f + expf(-shared_gates.data()[token])) : 1.0f;
         for (int64_t i = 0; i < call.hidden; i += kLanes) {
             const int64_t left = call.hidden - i;
-            floats sum = {};
-            for (int64_t k = first; k < first + call.routing.per_token; ++k) {
-                const bf16* out = outs.data() + groups.places.data()[k] * call.hidden + i;
-                sum += load_first(out, left) * groups.weights.data()[k];
-            }
+            floats sum = mixed ? load_first(mixed.data() + at + i, left) : weighed(token, i);
             if (shared_outs) sum += load_first(shared_outs.data() + at + i, left) * gate;
             sum = rounded(sum);
             if (call.scale != 1.0f) sum = rounded(sum * call.scale);
-            sum += load_first(call.onto + offset + at + i, left);
+            if (call.onto) sum += load_first(call.onto + offset + at + i, left);
             store_first(call.out + offset + at + i, sum, left);
         }
     }
 
     const ExpertsCall& call;
     const int64_t offset, tokens, pairs;
+    const int64_t width;  // of what an expert reads and gives
     const Grouping groups;
-    const Buffer<bf16> outs;         // [pairs, hidden]
+    const Buffer<bf16> outs;         // [pairs, width]
+    const Buffer<bf16> mixed;        // [tokens, hidden], of experts of narrow copies
     const Buffer<bf16> shared_outs;  // [tokens, hidden]
     const Buffer<float> shared_gates;
 };

@@ -46,12 +46,20 @@ inline void keep_best_groups(const RoutingCall& call, float* choice, float* rank
         if (ranks[i / size] != -INFINITY) choice[i] = -INFINITY;
 }
 
+// What experts are chosen by: scores with a correction, or, since sigmoids near 1 may be equal
+// where what they come from is not, what sigmoids without one come from.
+inline void score_choice(const RoutingCall& call, float* row, float* choice) {
+    const bool by_outputs = call.sigmoid && !call.correction;
+    for (int64_t i = 0; by_outputs && i < call.experts; ++i) choice[i] = row[i];
+    score_row(call, row);
+    for (int64_t i = 0; !by_outputs && i < call.experts; ++i)
+        choice[i] = call.correction ? row[i] + call.correction[i] : row[i];
+}
+
 // `row`: the router's outputs, overwritten; `chosen`, `weights`: [per_token], the best first.
 inline void route_row(const RoutingCall& call, float* row, int64_t* chosen, float* weights) {
-    score_row(call, row);
     const Buffer<float> choice(call.experts), ranks(call.groups);
-    for (int64_t i = 0; i < call.experts; ++i)
-        choice.data()[i] = call.correction ? row[i] + call.correction[i] : row[i];
+    score_choice(call, row, choice.data());
     if (call.groups > 1) keep_best_groups(call, choice.data(), ranks.data());
     float sum = 0.0f;
     for (int64_t i = 0; i < call.per_token; ++i) {
@@ -59,8 +67,10 @@ inline void route_row(const RoutingCall& call, float* row, int64_t* chosen, floa
         choice.data()[chosen[i]] = -INFINITY;
         sum += weights[i] = row[chosen[i]];
     }
-    for (int64_t i = 0; i < call.per_token; ++i)
+    for (int64_t i = 0; i < call.per_token; ++i) {
         weights[i] = (call.normalized ? weights[i] / sum : weights[i]) * call.scale;
+        if (call.factors) weights[i] *= call.factors[chosen[i]];
+    }
 }
 
 }  // namespace

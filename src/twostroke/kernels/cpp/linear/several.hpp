@@ -56,6 +56,21 @@ inline void linears(const LinearCall* calls, int64_t count) {
     for (int64_t i = 0; i < count; ++i) prepared[i].~PreparedLinear();
 }
 
+inline void part_linears(const LinearCall* calls, int64_t count, const bf16* x, int64_t x_stride,
+                         int64_t x_step, int64_t rows, bf16* out, int64_t out_stride,
+                         int64_t out_step) {
+    if (rows == 0) return;
+    const Buffer<LinearCall> own(count);
+    for (int64_t i = 0; i < count; ++i) {
+        LinearCall& call = own.data()[i];
+        call = calls[i];
+        call.x = x + i * x_step, call.x_stride = x_stride, call.rows = rows;
+        call.out = out + i * out_step, call.out_stride = out_stride;
+        call.residual = nullptr, call.float_out = 0;
+    }
+    linears(own.data(), count);
+}
+
 inline void linear(const LinearCall& call) {
     if (call.num_parts == 0) return whole_linear(call);
     if (call.rows == 0) return;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "elementwise.hpp"
 #include "kernels.hpp"
 #include "recurrent/segments.hpp"
 #include "thread_pool.hpp"
@@ -74,12 +75,25 @@ inline void convolve(const ConvolutionCall& call, int64_t first_row, int64_t end
     run_some(blocks, (end_row - first_row) * call.channels * call.kernel, run);
 }
 
-inline void short_convolution(const ConvolutionCall& call, bf16* out) {
+// second * convolution(first * third) of three parts of each row of x, which is changed.
+inline void gated_convolution(const ConvolutionCall& call) {
     if (call.num_segments == 0) return;
-    convolve(call, call.segments[0].begin, call.segments[call.num_segments - 1].end,
-             [&](int64_t row, int64_t channel, int64_t left, const floats& sum) {
-                 store_first(out + row * call.channels + channel, sum, left);
-             });
+    const int64_t channels = call.channels, begin = call.segments[0].begin;
+    const int64_t end = call.segments[call.num_segments - 1].end;
+    auto multiply = [&](int64_t index) {
+        bf16* const first = call.x + (begin + index) * call.x_stride;
+        const bf16* const third = first + 2 * channels;
+        for (int64_t i = 0; i < channels; i += kLanes) {
+            const int64_t left = channels - i;
+            store_first(first + i, load_first(first + i, left) * load_first(third + i, left), left);
+        }
+    };
+    for_rows(end - begin, 2 * channels, multiply);
+    convolve(call, begin, end, [&](int64_t row, int64_t channel, int64_t left, const floats& sum) {
+        const bf16* const second = call.x + row * call.x_stride + channels + channel;
+        const floats gated = rounded(sum) * load_first(second, left);
+        store_first(call.out + row * channels + channel, gated, left);
+    });
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "decoder_layers.hpp"
 #include "elementwise.hpp"
 #include "kernels.hpp"
+#include "layers/decoder_layers.hpp"
 #include "linear/several.hpp"
 
 namespace twostroke {
@@ -40,13 +40,14 @@ inline void run_draft_pass(const DraftCall& call, const PassCall& pass, const in
 inline void draft(const DraftCall& call) {
     run_draft_pass(call, call.pass, call.tokens, call.drafts);
     const int64_t requests = call.num_requests;
-    const AttentionCall& first = call.pass.attention;
+    const AttentionCall& first = call.pass.groups[0].attention;  // there is no other
     int64_t *positions = call.scratch, *slots = positions + requests;
     int64_t *ends = slots + requests, *query_start = ends + requests;
     for (int64_t i = 0; i <= requests; ++i) query_start[i] = i;
+    GroupCall group = {first, slots};
+    group.attention.query_start = query_start, group.attention.context_lens = ends;
     PassCall pass = call.pass;
-    pass.positions = positions, pass.slots = slots, pass.kept = nullptr;
-    pass.attention.query_start = query_start, pass.attention.context_lens = ends;
+    pass.positions = positions, pass.kept = nullptr, pass.groups = &group;
     for (int64_t round = 1; round < call.lengths[0]; ++round) {
         int64_t active = 0;
         for (; active < requests && call.lengths[active] > round; ++active) {
@@ -56,7 +57,7 @@ inline void draft(const DraftCall& call) {
             slots[active] = first.block_table[active * first.table_stride + block] *
                                 first.block_size + position % first.block_size;
         }
-        pass.tokens = pass.num_kept = pass.attention.num_requests = active;
+        pass.tokens = pass.num_kept = group.attention.num_requests = active;
         int64_t* drafts = call.drafts + round * requests;
         run_draft_pass(call, pass, drafts - requests, drafts);
     }

@@ -9,39 +9,37 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import (
-    ACTIVATIONS,
-    ExpertCall,
-    ExpertsCall,
-    Library,
-    LinearCall,
-    MlpCall,
-    NormCall,
-    RoutingCall,
-)
+from twostroke.kernels.calls import ExpertCall, ExpertsCall, LinearCall, NormCall, RoutingCall
+from twostroke.kernels.library import ACTIVATIONS, Library
+from twostroke.kernels.pass_calls import EXPERTS, MlpCall
 from twostroke.layers.linear import Linear
 from twostroke.model_spec.routing import RoutingSpec
 
-# Gates with ups, and down, of ``down(activation(gate_up(x)))``; gates before ups.
-GatedMlp = tuple[Linear, Linear]
+# Gates with ups, and down, of ``down(activation(gate_up(x)))``; gates before ups. Or ups alone.
+Mlp = tuple[Linear, Linear]
 
 
 class ExpertWeights(NamedTuple):
     """Attributes:
     correction: See ``route``.
+    factors: What the weights of experts are multiplied with, float32 ``[experts]``.
     shared: What every token goes through; ``shared_gate`` has one output, whose sigmoid weighs it.
+    narrow: To what experts read, and back from what they give, where that is narrower.
     """
 
     router: Linear
-    experts: Sequence[GatedMlp]
+    experts: Sequence[Mlp]
     correction: Tensor | None = None
-    shared: GatedMlp | None = None
+    factors: Tensor | None = None
+    shared: Mlp | None = None
     shared_gate: Linear | None = None
+    narrow: tuple[Linear, Linear] | None = None
 
     @property
     def matrices(self) -> list[Linear]:
         """All but the gate of the shared experts, which is a vector."""
-        mlps = [*self.experts, *([] if self.shared is None else [self.shared])]
+        pairs = [pair for pair in (self.shared, self.narrow) if pair is not None]
+        mlps = [*self.experts, *pairs]
         return [self.router, *(linear for mlp in mlps for linear in mlp)]
 
 
@@ -75,42 +73,47 @@ class CompiledExperts:
             shared=None if shared is None else ctypes.pointer(_mlp_call(shared)),
             shared_gate=None if gate is None else ctypes.pointer(_call_of(gate)),
             router=router,
-            routing=_routing_call(routing, len(weights.experts), per_token, weights.correction),
+            routing=_routing_call(routing, per_token, weights),
             scale=scale,
             activation=ACTIVATIONS[activation],
         )
+        if weights.narrow is not None:
+            down, up = map(_call_of, weights.narrow)
+            self._call.narrow_down, self._call.narrow_up = ctypes.pointer(down), ctypes.pointer(up)
         self._reference = ctypes.byref(self._call)
 
     @staticmethod
-    def can_run(weights: ExpertWeights, routing: RoutingSpec, activation: str) -> bool:
+    def can_run(weights: ExpertWeights, activation: str) -> bool:
         """Whether the kernels have all that such a layer needs."""
-        by_logits = routing.scores == "sigmoid" and not routing.corrected
-        if routing.scales_inputs or by_logits:
-            return False
         gate = [] if weights.shared_gate is None else [weights.shared_gate]
         linears = [*weights.matrices, *gate]
         return activation in ACTIVATIONS and all(one.kernel_call is not None for one in linears)
 
     def branch_call(self, norm: NormCall) -> MlpCall:
         """The compiled pass's, of the hidden state before ``norm``; valid as long as this lives."""
-        return MlpCall(norm=norm, experts=ctypes.pointer(self._call))
+        return MlpCall(norm=norm, experts=ctypes.pointer(self._call), kind=EXPERTS)
 
-    def __call__(self, x: Tensor, onto: Tensor) -> Tensor:
-        """``onto`` and what is added to it, both ``[tokens, hidden]``, of the normalized ``x``."""
-        out, onto = torch.empty_like(x), onto.contiguous()
-        call = self._call
-        call.x, call.onto, call.out = x.data_ptr(), onto.data_ptr(), out.data_ptr()
-        call.tokens = len(x)
+    def __call__(self, x: Tensor, onto: Tensor | None, routed: Tensor | None = None) -> Tensor:
+        """``onto``, if given, and what is added to it, ``[tokens, hidden]`` each.
+
+        Args:
+            x: Normalized, as what the router reads, ``routed``, which by default is ``x``.
+        """
+        out, call = torch.empty_like(x), self._call
+        onto = None if onto is None else onto.contiguous()
+        call.x, call.tokens, call.out = x.data_ptr(), len(x), out.data_ptr()
+        call.onto = None if onto is None else onto.data_ptr()
+        call.routed = None if routed is None else routed.data_ptr()
         self._library.experts(self._reference)
         return out
 
 
-def _routing_call(
-    routing: RoutingSpec, experts: int, per_token: int, correction: Tensor | None
-) -> RoutingCall:
+def _routing_call(routing: RoutingSpec, per_token: int, weights: ExpertWeights) -> RoutingCall:
+    correction, factors = weights.correction, weights.factors
     return RoutingCall(
         correction=None if correction is None else correction.data_ptr(),
-        experts=experts,
+        factors=None if factors is None else factors.data_ptr(),
+        experts=len(weights.experts),
         per_token=per_token,
         groups=routing.groups,
         chosen_groups=routing.chosen_groups,
@@ -118,10 +121,11 @@ def _routing_call(
         sigmoid=routing.scores == "sigmoid",
         best_two=routing.best_two,
         normalized=routing.normalized,
+        scales_inputs=routing.scales_inputs,
     )
 
 
-def _mlp_call(mlp: GatedMlp) -> ExpertCall:
+def _mlp_call(mlp: Mlp) -> ExpertCall:
     gate_up, down = mlp
     return ExpertCall(gate_up=_call_of(gate_up), down=_call_of(down))
 

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import DraftCall, Library, LinearCall
+from twostroke.kernels.calls import LinearCall
+from twostroke.kernels.library import Library
+from twostroke.kernels.pass_calls import DraftCall
 from twostroke.layers.attention.base import KernelCache
-from twostroke.layers.compiled_pass import CompiledPass
+from twostroke.layers.compiled.decoder_pass import CompiledPass
 from twostroke.layers.norm import RMSNorm
 
 

@@ -10,47 +10,73 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from twostroke.kernels.library import (
-    MAX_KERNEL,
-    ConvolutionCall,
-    DeltaCall,
-    Library,
-    Mamba2Call,
-    MatrixCall,
-)
-from twostroke.layers.recurrent_state import LayerStates, write_further_copies
+from twostroke.kernels.calls import ConvolutionCall, DeltaCall, Mamba2Call, MatrixCall
+from twostroke.kernels.library import MAX_KERNEL, Library
+from twostroke.kernels.pass_calls import CONVOLUTION, GATED_DELTA, MAMBA2
+from twostroke.layers.recurrent_state import LayerState, LayerStates, write_further_copies
 from twostroke.model_spec.recurrent_forms import DeltaForm, Mamba2Form
 
 
+class CompiledRecurrent(Protocol):
+    """What a recurrent layer computes between its products, in one call or in the compiled pass.
+
+    Attributes:
+        kind: A ``Mixer`` of ``cpp/kernels.hpp``.
+        call: The kernel's arguments, but for the tokens; valid as long as this lives.
+    """
+
+    kind: int
+
+    @property
+    def call(self) -> ConvolutionCall | DeltaCall | Mamba2Call: ...
+
+    def attach(self, states: LayerState) -> None:
+        """Compute with these states of all slots, as ``LayerStates.storage`` has them."""
+        ...
+
+
 class CompiledConvolution:
-    """``short_convolution`` of all requests of a pass.
+    """What a layer with a short convolution computes between its products.
 
     Args:
         weight: ``[channels, kernel]``.
         bias: ``[channels]``.
     """
 
+    kind = CONVOLUTION
+
     def __init__(self, weight: Tensor, bias: Tensor | None, library: Library) -> None:
         self._kept = _taps(weight, bias)
         self._library = library
-        self._call = _convolution_call(*self._kept)
+        self.call = _convolution_call(*self._kept)
 
     @staticmethod
     def can_run(kernel: int) -> bool:
         """Whether the kernels have a convolution over this many tokens."""
         return kernel <= MAX_KERNEL
 
-    def __call__(self, x: Tensor, states: LayerStates, layer: int) -> Tensor:
-        """Bfloat16 ``[tokens, channels]`` to the same, rounded; the layer's states change."""
-        (before,) = states.storage(layer)
-        _set_inputs(self._call, x, before, states)
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        self._library.short_convolution(ctypes.byref(self._call), out.data_ptr())
-        write_further_copies(states, layer)
+    def attach(self, states: LayerState) -> None:
+        """See ``CompiledRecurrent``."""
+        self.call.before = states[0].data_ptr()
+
+    def __call__(self, inputs: Tensor, states: LayerStates, layer: int) -> Tensor:
+        """``second * convolution(first * third)``, bfloat16 ``[tokens, channels]``.
+
+        Args:
+            inputs: The three in a row, bfloat16 ``[tokens, 3 * channels]``; changed, as the
+                layer's states are.
+        """
+        self.attach(states.storage(layer))
+        out = torch.empty(len(inputs), self.call.channels, dtype=torch.bfloat16)
+        _set_inputs(self.call, inputs, states)
+        self.call.out = out.data_ptr()
+        self._library.gated_convolution(ctypes.byref(self.call))
+        write_further_copies(states, [layer])
         return out
 
 
@@ -63,6 +89,8 @@ class CompiledDelta:
         bias: Bias of the decays, ``[value_heads]``.
         norm: ``[value_dim]``.
     """
+
+    kind = GATED_DELTA
 
     def __init__(
         self,
@@ -79,12 +107,16 @@ class CompiledDelta:
         taps = _taps(convolution, None)
         self._kept = *taps, *vectors  # keeps alive what the call points to
         sizes = (form.value_heads, form.key_heads, form.key_dim, form.value_dim)
-        self._call = DeltaCall(matrix=_matrix_call(_convolution_call(*taps), vectors, sizes, eps))
+        self.call = DeltaCall(matrix=_matrix_call(_convolution_call(*taps), vectors, sizes, eps))
 
     @staticmethod
     def can_run(form: DeltaForm) -> bool:
         """Whether the kernels take such sizes."""
         return form.kernel <= MAX_KERNEL and form.key_dim % 2 == 0
+
+    def attach(self, states: LayerState) -> None:
+        """See ``CompiledRecurrent``."""
+        _attach_matrix(self.call.matrix, states)
 
     def __call__(self, inputs: Tensor, gates: Tensor, states: LayerStates, layer: int) -> Tensor:
         """Normalized and gated outputs, bfloat16 ``[tokens, values]``; the states change.
@@ -93,13 +125,14 @@ class CompiledDelta:
             inputs: The first product's outputs, bfloat16 ``[tokens, channels + values]``.
             gates: Float32 ``[tokens, 2 * value_heads]``, inputs of rates and then of decays.
         """
-        form, call = self._form, self._call
+        form, call = self._form, self.call
         out = torch.empty(len(inputs), form.values, dtype=torch.bfloat16)
         gate = inputs[:, form.channels :]
-        _set_matrix(call.matrix, inputs, gate, states, layer, out)
+        self.attach(states.storage(layer))
+        _set_matrix(call.matrix, inputs, gate, states, out)
         call.gates = gates.data_ptr()
         self._library.gated_delta(ctypes.byref(call))
-        write_further_copies(states, layer)
+        write_further_copies(states, [layer])
         return out
 
 
@@ -111,6 +144,8 @@ class CompiledMamba2:
         rates: Float32 ``[heads]``, as ``skip`` and ``bias``.
         norm: ``[inner]``, where the layer has one.
     """
+
+    kind = MAMBA2
 
     def __init__(
         self,
@@ -128,7 +163,7 @@ class CompiledMamba2:
         taps, skip = _taps(*convolution), skip.float().contiguous()
         self._kept = *taps, *vectors, skip
         sizes = (form.heads, form.groups, form.state, form.head_dim)
-        self._call = Mamba2Call(
+        self.call = Mamba2Call(
             matrix=_matrix_call(_convolution_call(*taps), vectors, sizes, eps),
             skip=skip.data_ptr(),
             norm_groups=form.norm_groups,
@@ -141,19 +176,24 @@ class CompiledMamba2:
         is_plain = form.most_step == math.inf and not form.norm_first
         return is_plain and form.kernel <= MAX_KERNEL and form.state % 2 == 0
 
+    def attach(self, states: LayerState) -> None:
+        """See ``CompiledRecurrent``."""
+        _attach_matrix(self.call.matrix, states)
+
     def __call__(self, inputs: Tensor, states: LayerStates, layer: int) -> Tensor:
         """Normalized and gated outputs, bfloat16 ``[tokens, inner]``; the states change.
 
         Args:
             inputs: The first product's outputs, bfloat16: gate, channels, steps.
         """
-        form, call = self._form, self._call
+        form, call = self._form, self.call
         out = torch.empty(len(inputs), form.inner, dtype=torch.bfloat16)
         mixed, steps = inputs[:, form.inner :], inputs[:, form.inner + form.channels :]
-        _set_matrix(call.matrix, mixed, inputs, states, layer, out)
+        self.attach(states.storage(layer))
+        _set_matrix(call.matrix, mixed, inputs, states, out)
         call.steps, call.steps_stride = steps.data_ptr(), steps.stride(0)
         self._library.mamba2(ctypes.byref(call))
-        write_further_copies(states, layer)
+        write_further_copies(states, [layer])
         return out
 
 
@@ -192,16 +232,20 @@ def _matrix_call(
     )
 
 
-def _set_inputs(call: ConvolutionCall, x: Tensor, before: Tensor, states: LayerStates) -> None:
+def _attach_matrix(call: MatrixCall, states: LayerState) -> None:
+    before, matrices = states
+    call.convolution.before, call.states = before.data_ptr(), matrices.data_ptr()
+    call.bf16_states = matrices.dtype == torch.bfloat16
+
+
+def _set_inputs(call: ConvolutionCall, x: Tensor, states: LayerStates) -> None:
     table = states.table
     call.segments, call.num_segments = table.data_ptr(), len(table)
-    call.x, call.x_stride, call.before = x.data_ptr(), x.stride(0), before.data_ptr()
+    call.x, call.x_stride = x.data_ptr(), x.stride(0)
 
 
 def _set_matrix(
-    call: MatrixCall, x: Tensor, gate: Tensor, states: LayerStates, layer: int, out: Tensor
+    call: MatrixCall, x: Tensor, gate: Tensor, states: LayerStates, out: Tensor
 ) -> None:
-    before, matrices = states.storage(layer)
-    _set_inputs(call.convolution, x, before, states)
-    call.states, call.bf16_states = matrices.data_ptr(), matrices.dtype == torch.bfloat16
+    _set_inputs(call.convolution, x, states)
     call.gate, call.gate_stride, call.out = gate.data_ptr(), gate.stride(0), out.data_ptr()
