@@ -104,6 +104,7 @@ def changed(folder: Path, name: str, **changes: Value) -> Path:
         ("nemotron-h", {"attention.head_count_kv": [0, 2]}, "has 2 entries for 5 layers"),
         ("nemotron-h", {"feed_forward_length": 56}, "lacks backbone.layers.0.mixer.up_proj"),
         ("nemotron-h", {"feed_forward_length": [0, 56, 0, 0, 57]}, "layers that differ"),
+        ("nemotron-h", {"attention.head_count_kv": [0, 0, 2, 1, 0]}, "layers that differ"),
         ("nemotron-h", {"ssm.inner_size": 63}, "ssm.inner_size is 63, of 8 heads"),
         ("nemotron-h-experts", {"expert_gating_func": 1}, "must be 2 in this architecture"),
         ("nemotron-h-experts", {"expert_gating_func": 3}, "is 3: not supported"),
@@ -111,6 +112,8 @@ def changed(folder: Path, name: str, **changes: Value) -> Path:
         ("mamba2", {"ssm.inner_size": 72}, "is 72, of 8 heads and of embeddings of 32"),
         ("falcon-h1", {"ssm.group_count": 3}, "3 groups"),
         ("glm4-moe", {"nextn_predict_layers": 2}, "nextn_predict_layers is 2 of 2"),
+        ("llama4", {"attention.head_count_kv": [2, 0, 2, 2]}, "layers that differ"),
+        ("llama4", {"feed_forward_length": 0}, "intermediate_size_mlp must be from 1"),
         ("llama4", {"attention.sliding_window": 0}, "sliding_window is not supported"),
         ("gemma4", {"attention.sliding_window_pattern": [True]}, "must have 6 entries"),
         ("gemma4", {"attention.sliding_window_pattern": [True] * 6}, "the last of them false"),
@@ -188,3 +191,13 @@ def test_llama_4_with_many_experts_norms_no_heads(tmp_path: Path) -> None:
     tensors["rope_freqs.weight"] = encode(factors, "F32")
     file = write_gguf(tmp_path / "model.gguf", read_metadata(folder), tensors)
     assert set(factors) == {1.0, 4.0} and distance(file, folder) == 0.0
+
+
+def test_a_list_of_one_number_says_no_more_than_the_number(tmp_path: Path) -> None:
+    """Which layers see a window is what it was."""
+    raw = OWN["gemma3"]
+    folder = write_folder(tmp_path / "folder", raw)
+    heads: list[int] = [raw["num_key_value_heads"]] * raw["num_hidden_layers"]
+    changes: dict[str, Value] = {"gemma3.attention.head_count_kv": heads}
+    listed = convert(folder, tmp_path / "listed.gguf", "F32", **changes)
+    assert load(listed).spec == load(convert(folder, tmp_path / "model.gguf", "F32")).spec

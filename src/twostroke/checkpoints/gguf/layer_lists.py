@@ -29,12 +29,16 @@ def read_each(
     return numbers[:layers]
 
 
-def only(metadata: Metadata, key: str, numbers: Sequence[int], default: int) -> int:
-    """The one number that all layers have that have any. Raises ModelLoadError if they differ."""
-    stated = sorted({number for number in numbers if number})
+def only(metadata: Metadata, key: str, numbers: Sequence[int], *, of_some: bool) -> int:
+    """The one number of all layers; ``of_some``: of those that have any, 1 if none has.
+
+    Raises:
+        ModelLoadError: Layers differ.
+    """
+    stated = sorted({number for number in numbers if number or not of_some})
     if len(stated) > 1:
         raise metadata.refusal(key, f"states {short(stated)}: layers that differ are not supported")
-    return stated[0] if stated else default
+    return stated[0] if stated else 1
 
 
 def read_layer_sizes(
@@ -55,11 +59,12 @@ def read_layer_sizes(
     if own.delta and size_key not in metadata and of_experts in metadata:
         size_key = of_experts  # all layers have experts
     sizes = read_each(metadata, size_key, blocks, layers)
+    is_listed = bool(own.unattending) and isinstance(metadata.values.get(kv_key), list)
     fields: dict[str, Any] = {
-        "num_key_value_heads": only(metadata, kv_key, kv_heads, heads),
-        "intermediate_size": only(metadata, size_key, sizes, 1),
+        "num_key_value_heads": only(metadata, kv_key, kv_heads, of_some=is_listed),
+        "intermediate_size": only(metadata, size_key, sizes, of_some=bool(own.feeding)),
     }
-    if own.feeding or isinstance(metadata.values.get(kv_key), list):
+    if own.feeding or is_listed:
         kinds = zip(kv_heads, sizes, strict=True)
         fields["layer_types"] = [_kind(own, *each) for each in kinds]
     return fields
@@ -69,4 +74,4 @@ def _kind(own: Architecture, kv_heads: int, size: int) -> str:
     """That of a layer, as ``layer_types`` has it."""
     if own.feeding and size:
         return own.feeding
-    return "full_attention" if kv_heads or not own.unattending else own.unattending
+    return "full_attention" if kv_heads else own.unattending
