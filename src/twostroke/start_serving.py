@@ -18,8 +18,9 @@ from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.intake import Seeds
 from twostroke.engine.process.engine_process import EngineProcess
+from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.handshake import StartEngine
-from twostroke.engine.process.process_link import StartedEngine, start_engine
+from twostroke.engine.process.process_link import ProcessSource, start_engine
 from twostroke.engine.process.replicas import Replicas
 from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
@@ -103,7 +104,7 @@ def start_engine_process(
     queued_each = None if max_queued_requests is None else -(-max_queued_requests // num_replicas)
     engines = [
         EngineProcess(
-            start,
+            ProcessSource(start),
             started.result(),
             tokenizer=tokenizer,
             grammars=grammars,

@@ -20,7 +20,7 @@ from twostroke.cli.help_pages import HelpPages
 from twostroke.cli.inspect import inspect
 from twostroke.cli.key import key
 from twostroke.cli.kv import kv
-from twostroke.cli.serve import serve
+from twostroke.cli.serving.serve import serve
 from twostroke.cli.simulate import simulate
 from twostroke.cli.terminal import print_error, print_note
 from twostroke.cli.trace import trace
