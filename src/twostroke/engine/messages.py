@@ -121,6 +121,10 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     """End what runs, and the engine."""
 
 
+class Drain(msgspec.Struct, frozen=True):
+    """Finish what runs, and end. Comes from the engine's own process, never over a connection."""
+
+
 EngineMessage = (
     AddRequest
     | AbortRequest

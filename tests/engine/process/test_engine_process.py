@@ -40,8 +40,9 @@ from twostroke.core.errors import (
     ShuttingDownError,
 )
 from twostroke.core.request import FinishReason
+from twostroke.engine.clients.answer_so_far import MAX_LOST
 from twostroke.engine.process import process_link
-from twostroke.engine.process.engine_process import MAX_LOST, EngineProcess
+from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.frames import encode_frame
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import start_engine

@@ -54,7 +54,7 @@ from twostroke.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 STEADY_SECONDS = 10.0  # an engine that has lived as long is no reason for a pause
 WATCH_SECONDS = 0.1
-MAX_LOST = 3  # engines that may end under a request with no token in between
+OWN_SECONDS = 5.0  # for which what may have ended two engines waits for its own
 WAKING_STARTS = 2  # for a request that waits
 RESTORING = -1  # number of the orders by which a new engine gets the adapters of the last one
 
@@ -283,6 +283,8 @@ class EngineProcess(MessageClient):
         """Tell why there has been no engine ``since``; what has waited too long for one ends."""
         error = missing_engine(self._source, str(failure))
         self._on_loop(partial(self._say, error))
+        if self._clock() - since > OWN_SECONDS:
+            self._on_loop(partial(self.hand_over_waiting, suspects=True))
         if not self._source.gives_up and self._clock() - since > self._stall_seconds:
             self._on_loop(partial(self._fail_all, error))
 
@@ -310,28 +312,25 @@ class EngineProcess(MessageClient):
     def _lose(self, error: ErrorMessage) -> None:
         """The engine has ended: nothing more comes from it."""
         self._process.drain()
-        self._status = EngineStatus(self._status.stats, error)
+        self._status = EngineStatus(error=error)
+        self._records.stop(self._status.stats)
         self._fail_questions(error)
         for request_id, stream in list(self._streams.items()):
             so_far = stream.so_far
             if so_far is None or request_id in self._suspects:
                 continue  # this engine did not have it
-            so_far.num_engines_lost += 1
-            if so_far.num_engines_lost >= MAX_LOST:
+            if (failure := so_far.lose_engine()) is not None:
                 del self._streams[request_id]
-                message = f"{MAX_LOST} engines ended while they ran this request"
-                hint = "send another one; see the server's log"
-                stream.fail(ErrorMessage.of(EngineDeadError(message, hint=hint)))
+                stream.fail(ErrorMessage.of(failure))
         self.hand_over_waiting()
 
-    def hand_over_waiting(self) -> None:
-        """Give others what waits for an engine here; on the event loop's thread."""
+    def hand_over_waiting(self, *, suspects: bool = False) -> None:
+        """Give others what waits here; what may have ended two engines only as ``suspects``."""
         if self._status.error is None or self.hand_over is None:
             return
         for request_id, stream in list(self._streams.items()):
-            # What may have ended two engines stays, and is tried alone.
-            may_go = stream.num_engines_lost < MAX_LOST - 1 and not stream.aborted
-            if may_go and stream.so_far is not None and self.hand_over(request_id, stream):
+            may_go = not stream.aborted and (suspects or not stream.is_suspect)
+            if may_go and self.hand_over(request_id, stream):
                 del self._streams[request_id]
 
     def _say(self, error: ErrorMessage) -> None:
@@ -344,7 +343,7 @@ class EngineProcess(MessageClient):
         self._link = self._process = started.link
         self._process.start(self)
         self.meet(started.facts)
-        self._records.begin_again(time.time())
+        self._records.begin_again(time.time(), started.facts.labels)
         self._status, self._answered = EngineStatus(), False
         if self._loop is not None and not self._loop.is_closed():
             self._process.use_loop(self._loop)
@@ -353,7 +352,7 @@ class EngineProcess(MessageClient):
         there = [each.name for each in started.facts.adapters]
         for order in restoring_orders(self._adapters.known, there):
             self._send(ManageAdapters(RESTORING, order))
-        suspects = [i for i, each in self._streams.items() if each.num_engines_lost >= MAX_LOST - 1]
+        suspects = [i for i, each in self._streams.items() if each.is_suspect]
         for request_id in [i for i in self._streams if i not in suspects]:
             self._resume(request_id)
         self._suspects.begin(suspects)

@@ -66,10 +66,7 @@ class ProcessLink(SocketLink):
             # Its last outputs are dropped; it must not wait for room in the socket.
             while self._receive():
                 pass
-        if self._loop is None or self._loop.is_closed():
-            self._socket.close()
-        else:
-            self._loop.call_soon_threadsafe(self._stop_reading)
+        self._release()
 
 
 class ProcessSource(NamedTuple):

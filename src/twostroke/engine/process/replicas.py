@@ -140,7 +140,8 @@ class Replicas:
     def unhealthy_reason(self) -> str | None:
         """None while one of them is well: it serves, if with less."""
         reasons = [engine.unhealthy_reason() for engine in self.engines]
-        return reasons[0] if all(reasons) else None
+        told = [reason for reason in reasons if reason is not None]
+        return "; ".join(dict.fromkeys(told)) if len(told) == len(reasons) else None
 
     async def drain(self, timeout: float) -> None:
         for engine in self.engines:

@@ -17,7 +17,7 @@ from twostroke.core.errors import ConfigError, ErrorMessage, ModelLoadError, Two
 from twostroke.engine.clients.facts import EngineFacts
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.message_loop import MessageLoop
-from twostroke.engine.messages import AddRequest, Close, EngineMessage
+from twostroke.engine.messages import AddRequest, Close, Drain, EngineMessage
 from twostroke.engine.process.frames import (
     RECEIVE_BYTES,
     FrameCutter,
@@ -41,7 +41,7 @@ class FrontEnd:
         self._socket = connection
         self._frames = self._receive()
         self._sending = threading.Lock()
-        self.inbox: queue.SimpleQueue[EngineMessage] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[EngineMessage | Drain] = queue.SimpleQueue()
         self._grammars: GrammarCompiler | None = None
 
     def first(self) -> StartEngine:

@@ -107,6 +107,18 @@ class SocketLink(ABC):
         self.take_in()
         self._stop_reading()
 
+    def _hang_up(self) -> None:
+        """End the connection; on any thread."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _release(self) -> None:
+        """Close the socket, where nothing reads it."""
+        if self._loop is None or self._loop.is_closed():
+            self._socket.close()
+        else:
+            self._loop.call_soon_threadsafe(self._stop_reading)
+
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         """Some of what has come; then the loop goes on with other things."""
         if self._receive() == 0 and self._loop is loop:
