@@ -155,7 +155,7 @@ def running_router(folder: Path) -> Iterator[str]:
 
 def is_well(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health", trust_env=False).status_code == 200
+        return httpx.get(f"{url}/health", trust_env=False, timeout=60).status_code == 200
     except httpx.ConnectError:
         return False
 

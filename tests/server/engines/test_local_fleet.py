@@ -95,8 +95,8 @@ def test_a_chat_survives_the_end_of_a_worker(tmp_path: Path) -> None:
         shell(commands["workers"], log) as workers,
     ):
         wait_until(lambda: log.read_text().count(" is here") == 2, 60)
-        wait_until(lambda: httpx.get(f"{url}/health").status_code == 200)
+        wait_until(lambda: httpx.get(f"{url}/health", timeout=30).status_code == 200)
         expected = stream(url)
         by_port = {own[port]: started_by(workers, own[port]) for port in PORTS[1:]}
         assert content_of(stream(url, by_port)) == content_of(expected)
-        assert httpx.get(f"{url}/health").status_code == 200
+        assert httpx.get(f"{url}/health", timeout=30).status_code == 200

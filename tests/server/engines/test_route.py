@@ -71,7 +71,7 @@ class Fleet:
         wait_until(lambda: self.health().status_code == 200)
 
     def health(self) -> httpx.Response:
-        return httpx.get(self.url + "/health")
+        return httpx.get(self.url + "/health", timeout=30)
 
 
 def address_of(worker: ServerProcess) -> str:
@@ -154,7 +154,7 @@ def test_all_workers_die_and_come_back(fleet: Fleet) -> None:
 
 def health_at(port: int) -> str:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/health").text
+        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=30).text
     except httpx.ConnectError:
         return ""
 
