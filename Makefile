@@ -18,13 +18,21 @@ PORT ?= 8000
 MODEL ?= pilot
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test clients kernels check format train claims soak clean
+.PHONY: help serve workers route test clients kernels check format train claims soak clean
 
 help: ## Show the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 serve: $(VENV)/.installed ## Install, and serve MODEL (pilot) on 127.0.0.1:PORT (8000), with FLAGS
 	$(BIN)/twostroke serve $(MODEL) --port $(PORT) $(FLAGS)
+
+workers: $(VENV)/.installed ## Install, and start two workers of MODEL on ports 8101 and 8102
+	for port in 8101 8102; do \
+	    $(BIN)/twostroke worker $(MODEL) --listen 127.0.0.1:$$port $(FLAGS) & done; wait
+
+route: $(VENV)/.installed ## Serve what the two workers compute on 127.0.0.1:PORT (8000)
+	$(BIN)/twostroke route $(MODEL) --worker 127.0.0.1:8101 --worker 127.0.0.1:8102 \
+	    --port $(PORT) $(FLAGS)
 
 test: $(VENV)/.installed-dev ## Install what tests need, and run them all
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(FUZZED:%=--ignore=%)

@@ -29,7 +29,7 @@ FRAGMENT_OF_AN_ENTRY = re.compile(r"^ +[a-z_]+: (Of|The same|As)\b", re.MULTILIN
 LONGER: dict[str, str] = {}
 # Public names that two files may define, each with its reason.
 DEFINED_TWICE = {
-    **dict.fromkeys(("main", "serve", "simulate"), "commands, named as what one types"),
+    **dict.fromkeys(("main", "route", "serve", "simulate"), "commands, named as what one types"),
     **dict.fromkeys(
         ("AllowedTools", "CalledFunction", "ShownModel", "TextFields"),
         "two dialects call it so, and the API's document shows the name",

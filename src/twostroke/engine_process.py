@@ -5,7 +5,6 @@ Started by ``twostroke serve --engine-process``, which hands it one end of a pai
 
 from __future__ import annotations
 
-import logging
 import signal
 import socket
 import sys
@@ -13,7 +12,7 @@ import sys
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.serve_front_end import serve_front_end
-from twostroke.observability.json_log import JsonFormatter
+from twostroke.observability.json_log import log_to_stderr
 from twostroke.server.version import package_version
 from twostroke.startup import load_engine
 
@@ -32,11 +31,7 @@ def _load(start: StartEngine) -> LLMEngine:
 
 
 def _log(start: StartEngine) -> None:
-    layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=start.log_level.upper(), format=layout)
-    if start.log_json:
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(JsonFormatter())
+    log_to_stderr(start.log_level, "json" if start.log_json else "text")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
@@ -13,14 +14,19 @@ import msgspec
 from twostroke.checkpoints.open_checkpoint import find_checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerOptions
+from twostroke.core.errors import ConfigError
 from twostroke.core.operator.named_models import with_share
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.intake import Seeds
 from twostroke.engine.process.engine_process import EngineProcess
+from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.handshake import StartEngine
-from twostroke.engine.process.process_link import StartedEngine, start_engine
+from twostroke.engine.process.process_link import ProcessSource, start_engine
 from twostroke.engine.process.replicas import Replicas
+from twostroke.engine.workers.address import Address
+from twostroke.engine.workers.connect import WorkerSource, first_worker, unreached
+from twostroke.engine.workers.fingerprint import vocabulary_hash
 from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
 from twostroke.observability.observer import Observer
@@ -29,6 +35,7 @@ from twostroke.routing.routers import RouterName, make_router
 from twostroke.server.version import package_version
 from twostroke.startup import CallsTaker, load_engine, load_tokenizer
 
+logger = logging.getLogger(__name__)
 # Of a decoder that ranks documents: most tokens of a pair, and how many such pairs its cache holds.
 RANKED_TOKENS, RANKED_AT_ONCE = 8192, 2
 
@@ -103,7 +110,7 @@ def start_engine_process(
     queued_each = None if max_queued_requests is None else -(-max_queued_requests // num_replicas)
     engines = [
         EngineProcess(
-            start,
+            ProcessSource(start),
             started.result(),
             tokenizer=tokenizer,
             grammars=grammars,
@@ -116,6 +123,64 @@ def start_engine_process(
         for start, started in zip(starts, starting, strict=True)
     ]
     client = engines[0] if num_replicas == 1 else Replicas(engines, make_router(router))
+    return LoadedModel(client, tokenizer, grammars)
+
+
+def connect_to_workers(
+    config: EngineConfig,
+    *,
+    workers: Sequence[Address],
+    token: bytes,
+    router: RouterName,
+    say: Callable[[str], None],
+    stall_seconds: float = STALL_SECONDS,
+    max_queued_requests: int | None = None,
+) -> LoadedModel:
+    """Wait for the first worker; the others are connected to as they come.
+
+    Args:
+        config: The model, whose tokenizer is loaded here, and its chat template; the rest is the
+            workers' own.
+        router: Chooses among the workers.
+        say: Called with what is waited for.
+
+    Raises:
+        ConfigError: Every worker refuses this router, or has another tokenizer.
+        ModelLoadError: The tokenizer cannot be loaded here.
+    """
+    version = package_version()
+    tokenizer = load_tokenizer(
+        find_checkpoint(config.model.model, config.model.revision), config.chat
+    )
+    grammars = GrammarCompiler(tokenizer)
+    first, link, welcome = first_worker(workers, token, version, say)
+    if welcome.model.tokenizer != vocabulary_hash(tokenizer):
+        link.close()
+        raise ConfigError(
+            f"{link.name} has {welcome.model.name}, whose tokenizer is not that of"
+            f" {config.model.model}",
+            hint="give this command the MODEL of the workers",
+        )
+    if config.scheduler.policy not in (None, welcome.facts.scheduler_config.policy):
+        logger.warning("keys share workers by --scheduling-policy fair alone; give it to them")
+    theirs = replace(welcome.config, chat=config.chat)
+    seeds = Seeds(theirs.model.seed)
+    queued_each = None if max_queued_requests is None else -(-max_queued_requests // len(workers))
+    engines = [
+        EngineProcess(
+            WorkerSource(address, token, version, theirs, welcome.model),
+            StartedEngine(link, welcome.facts)
+            if address == first
+            else unreached(address, welcome.facts),
+            tokenizer=tokenizer,
+            grammars=grammars,
+            stall_seconds=stall_seconds,
+            max_queued_requests=queued_each,
+            seeds=seeds,
+        )
+        for address in workers
+    ]
+    client = engines[0] if len(engines) == 1 else Replicas(engines, make_router(router))
     return LoadedModel(client, tokenizer, grammars)
 
 

@@ -39,20 +39,21 @@ def load_engine(
     profiler: Profiler = NO_PROFILE,
     observers: Sequence[Observer] = (),
     take_calls: CallsTaker | None = None,
-    rank: int = 0,
+    rank: int | str = 0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> LLMEngine:
     """Load model and tokenizer side by side.
 
     Args:
         served_model_name: The model's name in metrics; by default as in ``config``.
         profiler: Measures the parts of each step.
-        observers, take_calls, rank: See ``LLMEngine``.
+        observers, take_calls, rank, clock: See ``LLMEngine``.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: With a hint that says what to change.
     """
     try:
-        return _load(config, served_model_name, profiler, observers, take_calls, rank)
+        return _load(config, served_model_name, profiler, observers, take_calls, rank, clock)
     except BaseException as error:
         if not is_panic(error):
             raise
@@ -68,7 +69,8 @@ def _load(
     profiler: Profiler,
     observers: Sequence[Observer],
     take_calls: CallsTaker | None,
-    rank: int,
+    rank: int | str,
+    clock: Callable[[], float],
 ) -> LLMEngine:
     _let_idle_threads_sleep()
     seconds = {"process": age_of_process()}
@@ -102,6 +104,7 @@ def _load(
             take_calls=take_calls,
             adapters=adapters,
             rank=rank,
+            clock=clock,
         )
 
 

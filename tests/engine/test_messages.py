@@ -39,6 +39,7 @@ from twostroke.engine.messages import (
     AddRequest,
     CacheAnswer,
     Close,
+    Drain,
     EngineEnded,
     EngineMessage,
     EngineRecords,
@@ -220,10 +221,12 @@ def test_what_a_client_shows_of_its_engine_are_values() -> None:
         engine.close()
 
 
-class ByteInbox(queue.SimpleQueue[EngineMessage]):
+class ByteInbox(queue.SimpleQueue[EngineMessage | Drain]):
     """What is put in arrives as it would in another process."""
 
-    def put(self, item: EngineMessage, block: bool = True, timeout: float | None = None) -> None:
+    def put(
+        self, item: EngineMessage | Drain, block: bool = True, timeout: float | None = None
+    ) -> None:
         kind: Any = EngineMessage
         super().put(wire.decode(wire.encode(item), kind))
 

@@ -24,6 +24,7 @@ from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.core.operator.lora_config import LoraConfig
 from twostroke.core.speculation_config import SpeculationConfig
+from twostroke.engine.workers.options import RouterOptions, WorkerOptions
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
 
@@ -49,6 +50,8 @@ TemplateFlags = Annotated[ChatTemplateConfig, _section("Model", 1)]
 LoraFlags = Annotated[LoraConfig, _section("LoRA adapters", 1)]
 ServerFlags = Annotated[ServerOptions, _section("Server", 2, lists=True)]
 GatewayFlags = Annotated[GatewayOptions, _section("Keys and limits", 3)]
+WorkerFlags = Annotated[WorkerOptions, _section("Worker", 0)]
+RouterFlags = Annotated[RouterOptions, _section("Workers", 0, lists=True)]
 SchedulerFlags = Annotated[SchedulerOptions, _section("Scheduling", 4)]
 CacheFlags = Annotated[CacheConfig, _section("KV cache", 5)]
 TierFlags = Annotated[KVTierConfig, _section("KV cache", 5)]

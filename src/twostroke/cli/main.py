@@ -20,7 +20,9 @@ from twostroke.cli.help_pages import HelpPages
 from twostroke.cli.inspect import inspect
 from twostroke.cli.key import key
 from twostroke.cli.kv import kv
-from twostroke.cli.serve import serve
+from twostroke.cli.serving.route import route
+from twostroke.cli.serving.serve import serve
+from twostroke.cli.serving.worker import worker
 from twostroke.cli.simulate import simulate
 from twostroke.cli.terminal import print_error, print_note
 from twostroke.cli.trace import trace
@@ -46,6 +48,8 @@ def build_app() -> App:
         default_parameter=Parameter(allow_repeating=True),  # the last value counts
     )
     app.command(serve, usage="Usage: twostroke serve [MODEL] [NAME=MODEL ...] [OPTIONS]")
+    app.command(worker, usage="Usage: twostroke worker [MODEL] [OPTIONS]")
+    app.command(route, usage="Usage: twostroke route [MODEL] --worker HOST:PORT ... [OPTIONS]")
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
     app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
     app.command(

@@ -19,6 +19,7 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.cache_admin import CacheAdmin
+from twostroke.engine.cache_orders import ClearCache
 from twostroke.engine.check_states import check_states
 from twostroke.engine.engine import Engine
 from twostroke.engine.executor import Executor, ExecutorInfo
@@ -29,6 +30,7 @@ from twostroke.engine.messages import AddRequest, make_requests
 from twostroke.engine.refuse_overdue import refuse_overdue
 from twostroke.engine.text_writer import TextWriter
 from twostroke.engine.waiting_samples import WaitingSamples
+from twostroke.kv_cache.prefix_mirror import IndexLog
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.observability.observer import Observer
@@ -58,7 +60,7 @@ class LLMEngine:
         grammars: Shared with an executor in this process; made of the tokenizer by default.
         take_calls: Gives a recording the calls over HTTP; see ``Recorder``.
         adapters: The LoRA adapters that the executor has; by default none.
-        rank: Which of the model's engines this is, in metrics.
+        rank: Which of the model's engines this is, in metrics; a worker's is its address.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class LLMEngine:
         grammars: GrammarCompiler | None = None,
         take_calls: Callable[[], Sequence[CallStations]] | None = None,
         adapters: Adapters | None = None,
-        rank: int = 0,
+        rank: int | str = 0,
     ) -> None:
         self.config = config = config or EngineConfig()
         self.tokenizer, self.clock, self.executor = tokenizer, clock, executor
@@ -109,17 +111,24 @@ class LLMEngine:
             self.targets = TargetObserver(targets, name, clock, lambda: self.metrics.stats)
             self.metrics.show_targets(self.targets)
             watching.append(self.targets)
+        self.index_log = IndexLog()
         self.meter: LoadMeter | None = None
         self._overdue: OverdueCalls | None = None
-        scheduling = self.scheduler.config
-        if scheduling.admission == "predicted":
-            self.meter = LoadMeter(self.scheduler, made.times)
-            self._overdue = OverdueCalls(made.times, self.meter, scheduling.admission_factor)
-            watching += [self.meter, self._overdue]
+        if self.scheduler.config.admission == "predicted":
+            watching += self._predict(made)
         if tokenizer:
             watching.insert(0, TextWriter(tokenizer, self._stop, profiler))
         self.loop = Engine(self.scheduler, executor, watching, clock=clock, profiler=profiler)
         self._samples: dict[str, list[Request]] = {}  # by the client's id, until the last has ended
+
+    def _predict(self, made: MadeScheduler) -> list[Observer]:
+        """Keep what early refusal needs to know; returns those who watch for it."""
+        self.meter = LoadMeter(self.scheduler, made.times)
+        factor = self.scheduler.config.admission_factor
+        self._overdue = OverdueCalls(made.times, self.meter, factor)
+        self.scheduler.kv.watch(self.index_log)
+        self.scheduler.kv.states.watch(self.index_log)
+        return [self.meter, self._overdue]
 
     @property
     def info(self) -> ExecutorInfo:
@@ -188,6 +197,17 @@ class LLMEngine:
     def die(self, error: EngineDeadError) -> list[RequestOutput]:
         """Fail for good: end every request with ``error`` and refuse all further ones with it."""
         return self._forget_ended(self.loop.die(error))
+
+    def forget_client(self) -> None:
+        """End what runs for a client that is gone; the next one begins with nothing of it.
+
+        What is cached stays. Where calls are refused early it does not, since the next client knows
+        nothing of it and would refuse too many.
+        """
+        self._forget_ended(self.loop.end(self.scheduler.requests.values(), FinishReason.ABORT))
+        self.waiting_samples.begin_again()
+        if self.meter is not None:
+            self.cache.carry_out(ClearCache())
 
     def close(self) -> list[RequestOutput]:
         """End what runs, with these last outputs, and free the model; refuse further requests."""

@@ -21,6 +21,7 @@ from twostroke.engine.messages import (
     AddRequest,
     CacheAnswer,
     Close,
+    Drain,
     EngineEnded,
     EngineMessage,
     EngineReply,
@@ -39,7 +40,6 @@ from twostroke.engine.messages import (
     make_requests,
 )
 from twostroke.engine.records import NewRecords
-from twostroke.kv_cache.prefix_mirror import IndexLog
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class MessageLoop:
     def __init__(
         self,
         engine: LLMEngine,
-        inbox: queue.SimpleQueue[EngineMessage],
+        inbox: queue.SimpleQueue[EngineMessage | Drain],
         send: Callable[[EngineReply], None],
     ) -> None:
         self.engine = engine
@@ -68,11 +68,8 @@ class MessageLoop:
         self._records = NewRecords(engine)
         self._num_messages = 0
         self._asked_records: list[int] = []  # one rendering answers all
-        self._index_log = IndexLog()
-        if engine.meter is not None:
-            engine.scheduler.kv.watch(self._index_log)
-            engine.scheduler.kv.states.watch(self._index_log)
         self._error: ErrorMessage | None = None  # why the engine has ended
+        self._draining = False
 
     def run(self) -> None:
         """Run until ``Close``: whatever goes wrong, no client is left waiting.
@@ -93,6 +90,17 @@ class MessageLoop:
             self._send(self.report())
             self._send(EngineEnded(self._error or CLOSED))
 
+    def serve(self) -> None:
+        """Run until ``Close``, or until nothing is left after ``Drain``; the engine stays.
+
+        What still runs is dropped then, and its blocks are free.
+        """
+        try:
+            while self._turn():
+                pass
+        finally:
+            self.engine.forget_client()
+
     def report(
         self,
         outputs: Sequence[RequestOutput] = (),
@@ -103,7 +111,7 @@ class MessageLoop:
         """The engine as it is now, and what has changed since the last report."""
         if self._error is None and self.engine.dead is not None:
             self._error = ErrorMessage.of(self.engine.dead)
-        status = EngineStatus(self.engine.last_stats, self._error, busy_since)
+        status = EngineStatus(self.engine.last_stats, self._error, busy_since, self._draining)
         num_left = self.engine.waiting_samples.take()
         events, kv_events = self._records.events(), self._records.kv_events()
         records = self._records.take() if with_records else None
@@ -137,7 +145,7 @@ class MessageLoop:
             self._send(EngineEnded(ErrorMessage.of(error)))
             return True
         self._send(self.report(outputs))
-        return go_on
+        return go_on and (self.engine.has_work() or not self._draining)
 
     def _take_inbox(self, outputs: list[RequestOutput]) -> bool:
         """Carry out the messages that came in; wait for one if there is nothing to run.
@@ -169,6 +177,8 @@ class MessageLoop:
                     self._send(self._snapshot(message))
                 case TakeRecords():
                     self._asked_records.append(message.number)
+                case Drain():
+                    self._draining = True
                 case Close():
                     return False
         self._answer_records()
@@ -254,7 +264,7 @@ class MessageLoop:
         if (meter := self.engine.meter) is None:
             return None
         left, meter.left = list(meter.left), deque()
-        return LoadReport(meter.load, left, self._index_log.take())
+        return LoadReport(meter.load, left, self.engine.index_log.take())
 
 
 def _failed(cause: BaseException) -> EngineDeadError:

@@ -121,6 +121,10 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     """End what runs, and the engine."""
 
 
+class Drain(msgspec.Struct, frozen=True):
+    """Finish what runs, and end. Comes from the engine's own process, never over a connection."""
+
+
 EngineMessage = (
     AddRequest
     | AbortRequest
@@ -144,11 +148,13 @@ class EngineStatus(msgspec.Struct, frozen=True):
         stats: The scheduler's state after the latest step, arrival or abort.
         error: Why the engine takes no more requests, if that is so.
         busy_since: When the step began that is under way, in seconds on the engine's clock.
+        draining: It finishes what it has, and then ends.
     """
 
     stats: SchedulerStats = SchedulerStats()
     error: ErrorMessage | None = None
     busy_since: float | None = None
+    draining: bool = False
 
 
 class LoadReport(msgspec.Struct, frozen=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from msgspec.structs import replace
+
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import EngineRecords
 from twostroke.observability.events import StepEvent
@@ -22,13 +24,17 @@ class NewRecords:
 
     def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
-        self._last_step = self._last_batch = -1
+        latest = engine.recorder.events(-1)  # of former clients
+        self._first_step = latest[-1].step + 1 if latest else 0
+        self._last_step, self._last_batch = self._first_step - 1, -1
         self._rendered_at = engine.clock()
 
     def events(self) -> list[StepEvent]:
-        """Events since the last call."""
+        """Events since the last call; the first that this client sees has number 0."""
         if events := self._engine.recorder.events(self._last_step):
             self._last_step = events[-1].step
+        if self._first_step:
+            return [replace(each, step=each.step - self._first_step) for each in events]
         return events
 
     def kv_events(self) -> list[KVEventBatch]:

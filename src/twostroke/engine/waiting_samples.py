@@ -37,6 +37,10 @@ class WaitingSamples:
         changed, self._changed = self._changed, {}
         return changed
 
+    def begin_again(self) -> None:
+        """Count from zero, for another client; nothing waits."""
+        self._num_left, self._changed = {}, {}
+
     def leave(self, tenant: str, num_samples: int) -> None:
         """Count samples that were submitted, but could not be added."""
         self._num_left[tenant] = self._num_left.get(tenant, 0) + num_samples

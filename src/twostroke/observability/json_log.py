@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 FIELDS = "fields"  # of a record's ``extra``: what a line says beside its text
 REQUEST_ID = "request_id"
 TRACE_ID, SPAN_ID = "trace_id", "span_id"
@@ -88,3 +91,12 @@ def _clean_values(values: Mapping[str, Any]) -> dict[str, Any]:
 def _clean(text: str) -> str:
     """The text without lone surrogates, which JSON in UTF-8 cannot hold."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def log_to_stderr(level: str, form: LogFormat) -> None:
+    """Write all that is logged, from ``level`` on, to stderr as text or as JSON."""
+    layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=layout, force=True)
+    if form == "json":
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonFormatter())

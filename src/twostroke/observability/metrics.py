@@ -72,7 +72,7 @@ class EngineMetrics:
     An observer of the engine, whose thread calls everything.
 
     Args:
-        rank: vLLM's number of the data-parallel rank.
+        rank: vLLM's number of the data-parallel rank, or a worker's address.
 
     Attributes:
         labels: Names and values of those that all metrics have.
@@ -84,7 +84,7 @@ class EngineMetrics:
         self,
         model_name: str,
         read_stats: Callable[[], SchedulerStats] = SchedulerStats,
-        rank: int = 0,
+        rank: int | str = 0,
     ) -> None:
         self.labels = dict(zip(LABELS, (model_name, str(rank))))
         self.counts = CollectorRegistry()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
@@ -12,14 +12,13 @@ from urllib.parse import urlsplit
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.declared import SIZE, Must, at_least, check_fields, each, within
 from twostroke.core.flags.values import require
+from twostroke.observability.json_log import LogFormat, LogLevel
 from twostroke.routing.routers import RouterName
 from twostroke.tools.reasoning import REASONING_OF_NAME
 from twostroke.tools.registry import FAMILY_OF_NAME
 
 # The value of --context-ranker that stands for the served model.
 SERVED = "served"
-LogFormat = Literal["text", "json"]
-LogLevel = Literal["debug", "info", "warning", "error"]
 # The names are known as the module is imported; a type checker sees any.
 if TYPE_CHECKING:
     ToolCallParser = str
@@ -242,6 +241,10 @@ class ServerOptions:
         slow = self.otlp_traces_slow_ttft
         ok = slow is None or self.otlp_traces_endpoint is not None
         require(ok, "--otlp-traces-slow-ttft", slow, "together with --otlp-traces-endpoint")
+
+    def named(self, model: str) -> ServerOptions:
+        """The options with the names of the model, which is called ``model`` by default."""
+        return replace(self, served_model_name=self.served_model_name or (model,))
 
     def _check_tls(self) -> None:
         checks, authorities = self.ssl_cert_reqs > 0, self.ssl_ca_certs is not None

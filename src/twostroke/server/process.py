@@ -20,7 +20,7 @@ from twostroke.core.errors import ConfigError, ModelLoadError, TwostrokeError, p
 from twostroke.gateway.options import GatewayOptions
 from twostroke.http.out_of_memory import EndAtMemoryError, end_at_uncaught_memory_error
 from twostroke.http.tls import ServerTls, TlsFiles
-from twostroke.observability.json_log import JsonFormatter
+from twostroke.observability.json_log import log_to_stderr
 from twostroke.server.generation.request_log import LOGGER as REQUEST_LOGGER
 from twostroke.server.options import ServerOptions
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from twostroke.inspector.content import ContentBook
     from twostroke.inspector.model.facts import DescribeModel
     from twostroke.observability.tracing.tracer import Tracer
+    from twostroke.server.state.loading_note import LoadingNote
 
 # How long a thread that parses a body may keep the interpreter from the engine's, which asks for it
 # many times a step. Python's own 5 ms would add up to a multiple of a step.
@@ -61,6 +62,7 @@ def run_server(
     content: ContentBook | None = None,
     describe_model: DescribeModel | None = None,
     beside: Mapping[str, ModelToLoad] | None = None,
+    note: LoadingNote | None = None,
 ) -> None:
     """Serve until a signal ends it.
 
@@ -76,6 +78,7 @@ def run_server(
             gives it to the engine.
         describe_model: Tells the inspector of the loaded model.
         beside: Further models by name, loaded after it one by one.
+        note: Says what loading waits for.
 
     Raises:
         ConfigError: The address cannot be bound, or a file of keys, certificates, responses or
@@ -101,10 +104,9 @@ def run_server(
     from twostroke.server.http.lifecycle import run_until_signalled
     from twostroke.server.state.server_state import ServerState
 
-    names = options.served_model_name or (config.model.model,)
-    options = replace(options, served_model_name=names)
+    options = options.named(config.model.model)
     loading_beside = dict(zip(beside or {}, loading[1:], strict=True))
-    state = ServerState(loading[0], options, loading_ranker, loading_beside)
+    state = ServerState(loading[0], options, loading_ranker, loading_beside, note)
     app = EndAtMemoryError(
         create_app_for(state, options, gateway, store, tracer, content, describe_model, files)
     )
@@ -257,13 +259,7 @@ def load_on_thread(config: EngineConfig, load: Loader) -> Future[LoadedModel]:
 
 def configure_logging(options: ServerOptions) -> None:
     """Everything to stderr; of libraries only warnings, unless the options ask for more."""
-    layout = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(
-        stream=sys.stderr, level=options.log_level.upper(), format=layout, force=True
-    )
-    if options.log_format == "json":
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(JsonFormatter())
+    log_to_stderr(options.log_level, options.log_format)
     for library in ("uvicorn", "httpx"):  # httpx tells of each line of a batch
         logging.getLogger(library).setLevel("INFO" if options.log_level == "debug" else "WARNING")
     # Whatever is wrong with a form is the client's mistake, and in its answer.

@@ -33,6 +33,7 @@ from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.core.operator.lora_config import LoraConfig
 from twostroke.core.speculation_config import Speculation, SpeculationConfig
+from twostroke.engine.workers.options import RouterOptions, WorkerOptions
 from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
 from twostroke.simulator.calibration.options import CalibrationOptions
@@ -45,7 +46,8 @@ SECTIONS: dict[str, Any] = {
         ModelOptions, CacheConfig, SchedulerOptions, SchedulerConfig, ObservabilityConfig,
         KVTierConfig, Speculation, SpeculationConfig, ChatTemplateConfig, LoraConfig, ServerOptions,
         GatewayOptions, WorkloadOptions, ServeBenchOptions, OfflineBenchOptions,
-        CalibrationOptions, DeploymentOptions, SimulatedWorkloadOptions,
+        CalibrationOptions, DeploymentOptions, SimulatedWorkloadOptions, WorkerOptions,
+        RouterOptions,
     )
 }  # fmt: skip
 # What a section needs before a single field can be wrong.

@@ -9,12 +9,12 @@ import pytest
 
 from tests.engine.process import scripted_engine
 from tests.server.running import ROOT
-from twostroke.engine.process import engine_process, process_link
+from twostroke.engine.process import process_link
 
 
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(process_link, "MODULE", scripted_engine.__name__)
-    monkeypatch.setattr(engine_process, "PAUSES", (0.0, 0.05, 0.05, 0.05, 0.05))
+    monkeypatch.setattr(process_link, "PAUSES", (0.0, 0.05, 0.05, 0.05, 0.05))
     monkeypatch.setenv("TWOSTROKE_TEST_HUNG", str(tmp_path / "hung"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))

@@ -20,7 +20,7 @@ from twostroke.engine.clients.thread import AsyncEngine
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.handshake import StartEngine
-from twostroke.engine.process.process_link import start_engine
+from twostroke.engine.process.process_link import ProcessLink, ProcessSource
 from twostroke.text.tokenizer import Tokenizer
 
 CONFIG = EngineConfig.from_flat({"kv_events": True})
@@ -35,11 +35,11 @@ def started(
 ) -> EngineProcess:
     """A client whose scripted engine runs."""
     config = replace(CONFIG, model=replace(CONFIG.model, seed=seed))
-    start = StartEngine(VERSION, config, rank=rank)
+    source = ProcessSource(StartEngine(VERSION, config, rank=rank))
     tokenizer = Tokenizer(byte_level())
     return EngineProcess(
-        start,
-        start_engine(start),
+        source,
+        source.start(),
         tokenizer=tokenizer,
         grammars=GrammarCompiler(tokenizer),
         stall_seconds=stall_seconds,
@@ -72,6 +72,12 @@ async def undisturbed(request: GenerationRequest) -> dict[int, list[int]]:
         return await tokens_of(engine.submit(request))
     finally:
         engine.close()
+
+
+def pid_of(engine: EngineProcess) -> int:
+    """The process of the engine that runs, or ran last."""
+    assert isinstance(engine._process, ProcessLink)
+    return engine._process.pid
 
 
 def alive(pid: int) -> bool:

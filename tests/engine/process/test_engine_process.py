@@ -24,6 +24,7 @@ from tests.engine.process.scripted_process import (
     CONFIG,
     alive,
     call,
+    pid_of,
     started,
     tokens_of,
     undisturbed,
@@ -39,8 +40,9 @@ from twostroke.core.errors import (
     ShuttingDownError,
 )
 from twostroke.core.request import FinishReason
+from twostroke.engine.clients.answer_so_far import MAX_LOST
 from twostroke.engine.process import process_link
-from twostroke.engine.process.engine_process import MAX_LOST, EngineProcess
+from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.frames import encode_frame
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import start_engine
@@ -54,7 +56,7 @@ def running(**options: Any) -> Iterator[EngineProcess]:
         yield engine
     finally:
         engine.close()
-    assert not alive(engine.pid)
+    assert not alive(pid_of(engine))
 
 
 def has_events(engine: EngineProcess, number: int) -> bool:
@@ -71,7 +73,7 @@ async def test_whichever_engine_ends_the_streams_go_on_with_the_tokens_they_woul
         reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
         for num_steps in (4, 12, 25):
             await until(partial(has_events, engine, num_steps))
-            os.kill(engine.pid, signal.SIGKILL)
+            os.kill(pid_of(engine), signal.SIGKILL)
             await until(lambda: engine.unhealthy_reason() is not None)
             assert "SIGKILL" in (engine.unhealthy_reason() or "")
             await until(lambda: engine.unhealthy_reason() is None)
@@ -91,7 +93,7 @@ async def test_while_no_engine_runs_new_requests_are_refused_and_aborts_are_kept
         stream = engine.submit(call("a"))
         kept = engine.submit(call("b"))
         await until(lambda: stream.usage.output_tokens > 2)
-        os.kill(engine.pid, signal.SIGKILL)
+        os.kill(pid_of(engine), signal.SIGKILL)
         await until(lambda: engine.status.error is not None)
         with pytest.raises(EngineDeadError, match="SIGKILL"):
             engine.submit(call("c"))
@@ -150,7 +152,7 @@ async def test_seeds_go_on_after_an_engine() -> None:
         for name in ("a", "b"):
             stream = engine.submit(call(name, seed=None, temperature=1.0))
             drawn.append((await tokens_of(stream))[0])
-            os.kill(engine.pid, signal.SIGKILL)
+            os.kill(pid_of(engine), signal.SIGKILL)
             await until(lambda: engine.unhealthy_reason() is not None)
             await until(lambda: engine.unhealthy_reason() is None)
         assert drawn[0] != drawn[1]
@@ -167,29 +169,29 @@ async def test_a_file_in_the_current_folder_is_not_run(
 
 async def test_an_engine_that_hangs_is_ended_and_its_requests_go_on() -> None:
     with running(stall_seconds=0.5) as engine:
-        first = engine.pid
+        first = pid_of(engine)
         other = engine.submit(call("other", max_tokens=60))
         await until(lambda: other.usage.output_tokens > 3)
         stream = engine.submit(call("hangs", first=HANGS))
         async with asyncio.timeout(30):
             assert await tokens_of(stream) == await undisturbed(call("hangs", first=HANGS))
             assert len((await tokens_of(other))[0]) == 60
-        assert engine.pid != first
+        assert pid_of(engine) != first
 
 
 async def test_an_engine_that_is_stopped_is_ended_too() -> None:
     """It does not answer a message, though no step runs."""
     with running(stall_seconds=0.5) as engine:
-        first = engine.pid
+        first = pid_of(engine)
         os.kill(first, signal.SIGSTOP)
         async with asyncio.timeout(30):
             assert await tokens_of(engine.submit(call("a"))) == await undisturbed(call("a"))
-        assert engine.pid != first
+        assert pid_of(engine) != first
 
 
 async def test_an_engine_without_requests_ends_and_the_next_request_starts_another() -> None:
     with running(idle_seconds=0.3) as engine:
-        first = engine.pid
+        first = pid_of(engine)
         stream = engine.submit(call("a"))
         assert await tokens_of(stream) == await undisturbed(call("a"))
         await until(lambda: not alive(first))
@@ -201,7 +203,7 @@ async def test_an_engine_without_requests_ends_and_the_next_request_starts_anoth
         aborted.abort()
         async with asyncio.timeout(20):
             assert await tokens_of(stream) == await undisturbed(call("c"))
-        assert engine.pid != first
+        assert pid_of(engine) != first
         assert aborted.usage.output_tokens == 0
 
 
@@ -209,7 +211,7 @@ async def test_a_model_that_cannot_wake_is_tried_again_by_the_next_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with running(idle_seconds=0.2) as engine:
-        first = engine.pid
+        first = pid_of(engine)
         await until(lambda: not alive(first))
         with monkeypatch.context() as broken:
             broken.setattr(process_link, "MODULE", "tests.engine.process.no_such_module")
@@ -225,7 +227,7 @@ async def test_what_cannot_be_started_again_is_given_up_with_a_named_error(
     with running() as engine:
         stream = engine.submit(call("a"))
         monkeypatch.setattr(process_link, "MODULE", "tests.engine.process.no_such_module")
-        os.kill(engine.pid, signal.SIGKILL)
+        os.kill(pid_of(engine), signal.SIGKILL)
         outputs = [output async for output in stream]
         assert failed_with(outputs[-1].error, EngineDeadError)
         assert "cannot be started again" in (engine.unhealthy_reason() or "")

@@ -14,6 +14,7 @@ from tests.engine.process.scripted_engine import ENDS
 from tests.engine.process.scripted_process import (
     alive,
     call,
+    pid_of,
     started,
     tokens_of,
     undisturbed,
@@ -23,7 +24,7 @@ from tests.fakes import failed_with
 from twostroke.core.errors import EngineDeadError, InvalidRequestError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.cache_orders import ClearCache
-from twostroke.engine.process import engine_process
+from twostroke.engine.process import process_link
 from twostroke.engine.process.replicas import Replicas
 from twostroke.routing.routers import RouterName, make_router
 
@@ -35,7 +36,7 @@ def running(number: int = 2, router: RouterName = "least-loaded") -> Iterator[Re
         yield replicas
     finally:
         replicas.close()
-    assert not any(alive(engine.pid) for engine in replicas.engines)
+    assert not any(alive(pid_of(engine)) for engine in replicas.engines)
 
 
 def loads(replicas: Replicas) -> list[int]:
@@ -44,7 +45,7 @@ def loads(replicas: Replicas) -> list[int]:
 
 async def test_requests_go_on_elsewhere_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long before the engine that ended is there again."""
-    monkeypatch.setattr(engine_process, "PAUSES", (30.0,))
+    monkeypatch.setattr(process_link, "PAUSES", (30.0,))
     requests = [call(f"{number}", first=number, max_tokens=60) for number in range(1, 7)]
     expected = [await undisturbed(request) for request in requests]
     with running() as replicas:
@@ -52,7 +53,7 @@ async def test_requests_go_on_elsewhere_at_once(monkeypatch: pytest.MonkeyPatch)
         assert loads(replicas) == [3, 3]
         reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
         await until(lambda: min(stream.usage.output_tokens for stream in streams) > 10)
-        os.kill(replicas.engines[0].pid, signal.SIGKILL)
+        os.kill(pid_of(replicas.engines[0]), signal.SIGKILL)
         await until(lambda: loads(replicas)[0] == 0)
         assert loads(replicas)[1] == 6
         assert replicas.unhealthy_reason() is None and replicas.status.error is None
@@ -70,7 +71,7 @@ async def test_when_all_have_ended_requests_wait_for_the_first_that_is_back() ->
         reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
         await until(lambda: min(stream.usage.output_tokens for stream in streams) > 5)
         for engine in replicas.engines:
-            os.kill(engine.pid, signal.SIGKILL)
+            os.kill(pid_of(engine), signal.SIGKILL)
         await until(lambda: replicas.status.error is not None)
         assert "SIGKILL" in (replicas.unhealthy_reason() or "")
         with pytest.raises(EngineDeadError):
@@ -136,7 +137,7 @@ async def test_what_was_aborted_goes_nowhere() -> None:
         await until(lambda: stream.usage.output_tokens > 3)
         ended = asyncio.Event()
         stream.when_ended(lambda usage: ended.set())
-        os.kill(replicas.engines[0].pid, signal.SIGKILL)
+        os.kill(pid_of(replicas.engines[0]), signal.SIGKILL)
         stream.abort()
         async with asyncio.timeout(20):
             await ended.wait()

@@ -67,7 +67,9 @@ def modules_after(code: str) -> dict[str, float]:
 
 
 def test_it_is_imported_only_when_it_is_on() -> None:
-    assert not modules_after("import twostroke.server.application, twostroke.cli.serve")["sdk"]
+    assert not modules_after("import twostroke.server.application, twostroke.cli.serving.serve")[
+        "sdk"
+    ]
 
 
 def test_the_import_is_short() -> None:

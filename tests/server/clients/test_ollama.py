@@ -16,7 +16,7 @@ from tests.server.clients.conftest import ANSWER, CALL, TurnsEngine
 from tests.server.running import running_server
 from tests.server.scripted import Script
 from tests.server.tiny import tiny_engine
-from twostroke.cli.serve import describe_model
+from twostroke.cli.serving.serve import describe_model
 from twostroke.core.config import ModelOptions
 from twostroke.gateway.gateway import Gateway
 from twostroke.gateway.options import GatewayOptions

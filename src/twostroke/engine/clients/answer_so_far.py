@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from twostroke.core.errors import EngineDeadError
 from twostroke.core.output import RequestOutput
 from twostroke.core.prefix_hit import PrefixHit
 from twostroke.engine.messages import AddRequest, SampleSoFar
+
+MAX_LOST = 3  # engines that may end under a request with no token in between
 
 
 class AnswerSoFar:
@@ -31,6 +34,19 @@ class AnswerSoFar:
         self._first_token_times: dict[int, float] = {}
         self._first: dict[int, tuple[int, PrefixHit | None]] = {}
         self.num_engines_lost = 0
+
+    def lose_engine(self) -> EngineDeadError | None:
+        """Its engine has ended: why it is given up, if it is."""
+        self.num_engines_lost += 1
+        if self.num_engines_lost < MAX_LOST:
+            return None
+        message = f"{MAX_LOST} engines ended while they ran this request"
+        return EngineDeadError(message, hint="send another one; see the server's log")
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be the reason for which engines end."""
+        return self.num_engines_lost >= MAX_LOST - 1
 
     def note(self, output: RequestOutput) -> None:
         """Keep what an output brings.

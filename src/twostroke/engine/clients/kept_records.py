@@ -50,9 +50,13 @@ class KeptRecords:
         self._kv = KVEventRing() if publishes_kv else None
         self._latest = EngineRecords(b"", "text/plain")
         self._stats = SchedulerStats()
-        self._gauges = CollectorRegistry()
-        self._gauges.register(LoadGauges(labels, lambda: self._stats))
+        self._gauges = self._label(labels)
         self.answers: Answers[EngineRecords] = Answers(PATIENCE)
+
+    def _label(self, labels: dict[str, str]) -> CollectorRegistry:
+        gauges = CollectorRegistry()
+        gauges.register(LoadGauges(labels, lambda: self._stats))
+        return gauges
 
     def take(self, report: StepReport) -> None:
         """Keep what a report tells."""
@@ -73,8 +77,13 @@ class KeptRecords:
         """These are the latest."""
         self._latest = records
 
-    def begin_again(self, now: float) -> None:
+    def stop(self, stats: SchedulerStats) -> None:
+        """The engine has ended, and this is its load."""
+        self._stats = stats
+
+    def begin_again(self, now: float, labels: dict[str, str]) -> None:
         """Another engine goes on, whose cache is empty; its steps follow those there are."""
+        self._gauges = self._label(labels)
         seq = self._next_batch - self._first_batch
         self._publish(KVEventBatch(seq=seq, ts=now, events=[AllBlocksCleared()]))
         self._first_step, self._first_batch = self._next_step, self._next_batch

@@ -171,6 +171,15 @@ class MessageClient:
         self._streams[request.request_id] = stream
         return stream
 
+    @property
+    def num_unfinished(self) -> int:
+        """Requests whose outputs have not all come."""
+        return len(self._streams)
+
+    def has(self, request_id: str) -> bool:
+        """Whether a request of that id is not through."""
+        return request_id in self._streams
+
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
         self._target_limit.check_least(tenant, request_id, waited)
 

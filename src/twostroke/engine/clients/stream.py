@@ -74,6 +74,11 @@ class AsyncStream:
         return 0 if self.so_far is None else self.so_far.num_engines_lost
 
     @property
+    def is_suspect(self) -> bool:
+        """Whether it may be the reason for which engines end."""
+        return self.so_far is not None and self.so_far.is_suspect
+
+    @property
     def aborted(self) -> bool:
         """Whether its client has ended it."""
         return self._aborted

@@ -13,7 +13,7 @@ from twostroke.engine.clients.link import Receiver
 from twostroke.engine.clients.message_client import MessageClient
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.message_loop import MessageLoop
-from twostroke.engine.messages import Close, EngineMessage, EngineReply, StepReport
+from twostroke.engine.messages import Close, Drain, EngineMessage, EngineReply, StepReport
 
 STALL_SECONDS = 60.0
 
@@ -28,7 +28,7 @@ class ThreadLink:
     """
 
     def __init__(self, engine: LLMEngine) -> None:
-        self._inbox: queue.SimpleQueue[EngineMessage] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[EngineMessage | Drain] = queue.SimpleQueue()
         self._messages = MessageLoop(engine, self._inbox, self._receive)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receiver: Receiver

@@ -13,12 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from msgspec.structs import replace
 
 from twostroke.constraints.compiler import GrammarCompiler
-from twostroke.core.errors import EngineDeadError, ErrorMessage, TwostrokeError
+from twostroke.core.errors import EngineDeadError, ErrorMessage
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.request import FinishReason
 from twostroke.engine.adapters.registry import Adapters
@@ -39,37 +38,35 @@ from twostroke.engine.messages import (
     StepReport,
 )
 from twostroke.engine.process.adapter_mirror import note_adapter, restoring_orders
-from twostroke.engine.process.handshake import StartEngine
-from twostroke.engine.process.on_loop import do_on_loop
-from twostroke.engine.process.process_link import (
-    END_SECONDS,
-    ProcessLink,
+from twostroke.engine.process.engine_source import (
+    EngineSource,
     StartedEngine,
-    start_engine,
+    missing_engine,
+    start_again,
 )
+from twostroke.engine.process.on_loop import do_on_loop
+from twostroke.engine.process.process_link import END_SECONDS
+from twostroke.engine.process.socket_link import SocketLink
 from twostroke.engine.process.suspects import Suspects
 from twostroke.observability.recorder import Recorder
 from twostroke.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
-# Seconds before one start after another, while none gives a token; after the last it is given up.
-PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 STEADY_SECONDS = 10.0  # an engine that has lived as long is no reason for a pause
 WATCH_SECONDS = 0.1
-MAX_LOST = 3  # engines that may end under a request with no token in between
+OWN_SECONDS = 5.0  # for which what may have ended two engines waits for its own
 WAKING_STARTS = 2  # for a request that waits
 RESTORING = -1  # number of the orders by which a new engine gets the adapters of the last one
-T = TypeVar("T")
 
 
 class EngineProcess(MessageClient):
-    """Implements ``EngineClient`` for an engine in another process of this machine.
+    """Implements ``EngineClient`` for an engine in another process, of this machine or another.
 
     While none runs, new requests are refused, those that are not through wait, and metrics and
     events stay readable. A thread watches the process.
 
     Args:
-        start: How each engine is started.
+        source: Where engines come from.
         started: The first of them.
         tokenizer, grammars: The front end's own.
         recorder: Writes the engine's steps to a file.
@@ -82,11 +79,12 @@ class EngineProcess(MessageClient):
     Attributes:
         hand_over: Gives a request that its engine has left to another client, or says that there is
             none.
+        when_back: Called once another engine has followed one that had ended.
     """
 
     def __init__(
         self,
-        start: StartEngine,
+        source: EngineSource,
         started: StartedEngine,
         *,
         tokenizer: Tokenizer,
@@ -97,7 +95,7 @@ class EngineProcess(MessageClient):
         idle_seconds: float | None = None,
         seeds: Seeds | None = None,
     ) -> None:
-        facts, config = started.facts, start.config
+        facts, config = started.facts, source.config
         super().__init__(
             config,
             facts,
@@ -116,9 +114,10 @@ class EngineProcess(MessageClient):
             max_queued_requests=max_queued_requests,
             seeds=seeds,
         )
-        self._start = start
+        self._source = source
         self.hand_over: Callable[[str, AsyncStream], bool] | None = None
-        self._process: ProcessLink = started.link
+        self.when_back: Callable[[], None] | None = None
+        self._process: SocketLink = started.link
         self._adapters.known = {each.name: each for each in facts.adapters}
         self._process.start(self)
         self._idle_seconds, self._idle_since = idle_seconds, self._clock()
@@ -133,9 +132,9 @@ class EngineProcess(MessageClient):
         self._watcher.start()
 
     @property
-    def pid(self) -> int:
-        """The process of the engine that runs, or ran last."""
-        return self._process.pid
+    def takes_requests(self) -> bool:
+        """Whether its engine runs, and is not about to leave."""
+        return self._status.error is None and not self._status.draining
 
     def submit(self, request: GenerationRequest) -> AsyncStream:
         stream = super().submit(request)
@@ -168,6 +167,8 @@ class EngineProcess(MessageClient):
     def unhealthy_reason(self) -> str | None:
         with contextlib.suppress(RuntimeError):  # asked without a loop: as it was told last
             self._use_loop(asyncio.get_running_loop())
+        if self._status.draining:
+            return f"{self._process.name} takes no more requests: it is shutting down"
         return None if self._asleep else super().unhealthy_reason()
 
     def close(self) -> None:
@@ -177,6 +178,12 @@ class EngineProcess(MessageClient):
         error = EngineDeadError("the engine has been closed", hint="try another server")
         self._on_loop(partial(self._fail_all, ErrorMessage.of(error)))
         self._records.close()
+
+    def _check_alive(self) -> None:
+        super()._check_alive()
+        if self._status.draining:
+            message = f"{self._process.name} is shutting down"
+            raise EngineDeadError(message, hint="try again in some seconds")
 
     def _check_answers(self) -> None:
         self._check_alive()
@@ -213,15 +220,14 @@ class EngineProcess(MessageClient):
                 self._on_loop(self._process.drain)
                 self._wake.wait()
             else:
-                logger.error("%s; it is started again", reason)
-                hint = "it is being started again: try again in some seconds"
-                error = EngineDeadError(reason, hint=hint)
-                self._on_loop(partial(self._lose, ErrorMessage.of(error)))
+                logger.error("%s; %s", reason, self._source.again)
+                self._on_loop(partial(self._lose, missing_engine(self._source, reason)))
             if self._asleep:
-                num_starts = max(0, len(PAUSES) - WAKING_STARTS)
+                num_starts = max(0, len(self._source.pauses) - WAKING_STARTS)
             elif self._answered or time.monotonic() - began > STEADY_SECONDS:
                 num_starts = 0
-            started, num_starts = self._start_again(num_starts)
+            tell = partial(self._note_failure, self._clock())
+            started, num_starts = start_again(self._source, num_starts, self._closing, tell)
             if self._closing.is_set():
                 if started is not None:
                     started.link.close()
@@ -235,7 +241,7 @@ class EngineProcess(MessageClient):
                 self._on_loop(partial(self._give_up, ErrorMessage.of(error)))
                 return
             self._on_loop(partial(self._go_on, started))
-            logger.warning("the engine runs again, as process %d", started.link.pid)
+            logger.warning("the engine runs again, as %s", started.link.name)
 
     def _wait_for_the_end(self) -> str:
         """Wait until the process has ended; end one that has failed or hangs. Returns why."""
@@ -273,22 +279,18 @@ class EngineProcess(MessageClient):
         now = self._clock()
         return any(t is not None and now - t > self._stall_seconds for t in since)
 
-    def _start_again(self, num_starts: int) -> tuple[StartedEngine | None, int]:
-        """An engine, and how many starts lie behind it; none, once too many have failed."""
-        for number in range(num_starts, len(PAUSES)):
-            if self._closing.wait(PAUSES[number]):
-                break
-            try:
-                return start_engine(self._start), number + 1
-            except TwostrokeError as error:
-                logger.error("the engine cannot be started: %s", error)
-            except Exception:  # a package that was changed meanwhile, say
-                logger.exception("the engine cannot be started")
-        return None, len(PAUSES)
+    def _note_failure(self, since: float, failure: Exception) -> None:
+        """Tell why there has been no engine ``since``; what has waited too long for one ends."""
+        error = missing_engine(self._source, str(failure))
+        self._on_loop(partial(self._say, error))
+        if self._clock() - since > OWN_SECONDS:
+            self._on_loop(partial(self.hand_over_waiting, suspects=True))
+        if not self._source.gives_up and self._clock() - since > self._stall_seconds:
+            self._on_loop(partial(self._fail_all, error))
 
-    def _on_loop(self, do: Callable[[], T]) -> T | None:
+    def _on_loop(self, do: Callable[[], None]) -> None:
         """Have it done on the event loop's thread, and wait; here, if there is no loop."""
-        return do_on_loop(self._loop, do, self._closing.is_set)
+        do_on_loop(self._loop, do, self._closing.is_set)
 
     # ---- on the event loop's thread --------------------------------------------------------------
 
@@ -310,32 +312,38 @@ class EngineProcess(MessageClient):
     def _lose(self, error: ErrorMessage) -> None:
         """The engine has ended: nothing more comes from it."""
         self._process.drain()
-        self._status = EngineStatus(self._status.stats, error)
+        self._status = EngineStatus(error=error)
+        self._records.stop(self._status.stats)
         self._fail_questions(error)
         for request_id, stream in list(self._streams.items()):
             so_far = stream.so_far
             if so_far is None or request_id in self._suspects:
                 continue  # this engine did not have it
-            so_far.num_engines_lost += 1
-            if so_far.num_engines_lost >= MAX_LOST:
+            if (failure := so_far.lose_engine()) is not None:
                 del self._streams[request_id]
-                message = f"{MAX_LOST} engines ended while they ran this request"
-                hint = "send another one; see the server's log"
-                stream.fail(ErrorMessage.of(EngineDeadError(message, hint=hint)))
-            elif (
-                so_far.num_engines_lost < MAX_LOST - 1  # else it may have ended it, and stays
-                and self.hand_over is not None
-                and not stream.aborted
-                and self.hand_over(request_id, stream)
-            ):
+                stream.fail(ErrorMessage.of(failure))
+        self.hand_over_waiting()
+
+    def hand_over_waiting(self, *, suspects: bool = False) -> None:
+        """Give others what waits here; what may have ended two engines only as ``suspects``."""
+        if self._status.error is None or self.hand_over is None:
+            return
+        for request_id, stream in list(self._streams.items()):
+            may_go = not stream.aborted and (suspects or not stream.is_suspect)
+            if may_go and self.hand_over(request_id, stream):
                 del self._streams[request_id]
+
+    def _say(self, error: ErrorMessage) -> None:
+        """This is why there is no engine just now."""
+        if not self._asleep:
+            self._status = EngineStatus(self._status.stats, error)
 
     def _go_on(self, started: StartedEngine) -> None:
         """Send the new engine what the one before it had not ended."""
         self._link = self._process = started.link
         self._process.start(self)
         self.meet(started.facts)
-        self._records.begin_again(time.time())
+        self._records.begin_again(time.time(), started.facts.labels)
         self._status, self._answered = EngineStatus(), False
         if self._loop is not None and not self._loop.is_closed():
             self._process.use_loop(self._loop)
@@ -344,19 +352,12 @@ class EngineProcess(MessageClient):
         there = [each.name for each in started.facts.adapters]
         for order in restoring_orders(self._adapters.known, there):
             self._send(ManageAdapters(RESTORING, order))
-        suspects = [i for i, each in self._streams.items() if each.num_engines_lost >= MAX_LOST - 1]
+        suspects = [i for i, each in self._streams.items() if each.is_suspect]
         for request_id in [i for i in self._streams if i not in suspects]:
             self._resume(request_id)
         self._suspects.begin(suspects)
-
-    @property
-    def num_unfinished(self) -> int:
-        """Requests whose outputs have not all come."""
-        return len(self._streams)
-
-    def has(self, request_id: str) -> bool:
-        """Whether a request of that id is not through."""
-        return request_id in self._streams
+        if self.when_back is not None:
+            self.when_back()
 
     def adopt(self, request_id: str, stream: AsyncStream) -> None:
         """Go on with a request that another client had; on the event loop's thread."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import struct
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -33,6 +35,50 @@ def reply_decoder() -> msgspec.msgpack.Decoder[EngineReply]:
     return msgspec.msgpack.Decoder(EngineReply)
 
 
+def receive_frame(
+    connection: socket.socket, max_bytes: int = MAX_FRAME_BYTES, deadline: float | None = None
+) -> bytes | None:
+    """One message without its length, off a blocking socket; what follows stays there.
+
+    Args:
+        deadline: By when it must be there, on ``time.monotonic``.
+
+    Returns:
+        ``None`` if the other side is gone, or too slow.
+
+    Raises:
+        EngineError: It is longer than ``max_bytes``.
+    """
+    header = _receive_exactly(connection, _HEADER.size, deadline)
+    if header is None:
+        return None
+    (length,) = _HEADER.unpack(header)
+    _check_length(length, max_bytes)
+    return _receive_exactly(connection, length, deadline)
+
+
+def _receive_exactly(connection: socket.socket, count: int, deadline: float | None) -> bytes | None:
+    pieces = bytearray()
+    while len(pieces) < count:
+        try:
+            if deadline is not None:
+                if (left := deadline - time.monotonic()) <= 0:
+                    return None
+                connection.settimeout(left)
+            data = connection.recv(min(count - len(pieces), RECEIVE_BYTES))
+        except OSError:
+            return None
+        if not data:
+            return None
+        pieces += data
+    return bytes(pieces)
+
+
+def _check_length(length: int, max_bytes: int) -> None:
+    if length > max_bytes:
+        raise EngineError(f"a message of {length} bytes was announced, and {max_bytes} are allowed")
+
+
 class FrameCutter:
     """Cuts what arrives into messages."""
 
@@ -48,8 +94,7 @@ class FrameCutter:
         self._rest += data
         while len(self._rest) >= _HEADER.size:
             (length,) = _HEADER.unpack_from(self._rest)
-            if length > MAX_FRAME_BYTES:
-                raise EngineError(f"a message of {length} bytes was announced")
+            _check_length(length, MAX_FRAME_BYTES)
             end = _HEADER.size + length
             if len(self._rest) < end:
                 break

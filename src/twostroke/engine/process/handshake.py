@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from twostroke.core.config import EngineConfig
-from twostroke.core.errors import ErrorMessage
+from twostroke.core.errors import ConfigError, ErrorMessage, ModelLoadError, TwostrokeError
 from twostroke.engine.clients.facts import EngineFacts
+
+_KINDS = {kind.__name__: kind for kind in (ConfigError, ModelLoadError)}
 
 
 class StartEngine(msgspec.Struct, frozen=True, tag=True):
@@ -37,9 +39,16 @@ class EngineStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class EngineRefused(msgspec.Struct, frozen=True, tag=True):
-    """It cannot be started."""
+    """It cannot be started, or is not for this front end."""
 
     error: ErrorMessage
+
+    def to_exception(self) -> TwostrokeError:
+        """An exception of the kind that was sent."""
+        kind = _KINDS.get(self.error.kind)
+        if kind is None:
+            return self.error.to_exception()
+        return kind(self.error.message, hint=self.error.hint)
 
 
 StartAnswer = EngineStarted | EngineRefused

@@ -52,6 +52,7 @@ class Replicas:
         self._with = dict(enumerate(engines))
         for engine in engines:
             engine.hand_over = self._adopt
+            engine.when_back = self._share_waiting
 
     @property
     def info(self) -> ExecutorInfo:
@@ -139,7 +140,8 @@ class Replicas:
     def unhealthy_reason(self) -> str | None:
         """None while one of them is well: it serves, if with less."""
         reasons = [engine.unhealthy_reason() for engine in self.engines]
-        return reasons[0] if all(reasons) else None
+        told = [reason for reason in reasons if reason is not None]
+        return "; ".join(dict.fromkeys(told)) if len(told) == len(reasons) else None
 
     async def drain(self, timeout: float) -> None:
         for engine in self.engines:
@@ -165,13 +167,18 @@ class Replicas:
         return {
             index: engine.num_unfinished
             for index, engine in self._with.items()
-            if engine.status.error is None
+            if engine.takes_requests
         }
 
     def _route(self, request: GenerationRequest, loads: Mapping[int, int]) -> int:
         prompt = request.prompt_token_ids
         segments = tuple(itertools.islice(_segments(request), MAX_SEGMENTS))
         return self._router.route(RoutedRequest(len(prompt), segments), loads).replica
+
+    def _share_waiting(self) -> None:
+        """An engine is back: what waits for others need not wait any more."""
+        for engine in self.engines:
+            engine.hand_over_waiting()
 
     def _adopt(self, request_id: str, stream: AsyncStream) -> bool:
         """Have the least loaded engine go on with a request; ``False`` if none runs."""

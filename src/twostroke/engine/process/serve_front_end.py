@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -16,7 +17,7 @@ from twostroke.core.errors import ConfigError, ErrorMessage, ModelLoadError, Two
 from twostroke.engine.clients.facts import EngineFacts
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.message_loop import MessageLoop
-from twostroke.engine.messages import AddRequest, Close, EngineMessage
+from twostroke.engine.messages import AddRequest, Close, Drain, EngineMessage
 from twostroke.engine.process.frames import (
     RECEIVE_BYTES,
     FrameCutter,
@@ -40,9 +41,8 @@ class FrontEnd:
         self._socket = connection
         self._frames = self._receive()
         self._sending = threading.Lock()
-        self.inbox: queue.SimpleQueue[EngineMessage] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[EngineMessage | Drain] = queue.SimpleQueue()
         self._grammars: GrammarCompiler | None = None
-        self._loaded = False
 
     def first(self) -> StartEngine:
         """How the engine is to be. Raises ``EOFError`` if the front end is gone."""
@@ -52,23 +52,34 @@ class FrontEnd:
         return msgspec.msgpack.decode(data, type=StartEngine)
 
     def send(self, message: object) -> None:
-        """Wait until it is on its way; on any thread. Dropped, if the front end is gone."""
+        """Wait until it is on its way; on any thread. Dropped, if the front end is gone.
+
+        One that takes nothing for as long as the connection's time limit counts as gone.
+        """
         data = encode_frame(message)
         with self._sending:
             try:
                 self._socket.sendall(data)
             except OSError:
                 logger.debug("the front end is gone")
+                self.hang_up()  # half a message may be on its way
 
-    def listen(self) -> None:
+    def hang_up(self) -> None:
+        """End the connection; what listens to it notices."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def listen(self, when_gone: Callable[[], None]) -> None:
         """Put what comes into the inbox, on a thread of its own, until the front end is gone."""
-        threading.Thread(target=self._listen, name="twostroke-front-end", daemon=True).start()
+        threading.Thread(
+            target=self._listen, args=(when_gone,), name="twostroke-front-end", daemon=True
+        ).start()
 
     def begin(self, grammars: GrammarCompiler | None) -> None:
         """The engine is there; the forms of answers are compiled as requests arrive."""
-        self._grammars, self._loaded = grammars, True
+        self._grammars = grammars
 
-    def _listen(self) -> None:
+    def _listen(self, when_gone: Callable[[], None]) -> None:
         decoder = message_decoder()
         try:
             for data in self._frames:
@@ -78,10 +89,7 @@ class FrontEnd:
                 self.inbox.put(message)
         except Exception:
             logger.exception("the front end's messages cannot be read")
-        if not self._loaded:
-            os._exit(0)  # the interpreter cannot be torn down while a thread imports torch
-        self.inbox.put(Close())
-        threading.Timer(ORPHAN_SECONDS, os._exit, (1,)).start()
+        when_gone()
 
     def _compile(self, message: AddRequest) -> None:
         """Begin to compile a request's form, beside the engine's steps, which join it.
@@ -124,7 +132,15 @@ def serve_front_end(
     except EOFError:
         return
     set_up(start)
-    front_end.listen()
+    loaded = threading.Event()
+
+    def end() -> None:
+        if not loaded.is_set():
+            os._exit(0)  # the interpreter cannot be torn down while a thread imports torch
+        front_end.inbox.put(Close())
+        threading.Timer(ORPHAN_SECONDS, os._exit, (1,)).start()
+
+    front_end.listen(end)
     try:
         if start.version != version:
             raise ConfigError(
@@ -140,6 +156,7 @@ def serve_front_end(
         failed = ModelLoadError(f"loading the model failed: {type(error).__name__}: {error}")
         front_end.send(EngineRefused(ErrorMessage.of(failed)))
         return
+    loaded.set()
     front_end.begin(engine.grammars)
     front_end.send(EngineStarted(EngineFacts.of(engine)))
     loop = MessageLoop(engine, front_end.inbox, front_end.send)

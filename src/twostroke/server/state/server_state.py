@@ -13,6 +13,7 @@ from twostroke.core.errors import ConfigError, ModelLoadingError, ShuttingDownEr
 from twostroke.engine.clients.base import EngineClient
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.server.options import SERVED, ServerOptions
+from twostroke.server.state.loading_note import LoadingNote
 from twostroke.server.state.served_model import ServedModel
 
 Source = LoadedModel | Future[LoadedModel]
@@ -26,6 +27,7 @@ class ServerState:
             model, which answers where a request names none.
         beside: Further models by name.
         ranker: The model of ``--context-ranker``, or its future, unless it is the served one.
+        note: Why there is no model yet, if there is none.
     """
 
     def __init__(
@@ -34,8 +36,9 @@ class ServerState:
         options: ServerOptions,
         ranker: Source | None = None,
         beside: Mapping[str, Source] | None = None,
+        note: LoadingNote | None = None,
     ) -> None:
-        self._options = options
+        self._options, self._note = options, note or LoadingNote()
         self._source, self._ranker, self._beside = source, ranker, dict(beside or {})
         self._models: list[ServedModel] = []  # the main one first
         self._load_error: Exception | None = None
@@ -145,7 +148,7 @@ class ServerState:
         if self._load_error is not None:
             return "unhealthy", f"the model could not be loaded: {self._load_error}"
         if not self._models:
-            return "loading", "the model is loading"
+            return "loading", self._note.text
         reasons = {model.name: model.client.unhealthy_reason() for model in self._models}
         for name, reason in reasons.items():
             if reason is not None:
@@ -157,7 +160,7 @@ class ServerState:
             raise ModelLoadingError(
                 f"the model could not be loaded: {self._load_error}", hint=self._load_error.hint
             )
-        raise ModelLoadingError("the model is loading", hint="wait until /health answers 200")
+        raise ModelLoadingError(self._note.text, hint="wait until /health answers 200")
 
 
 def _check_names(models: Sequence[ServedModel]) -> None:

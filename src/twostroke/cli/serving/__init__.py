@@ -1,0 +1,1 @@
+"""What runs engines for others: a server, and a worker and a router apart."""

@@ -1,0 +1,95 @@
+"""``twostroke worker``."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+from twostroke.cli.flags import (
+    CacheFlags,
+    LoraFlags,
+    ModelFlags,
+    ObservabilityFlags,
+    SchedulerFlags,
+    SpeculationFlags,
+    TierFlags,
+    WorkerFlags,
+    engine_config,
+)
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import ConfigError
+from twostroke.core.files import reason
+from twostroke.engine.workers.options import WorkerOptions
+
+
+def worker(
+    model: str | None = None,
+    /,
+    *,
+    options: WorkerFlags | None = None,
+    model_options: ModelFlags | None = None,
+    lora: LoraFlags | None = None,
+    cache: CacheFlags | None = None,
+    scheduler: SchedulerFlags | None = None,
+    observability: ObservabilityFlags | None = None,
+    speculation: SpeculationFlags | None = None,
+    tiers: TierFlags | None = None,
+) -> None:
+    """Run a model for a router on this machine or another (twostroke route).
+
+    It serves one router at a time, and keeps model and prefix cache when that goes. The first
+    Ctrl-C, SIGTERM or SIGHUP lets running requests finish, the second ends at once.
+
+    Args:
+        model: `pilot` (embedded, the default), a local folder or GGUF file, or a Hugging Face Hub
+            id; the same as --model.
+    """
+    from twostroke.checkpoints.open_checkpoint import find_checkpoint
+    from twostroke.engine.workers.address import Address, bind
+    from twostroke.engine.workers.fingerprint import fingerprint_of
+    from twostroke.engine.workers.greeting import read_token
+    from twostroke.engine.workers.run_worker import FrontEndClock, end_on_signals, make_worker
+    from twostroke.observability.json_log import log_to_stderr
+    from twostroke.server.version import package_version
+    from twostroke.startup import load_engine
+
+    options = options or WorkerOptions()
+    config = engine_config(
+        model, *(model_options, cache, scheduler, observability, speculation, tiers, None, lora)
+    )
+    check_config(config)
+    token = read_token(options.token_file)
+    try:
+        bound = bind(options.address)
+    except OSError as error:
+        hint = "give an address of this machine and a free port as --listen"
+        raise ConfigError(
+            f"cannot listen on {options.listen}: {reason(error)}", hint=hint
+        ) from error
+    log_to_stderr(options.log_level, options.log_format)
+    clock = FrontEndClock()
+    name = str(Address(socket.gethostname(), bound.getsockname()[1]))
+    engine = load_engine(config, rank=name, clock=clock)
+    assert engine.tokenizer is not None
+    checkpoint = find_checkpoint(config.model.model, config.model.revision)
+    fingerprint = fingerprint_of(checkpoint, engine.tokenizer, config, engine.info)
+    running = make_worker(engine, clock, fingerprint, bound, token, package_version())
+    end_on_signals(running, options.shutdown_timeout)
+    logging.getLogger(__name__).info(
+        "worker of %s (%s) listens on %s",
+        *(config.model.model, fingerprint.weights, running.address),
+    )
+    running.run()
+
+
+def check_config(config: EngineConfig) -> None:
+    """Raise ConfigError for what a router could not do with."""
+    if config.tiers.kv_events:
+        raise ConfigError(
+            "--kv-events are not passed on by a router", hint="leave it out, or use twostroke serve"
+        )
+    if config.observability.target_file is not None:
+        raise ConfigError(
+            "--target-file is not read by a router, which may be on another machine",
+            hint="give each target as --target",
+        )

@@ -1,0 +1,239 @@
+"""Protects: only a front end that knows the token gets in, one at a time; noise harms nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.engine.process.scripted_process import call, tokens_of, undisturbed, until
+from tests.engine.workers.routed import routed
+from tests.engine.workers.scripted_worker import TOKEN, VERSION, worker_on_thread
+from twostroke.core.errors import ConfigError, EngineDeadError, TwostrokeError
+from twostroke.engine.process.frames import encode_frame, receive_frame
+from twostroke.engine.process.handshake import EngineRefused
+from twostroke.engine.workers import listener
+from twostroke.engine.workers.address import Address
+from twostroke.engine.workers.connect import WorkerLink, connect_worker, first_worker
+from twostroke.engine.workers.greeting import (
+    PROTOCOL,
+    Challenge,
+    FrontEndGreeting,
+    Welcome,
+    is_proof,
+    prove,
+    read_token,
+)
+from twostroke.engine.workers.run_worker import Worker
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with pytest.MonkeyPatch.context() as patch, worker_on_thread() as running:
+        patch.setenv("TWOSTROKE_TEST_HUNG", "/nowhere")
+        yield running
+
+
+def let_in(worker: Worker) -> tuple[WorkerLink, Welcome]:
+    """A front end that gets in, once the one before is gone."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return connect_worker(worker.address, TOKEN, VERSION)
+        except EngineDeadError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def still_serves(worker: Worker) -> None:
+    let_in(worker)[0].close()
+
+
+@pytest.mark.parametrize(
+    ("token", "version", "message"),
+    [
+        (b"another token of that length", VERSION, "has another token than this worker"),
+        (b"", VERSION, "has another token than this worker"),
+        (TOKEN, "0.0.1", "the front end is twostroke 0.0.1, this worker scripted"),
+    ],
+)
+def test_strangers_are_refused_by_name(
+    worker: Worker, token: bytes, version: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(ConfigError, match=f"worker {worker.address} refuses: .*{message}"):
+        connect_worker(worker.address, token, version)
+    with pytest.raises(ConfigError, match=message):
+        first_worker([worker.address], token, version, print)
+    assert message in caplog.text
+    assert TOKEN.decode() not in caplog.text and (not token or token.decode() not in caplog.text)
+    still_serves(worker)
+
+
+def test_one_front_end_at_a_time(worker: Worker) -> None:
+    link, _ = let_in(worker)
+    with pytest.raises(EngineDeadError, match="serves another front end, 127"):
+        connect_worker(worker.address, TOKEN, VERSION)
+    link.close()
+    still_serves(worker)
+
+
+GREETING = FrontEndGreeting(PROTOCOL, VERSION, bytes(32), bytes(32), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "542393671 bytes was announced"),
+        (b"\xff\xff\xff\xff", "4294967295 bytes was announced"),
+        ((5000).to_bytes(4, "little") + bytes(5000), "5000 bytes was announced, and 4096"),
+        (encode_frame({"type": "Nothing"}), "no greeting of a front end"),
+        (encode_frame(b"\x00"), "no greeting of a front end"),
+        (encode_frame(msgspec.structs.replace(GREETING, protocol=99)), "greets by protocol 99"),
+        (encode_frame(msgspec.structs.replace(GREETING, nonce=b"")), "another token"),
+        (encode_frame(GREETING), "another token"),
+    ],
+)
+def test_noise_is_answered_and_harms_nobody(worker: Worker, sent: bytes, message: str) -> None:
+    with socket.create_connection(worker.address) as connection:
+        connection.settimeout(5)
+        assert receive_frame(connection) is not None  # the challenge
+        connection.sendall(sent)
+        data = receive_frame(connection)
+        assert data is not None
+        refused = msgspec.msgpack.decode(data, type=EngineRefused)
+        assert message in refused.error.message
+        assert connection.recv(1) == b""
+    still_serves(worker)
+
+
+def test_half_a_greeting_holds_up_nobody_and_is_hung_up_on(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "GREETING_SECONDS", 0.3)
+    silent = socket.create_connection(worker.address)
+    half = socket.create_connection(worker.address)
+    half.sendall(encode_frame(GREETING)[:20])
+    began = time.monotonic()
+    still_serves(worker)
+    assert time.monotonic() - began < 0.3, "they hold up nobody"
+    for connection in (silent, half):
+        connection.settimeout(5)
+        assert receive_frame(connection) is not None
+        data = receive_frame(connection)
+        assert data is not None and b"did not say who it is" in data
+        connection.close()
+
+
+def test_only_so_many_are_greeted_at_once(worker: Worker) -> None:
+    waiting = [socket.create_connection(worker.address) for _ in range(60)]
+    for connection in waiting:
+        connection.settimeout(5)
+    heard = [receive_frame(connection) is not None for connection in waiting]
+    assert sum(heard) == listener.MAX_GREETED_AT_ONCE
+    for connection in waiting:
+        connection.close()
+    still_serves(worker)
+
+
+async def test_what_cannot_be_read_after_the_greeting_ends_that_connection(worker: Worker) -> None:
+    for noise in (encode_frame({"type": "Nothing"}), b"\xff\xff\xff\xff", encode_frame(GREETING)):
+        link, _ = let_in(worker)
+        link._socket.setblocking(True)
+        link._socket.sendall(noise)
+        while link._socket.recv(2**16):
+            pass
+        link.close()
+    await until(lambda: worker._front_end is None)
+    with routed([worker.address]) as replicas:
+        assert await tokens_of(replicas.submit(call("a"))) == await undisturbed(call("a"))
+
+
+@contextmanager
+def answering(*messages: object) -> Iterator[Address]:
+    """What listens like a worker, and says this to each front end."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(ConnectionError):
+            for each in messages:
+                connection.sendall(each if isinstance(each, bytes) else encode_frame(each))
+                connection.recv(2**16)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield Address(*server.getsockname())
+    thread.join(10)
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "is no worker of twostroke"),
+        ([{"type": "Nothing"}], "is no worker of twostroke"),
+        ([Challenge(99, bytes(32))], "greets by protocol 99, this router by"),
+        ([], "does not answer"),
+        ([Challenge(PROTOCOL, bytes(32)), b"\xff\xff\xff\xff"], "is no worker of twostroke"),
+    ],
+)
+def test_what_is_no_worker_is_named(messages: list[object], message: str) -> None:
+    with answering(*messages) as address, pytest.raises(TwostrokeError, match=message):
+        connect_worker(address, TOKEN, VERSION)
+
+
+def test_a_worker_must_know_the_token_too(worker: Worker) -> None:
+    """What has only seen a real worker's welcome cannot say it again."""
+    link, welcome = let_in(worker)
+    link.close()
+    with (
+        answering(Challenge(PROTOCOL, bytes(32)), welcome) as address,
+        pytest.raises(ConfigError, match="does not know the token"),
+    ):
+        connect_worker(address, TOKEN, VERSION)
+    still_serves(worker)
+
+
+def test_proofs_are_of_one_connection_and_one_side() -> None:
+    ours, theirs = os.urandom(32), os.urandom(32)
+    proof = prove(TOKEN, "worker", ours, theirs)
+    assert is_proof(proof, TOKEN, "worker", ours, theirs)
+    for given, token, side, worker, front_end in (
+        (proof[:-1], TOKEN, "worker", ours, theirs),
+        (proof, TOKEN + b"x", "worker", ours, theirs),
+        (proof, TOKEN, "front end", ours, theirs),
+        (proof, TOKEN, "worker", theirs, ours),
+        (proof, TOKEN, "worker", ours + theirs[:1], theirs[1:]),
+        (prove(TOKEN, "worker", b"", b""), TOKEN, "worker", b"", b""),
+    ):
+        assert not is_proof(given, token, side, worker, front_end)
+
+
+def test_tokens_come_from_files(tmp_path: Path) -> None:
+    assert read_token(None) == b""
+    file = tmp_path / "token"
+    file.write_bytes(b"  0123456789abcdef\n")
+    assert read_token(str(file)) == b"0123456789abcdef"
+    file.write_bytes(b"0123456789abcde\n")
+    with pytest.raises(ConfigError, match="has 15 bytes, and needs 16"):
+        read_token(str(file))
+    with pytest.raises(ConfigError, match="cannot read --token-file"):
+        read_token(str(tmp_path / "none"))
+
+
+def test_an_address_that_nobody_answers_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = Address(*server.getsockname())
+    with pytest.raises(EngineDeadError, match=f"worker {address} cannot be reached"):
+        connect_worker(address, TOKEN, VERSION)
+    assert WorkerLink.ended(address).wait(0)
