@@ -12,7 +12,10 @@ from torch import Tensor
 
 from twostroke.kernels.library import Library
 from twostroke.layers.attention.reference import ReferenceAttention
+from twostroke.layers.compiled.experts import CompiledExperts, ExpertWeights
+from twostroke.layers.linear import JoinedLinear, PackedLinear
 from twostroke.layers.norm import RMSNorm
+from twostroke.layers.packing import pack
 from twostroke.layers.recurrent_state import NO_LAYER_STATES
 from twostroke.model_spec.layer_specs import ExpertsSpec, LayerSpec
 from twostroke.model_spec.routing import RoutingSpec
@@ -122,3 +125,23 @@ def test_what_is_not_a_number_stays_with_its_row(library: Library) -> None:
         assert out[3].isnan().all()
         others = torch.arange(8) != 3
         assert torch.equal(out[others], expected[others])
+
+
+def test_experts_in_two_formats_are_not_taken(library: Library) -> None:
+    """A layer in parts: the kernel, which runs many experts at a time, takes whole ones alone."""
+
+    def linear(outputs: int) -> PackedLinear:
+        return PackedLinear(pack(torch.ones(outputs, 64).bfloat16(), "bfloat16"), None, library)
+
+    whole, down, joined = (
+        linear(64),
+        PackedLinear(pack(torch.ones(64, 32).bfloat16(), "bfloat16"), None, library),
+        JoinedLinear([linear(32), linear(32)], library),
+    )
+    for gate_up, is_taken in ((whole, True), (joined, False)):
+        one = ExpertWeights(router=linear(2), experts=[(whole, down), (gate_up, down)])
+        shared = ExpertWeights(
+            router=linear(2), experts=[(whole, down)] * 2, shared=(gate_up, down)
+        )
+        assert CompiledExperts.can_run(one, "silu") == is_taken
+        assert CompiledExperts.can_run(shared, "silu") == is_taken

@@ -20,9 +20,11 @@ from twostroke.kernels.library import load_library
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.layers.compiled import decoder_pass as compiled_pass
 from twostroke.layers.pages import fresh_tensor
+from twostroke.layers.recurrent_state import Segment
 from twostroke.models import decoder, token_tables
 from twostroke.observability.profile import COMPONENTS, StepProfiler
 from twostroke.runtime import backends, torch_executor
+from twostroke.runtime.state_tensors import StepStates
 
 SHAPE: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "torch_dtype": "bfloat16"}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -90,6 +92,9 @@ FAMILIES |= {
         (name, WIDE_FAMILIES[name]) for name in (*EXPERTS, *RECURRENT, *SEVERAL_SHAPES, *LATENT)
     )
 }
+FAMILIES["nemotron-h-experts-first"] = FAMILIES["nemotron-h-experts"] | {
+    "hybrid_override_pattern": "EM*EM"
+}
 for own in FAMILIES.values():
     if "linear_value_head_dim" in own:
         own["linear_value_head_dim"] = 16
@@ -153,6 +158,8 @@ def test_rows_alone_are_what_they_are_among_all(
 
     def states(rows: torch.Tensor | None) -> tuple[torch.Tensor, list[torch.Tensor]]:
         driver.reset()
+        for tensor in kept_of(driver):
+            tensor.zero_()  # what a pass does not write is missed
         for name, count in counts.items():
             driver.add(name, TOKENS[:count])
         hidden = driver.forward(counts, rows)
@@ -262,6 +269,52 @@ def test_many_tokens_go_from_one_attention_to_the_next_in_parts(
     assert library is not None
     library.set_num_threads(3)
     assert torch.equal(logits(driver), whole)
+
+
+@pytest.mark.parametrize(
+    "family", ["qwen3.5", "nemotron-h-experts", "lfm2", "gemma4", "deepseek-v3", "llama4"]
+)
+def test_parts_and_turns_of_every_kind_of_layer_change_no_bit(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few tokens a part and a turn, on three threads; keys, values and states as well."""
+    monkeypatch.setattr(compiled_pass, "PART_TOKENS", 4)
+    monkeypatch.setattr(compiled_pass, "MLP_TOKENS", 16)
+    driver = load(tmp_path, family)
+    library = load_library()
+    assert library is not None and driver.executor.model.compiled_pass is not None
+    library.set_num_threads(3)
+    in_parts = logits(driver)
+    kept = [tensor.clone() for tensor in kept_of(driver)]
+    driver.executor.model.compiled_pass = None
+    assert torch.equal(in_parts, logits(driver))
+    assert all(map(torch.equal, kept, kept_of(driver)))
+
+
+@pytest.mark.parametrize("family", ["qwen3.5", "nemotron-h", "lfm2"])
+def test_states_are_copied_as_one_by_one(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several segments of one request, whose states go to two slots more, or to three."""
+    driver = load(tmp_path, family, max_num_seqs=8)
+    recurrent, model = driver.executor.kv.recurrent, driver.executor.model
+    segments = [Segment(0, 1, (0, 1)), Segment(1, 40, (0, 2, 3, 4)), Segment(40, 70, (0,))]
+    states = StepStates(recurrent._layers, segments)
+    monkeypatch.setattr(recurrent, "of_step", lambda *_: states)
+    found = []
+    for one_by_one in (False, True):
+        if one_by_one:
+            model.compiled_pass = None
+        for tensor in kept_of(driver):
+            tensor.zero_()
+        driver.reset()
+        driver.add("a", TOKENS[:70])
+        hidden = driver.forward({"a": 70}, torch.tensor([69]))
+        found.append([hidden, *(tensor.clone() for tensor in kept_of(driver))])
+    assert all(map(torch.equal, *found))
+    first = recurrent.tensors()[0]
+    assert first[2].any() and torch.equal(first[2], first[3])
+    assert torch.equal(first[2], first[4])
 
 
 def test_a_profile_of_parts_adds_up_to_the_time_that_passed(

@@ -14,6 +14,9 @@ def runs_in_one_call(layer: LayerSpec) -> bool:
     mixers = [own for own in (layer.attention, layer.recurrent) if own is not None]
     if len(mixers) > 1 or layer.multipliers:
         return False
+    experts = layer.experts.linears if layer.experts else ()
+    if any(linear.inputs % 2 for linear in (*layer.linears, *experts)):
+        return False
     if layer.attention is not None and not _is_taken_attention(layer.attention):
         return False
     return layer.recurrent is None or _is_taken_recurrent(layer.recurrent.form)

@@ -243,4 +243,6 @@ class CompiledPass:
 
 def _hidden_size(layer: LayerCall) -> int:
     """Elements of a hidden state; some layers have only one of their halves."""
+    if layer.mlp.experts:
+        return int(layer.mlp.experts[0].hidden)
     return int(layer.mixer.output.linear.outputs or layer.mlp.down.linear.outputs)

@@ -86,8 +86,12 @@ class CompiledExperts:
     def can_run(weights: ExpertWeights, activation: str) -> bool:
         """Whether the kernels have all that such a layer needs."""
         gate = [] if weights.shared_gate is None else [weights.shared_gate]
-        linears = [*weights.matrices, *gate]
-        return activation in ACTIVATIONS and all(one.kernel_call is not None for one in linears)
+        calls = [one.kernel_call for one in (*weights.matrices, *gate)]
+        # The kernel runs many experts at a time, which it takes whole alone. The others it may not.
+        pairs = [*weights.experts, *([] if weights.shared is None else [weights.shared])]
+        whole = [one.kernel_call for one in (*(one for pair in pairs for one in pair), *gate)]
+        is_taken = None not in calls and not any(call.num_parts for call in whole if call)
+        return activation in ACTIVATIONS and is_taken
 
     def branch_call(self, norm: NormCall) -> MlpCall:
         """The compiled pass's, of the hidden state before ``norm``; valid as long as this lives."""
