@@ -12,6 +12,9 @@ from twostroke.core.files import is_folder
 from twostroke.core.targets import parse_targets
 from twostroke.observability.latency import TARGETS
 
+# Targets that nobody sets to a minute or more: who writes that means milliseconds.
+SHORT, TOO_LONG = ("ttft", "tpot"), 60.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
@@ -102,5 +105,10 @@ class OutputOptions:
                 raise ConfigError(
                     f"--slo {text!r} is not ttft=, tpot= or e2el= and a number of seconds",
                     hint=hint,
+                )
+            if name in SHORT and limits[name] >= TOO_LONG:
+                raise ConfigError(
+                    f"--slo {name}={limit} means {limits[name]:g} seconds",
+                    hint=f"give seconds: {name}={limits[name] / 1e3:g}, if milliseconds were meant",
                 )
         return limits
