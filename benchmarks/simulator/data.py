@@ -5,7 +5,6 @@ They are no part of the project: without them these scripts say so and end.
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,21 +44,6 @@ class AllReduceRow:
     ranks: int
     size: int  # bytes
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class ServingRow:
-    """``concurrency`` clients in a closed loop on one server; lengths in tokens, seconds."""
-
-    backend: str
-    model: str
-    weights: str
-    ranks: int
-    input: int
-    output: int
-    concurrency: int
-    ttft: float
-    tpot: float
 
 
 def present(folder: Path = DATA) -> bool:
@@ -119,25 +103,6 @@ def all_reduce_rows(device: str, backend: str = "vllm_graph") -> list[AllReduceR
         for r in _records(device, "custom_allreduce")
         if r["backend"] == backend
     ]
-
-
-@cache
-def serving_rows() -> list[ServingRow]:
-    with (DATA / "aiconfigurator" / "h100_serving_measured.csv").open(encoding="utf-8") as file:
-        return [
-            ServingRow(
-                backend=r["backend"],
-                model=r["model_path"],
-                weights="fp8" if r["precision"] == "fp8" else "bf16",
-                ranks=round(float(r["tp_size"])),
-                input=int(r["isl"]),
-                output=int(r["osl"]),
-                concurrency=round(float(r["concurrency"] or r["batch_size"])),
-                ttft=float(r["silicon_ttft_ms"]) / 1e3,
-                tpot=float(r["silicon_tpot_ms"]) / 1e3,
-            )
-            for r in csv.DictReader(file)
-        ]
 
 
 def _int(value: object) -> int:

@@ -3,8 +3,8 @@
     python -m benchmarks.simulator.fit                               writes efficiency_files/*.toml
     python -m benchmarks.simulator.fit --tables h100-sxm h100.json   a table for KernelTables.read
 
-Single-threaded, some minutes. Coefficients are facts about devices, derived; the measurements stay
-where they are.
+Single-threaded, some minutes. What servers decide is fitted by ``benchmarks.simulator.servers``.
+Coefficients are facts about devices, derived; the measurements stay where they are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,11 @@ from benchmarks.simulator.data import (
     attention_rows,
     gemm_rows,
     present,
-    serving_rows,
 )
+from benchmarks.simulator.efficiency_file import read, write
 from benchmarks.simulator.kernels import cached, usual
-from benchmarks.simulator.serving import Closed, Stack, fit_stacks, leave_one_model_out, waiting
 from twostroke.simulator.cost.efficiencies import (
-    FILES,
-    AllReduceEfficiency,
-    AttentionEfficiency,
-    Efficiencies,
     GemmEfficiency,
-    load_efficiencies,
 )
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.cost.kernel_tables import ELEMENT_BYTES
@@ -46,6 +40,7 @@ SERVES = {
     "h100-sxm": ("h100-sxm", "h100-pcie", "h200"),
     "l40s": ("l40s", "l4"),
 }
+PUBLIC = "public kernel measurements of AI Configurator (Apache-2.0)"
 NVLINK = ("a100-80gb-sxm", "h100-sxm")
 
 Products = list[tuple[Any, HardwareSheet]]
@@ -99,45 +94,6 @@ def fit_links(devices: Sequence[str]) -> dict[str, Any]:
     return {"all_reduce": asdict(kernels.fit_all_reduce(rows))}
 
 
-def with_kernels(base: Efficiencies, raw: Mapping[str, Any]) -> Efficiencies:
-    """``base`` with the coefficients that ``raw`` (of ``fit_devices``, ``fit_links``) has."""
-    changed: dict[str, Any] = {}
-    if "gemm" in raw:
-        changed["gemm"] = {
-            **base.gemm,
-            **{name: GemmEfficiency(**values) for name, values in raw["gemm"].items()},
-        }
-    for name in ("decode", "prefill"):
-        if name in raw:
-            changed[name] = AttentionEfficiency(**raw[name])
-    if "all_reduce" in raw:
-        changed["all_reduce"] = AllReduceEfficiency(**raw["all_reduce"])
-    return replace(base, **changed)
-
-
-def stack_table(stack: Stack) -> dict[str, Any]:
-    return {"step": {"decode": stack.decode, "prefill": stack.prefill}, "host": asdict(stack.host)}
-
-
-def interval(closed: Closed) -> dict[str, float]:
-    """P10 and P90 of measured over predicted TPOT and TTFT, each row's model held out."""
-    rows = serving_rows()
-    predictions = leave_one_model_out(closed, rows)
-    free = [
-        (row, p)
-        for row, p, waits in zip(rows, predictions, waiting(rows))
-        if not waits and not p.full
-    ]
-    tpot = sorted(row.tpot / p.tpot for row, p in free)
-    ttft = sorted(row.ttft / p.ttft for row, p in free)
-    return {
-        "decode_low": tpot[len(tpot) // 10],
-        "decode_high": tpot[len(tpot) * 9 // 10],
-        "prefill_low": ttft[len(ttft) // 10],
-        "prefill_high": ttft[len(ttft) * 9 // 10],
-    }
-
-
 def unseen_interval(fitted: Mapping[str, float]) -> dict[str, float]:
     """The interval of an unseen device: widened by how far the other two's miss L40S."""
     raw = fit_devices(NVLINK)
@@ -156,78 +112,25 @@ def unseen_interval(fitted: Mapping[str, float]) -> dict[str, float]:
     return widened
 
 
-def write(
-    name: str,
-    source: str,
-    tables: Mapping[str, Any],
-    devices: Sequence[str] = (),
-    links: Sequence[str] = (),
-) -> None:
-    lines = [f'source = "{source}"']
-    for key, names in (("devices", devices), ("links", links)):
-        if names:
-            lines.append(f"{key} = [" + ", ".join(f'"{value}"' for value in names) + "]")
-    for table, values in tables.items():
-        inner = {key: value for key, value in values.items() if isinstance(value, dict)}
-        for key, value in inner.items():
-            lines += ["", f"[{table}.{key}]", *_lines(value)]
-        if not inner:
-            lines += ["", f"[{table}]", *_lines(values)]
-    (FILES / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(f"wrote {name}.toml", file=sys.stderr)
-
-
-def _lines(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {_number(value)}" for key, value in values.items()]
-
-
-def _number(value: float) -> str:
-    """Four digits of what was fitted; all of what was set."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int) else repr(float(f"{value:.4g}"))
-
-
-def write_all() -> None:
-    public = "public kernel measurements of AI Configurator (Apache-2.0)"
-    shared = fit_devices(list(DEVICES))
-    links = fit_links(NVLINK)
+def write_kernels() -> None:
+    """Coefficients of kernels and links: a file for each device, and what they have in common."""
     rates = {}
     for device in DEVICES:
         rates[device] = fit_devices([device])
         if device in NVLINK:
             rates[device] |= fit_links([device])
-        write(device, f"fitted to {public} on this device", rates[device], SERVES[device])
-    write("pcie", f"fitted to {public} on L40S", fit_links(["l40s"]), links=("PCIe",))
-    h100 = with_kernels(load_efficiencies("h100-sxm"), rates["h100-sxm"])
-    closed = Closed(load_hardware("h100-sxm"), h100)
-    stacks = fit_stacks(closed, serving_rows())
-    for name, stack in stacks.items():
-        write(
-            f"stack-{name}",
-            "fitted to its public serving measurements on H100, all models",
-            stack_table(stack),
-        )
-    intervals = interval(closed)
-    for device in NVLINK:
-        write(
-            device,
-            f"fitted to {public} on this device",
-            {**rates[device], "interval": intervals},
-            SERVES[device],
-        )
-    defaults = {
-        **shared,
-        "elementwise": {"memory": 0.75, "launch": 2e-6},
-        **links,
-        **stack_table(stacks["vllm"]),
-        "interval": unseen_interval(intervals),
-    }
-    write(
-        "default",
-        f"fitted to {public} on A100, H100 and L40S together; host and interval from H100 servers",
-        defaults,
+        write(device, f"fitted to {PUBLIC} on this device", rates[device], SERVES[device])
+    write("pcie", f"fitted to {PUBLIC} on L40S", fit_links(["l40s"]), links=("PCIe",))
+    shared = fit_devices(list(DEVICES)) | fit_links(NVLINK)
+    write_default({**shared, "elementwise": {"memory": 0.75, "launch": 2e-6}})
+
+
+def write_default(tables: Mapping[str, Any]) -> None:
+    """Replace these tables of the coefficients that all devices have in common."""
+    source = (
+        f"fitted to {PUBLIC} on A100, H100 and L40S together; host and interval from H100 servers"
     )
+    write("default", source, {**read("default"), **tables})
 
 
 def write_table(device: str, path: Path) -> None:
@@ -256,8 +159,8 @@ def main() -> int:
         return 0
     if options.tables:
         write_table(options.tables[0], Path(options.tables[1]))
-    else:
-        write_all()
+        return 0
+    write_kernels()
     return 0
 
 

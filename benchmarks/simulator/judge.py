@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from benchmarks.simulator import kernels, make_tables
 from benchmarks.simulator.data import (
@@ -17,19 +17,18 @@ from benchmarks.simulator.data import (
     all_reduce_rows,
     attention_rows,
     gemm_rows,
-    serving_rows,
 )
 from benchmarks.simulator.fit import attention, fit_devices, products
 from benchmarks.simulator.kernels import (
     MODELS,
     Pair,
+    Result,
     gemm_pair,
     gemm_seconds,
     model_shapes,
     of_width,
     usual,
 )
-from benchmarks.simulator.serving import Closed, leave_one_model_out, waiting
 from twostroke.simulator.cost.efficiencies import (
     AttentionEfficiency,
     GemmEfficiency,
@@ -43,27 +42,6 @@ JUDGED = ("a100-80gb-sxm", "h100-sxm")
 # Head counts of the models above on 1 to 8 devices: (query heads, KV heads), kept from the tables
 # that are judged.
 HEADS = {(32, 8), (16, 4), (8, 2), (4, 1), (64, 8), (8, 1)}
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One line of the report.
-
-    Attributes:
-        statistic: ``mean`` or ``median`` of the absolute relative errors, where there is a target.
-        target: At most this; ``None`` is reported only.
-    """
-
-    name: str
-    split: str
-    pairs: list[Pair]
-    statistic: str = "median"
-    target: float | None = None
-    parts: list[tuple[str, list[Pair]]] = field(default_factory=list)
-
-    @property
-    def value(self) -> float:
-        return kernels.mean(self.pairs) if self.statistic == "mean" else kernels.median(self.pairs)
 
 
 def gemm(device: str, format_: str = "bf16") -> Iterator[Result]:
@@ -250,54 +228,3 @@ def _vidur_pairs(
         if value := record[f"time_stats.{name}.median"]:
             row = GemmRow("bf16", tokens, outputs, inputs, float(value) / 1e3)
             yield gemm_pair(row, hardware, efficiency)
-
-
-def serving() -> Iterator[Result]:
-    """Real servers, each model predicted by coefficients fitted to the others."""
-    rows = serving_rows()
-    closed = Closed(load_hardware("h100-sxm"), load_efficiencies("h100-sxm"))
-    predictions = leave_one_model_out(closed, rows)
-    groups = sorted({(row.backend, row.model, row.weights) for row in rows})
-
-    def parts(times: Callable[[int], Pair], chosen: Sequence[int]) -> list[tuple[str, list[Pair]]]:
-        named = [
-            (
-                " ".join(group),
-                [
-                    times(i)
-                    for i in chosen
-                    if (rows[i].backend, rows[i].model, rows[i].weights) == group
-                ],
-            )
-            for group in groups
-        ]
-        return [(name, pairs) for name, pairs in named if pairs]
-
-    def tpot(index: int) -> Pair:
-        return Pair(rows[index].tpot, predictions[index].tpot)
-
-    def ttft(index: int) -> Pair:
-        return Pair(rows[index].ttft, predictions[index].ttft)
-
-    every = list(range(len(rows)))
-    waits = waiting(rows)
-    free = [i for i in every if not waits[i] and not predictions[i].full]
-    fitting = [i for i in every if not predictions[i].full]
-    saturated = [i for i in every if i not in free]
-    split = "leave one model out"
-    yield Result(
-        "TPOT, H100 servers", split, [tpot(i) for i in every], "mean", 0.12, parts(tpot, every)
-    )
-    yield Result("TPOT, H100 servers", split, [tpot(i) for i in every], "median", 0.08)
-    yield Result(
-        "TTFT, H100 servers, below saturation",
-        split,
-        [ttft(i) for i in free],
-        "median",
-        0.15,
-        parts(ttft, free),
-    )
-    yield Result(
-        "TTFT, H100 servers, cache and front end not full", split, [ttft(i) for i in fitting]
-    )
-    yield Result("TTFT, H100 servers, saturated rows", split, [ttft(i) for i in saturated])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log
 from random import Random
 from typing import Any
@@ -90,6 +90,27 @@ def mean(pairs: Sequence[Pair]) -> float:
 def median(pairs: Sequence[Pair]) -> float:
     errors = sorted(pair.error for pair in pairs)
     return errors[len(errors) // 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the report.
+
+    Attributes:
+        statistic: ``mean`` or ``median`` of the absolute relative errors, where there is a target.
+        target: At most this; ``None`` is reported only.
+    """
+
+    name: str
+    split: str
+    pairs: list[Pair]
+    statistic: str = "median"
+    target: float | None = None
+    parts: list[tuple[str, list[Pair]]] = field(default_factory=list)
+
+    @property
+    def value(self) -> float:
+        return mean(self.pairs) if self.statistic == "mean" else median(self.pairs)
 
 
 def gemm_pair(row: GemmRow, hardware: HardwareSheet, efficiency: GemmEfficiency) -> Pair:

@@ -1,4 +1,4 @@
-"""Judges cost model and simulator on measurements; writes docs/validation.
+"""Judges kernels of the cost model on measurements; writes docs/validation.
 
     python -m benchmarks.simulator.validate [--live pilot --live /path/to/350m] [--speed [FOLDER]]
 
@@ -16,35 +16,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.environment import ROOT
-from benchmarks.simulator import judge, kernels, live, speed_report
+from benchmarks.simulator import judge, live, speed_report
 from benchmarks.simulator.data import DATA, DEVICES, present
 from benchmarks.simulator.environment import environment
-from benchmarks.simulator.judge import Result
-from benchmarks.simulator.kernels import Pair
+from benchmarks.simulator.kernels import Result
+from benchmarks.simulator.tables import by_model, figures_table
 
 REPORT = ROOT / "docs" / "validation"
-INTRODUCTION = """# Validation of the cost model: kernels and servers
+INTRODUCTION = """# Validation of the cost model: kernels
 
 Written by `python -m benchmarks.simulator.validate`; do not edit.
 {environment}.
-The live engine: [live.md](live.md).
+Whole servers: [servers.md](servers.md). The live engine: [live.md](live.md).
 
 Measured times are public. Kernels of A100 80 GB, H100 SXM and L40S are as NVIDIA's AI Configurator
-project recorded them (Apache-2.0; vLLM's kernels). Serving rows of H100 are from the same source,
-products on H100 from Microsoft's Vidur (MIT). None of it is in this repository. An error is
-`|estimated / measured - 1|`. Every number below is for rows that the coefficients or tables behind
-it had no part in; the column "kept out" has the number of the split, listed under the table.
-
-## What `simulate` itself gives
-
-The rows "H100 servers" below do not run the simulator. They judge the cost model by a path of its
-own, a closed form with three numbers fitted for how clients bunch
-(`benchmarks/simulator/serving.py`): TPOT 7.9 % off in the mean, TTFT 13.8 % in the median. Through
-`simulate`, in a closed loop, the same servers are 11.5 % (TPOT) and 27.9 % (TTFT) off. On servers
-never seen, the interval that should hold 80 % of the measurements holds 42 %. These three figures
-were taken once, outside the tree; no script in it repeats them yet. Until that is mended, take the
-larger errors for what `twostroke simulate` gives for a whole server, and the interval as too
-narrow.
+project recorded them (Apache-2.0; vLLM's kernels), products on H100 from Microsoft's Vidur (MIT).
+None of it is in this repository. An error is `|estimated / measured - 1|`. Every number below is
+for rows that the coefficients or tables behind it had no part in; the column "kept out" has the
+number of the split, listed under the table.
 """
 NOTES = """## How to read it
 
@@ -61,20 +50,6 @@ NOTES = """## How to read it
 - One all-reduce of A100 (4 KiB on 8 devices: 14.8 us between neighbours of 5.6 and 6.3) is an
   outlier of the measurement. It is kept; tables take no message to need longer than a larger one,
   so its neighbours do not suffer.
-- **Servers**: a request in a closed loop of C clients takes `C x + O d`, with prefill x and decode
-  step d from the cost model. Fitted on the other models' rows: host time per step, per request and
-  per layer for each stack (SGLang serves one model only, so it gets the host times of the other
-  two), one factor on decode and one on prefill, and three numbers for how clients bunch (TTFT
-  only). The form of the latter was chosen looking at all rows. The fp8 rows of TensorRT-LLM are
-  taken to have an fp8 KV cache.
-- **Saturated** is a row whose requests wait for something other than prefill. Either the KV cache
-  holds fewer requests than there are clients. Or the output rate is above 8,000 tokens/s, where
-  front end and client limit (both by prediction). Or its TTFT is more than 1.25 times the least of
-  the rows that differ in output length only (by measurement: an output's length cannot delay its
-  first token unless requests wait for others to end). The line "cache and front end not full" has
-  the rows that only the third rule sets apart as well.
-- The interval that an estimate carries is the 10th to 90th percentile of these servers' held-out
-  errors.
 """
 
 
@@ -108,7 +83,7 @@ def main() -> int:
 
 
 def write_kernels() -> Path:
-    """Judge kernels and servers, write their report, return its path."""
+    """Judge kernels, write their report, return its path."""
     REPORT.mkdir(parents=True, exist_ok=True)
     results = []
     for result in judged():
@@ -130,56 +105,16 @@ def judged() -> Iterator[Result]:
             yield from judge.attention_kernels(device, operation)
     for device in DEVICES:
         yield from judge.all_reduce(device)
-    yield from judge.serving()
     yield from judge.data_sheet_alone()
     yield from judge.other_stack()
 
 
 def report(results: Sequence[Result], plots: dict[str, str]) -> str:
-    splits = list(dict.fromkeys(result.split for result in results))
     lines = [INTRODUCTION.format(environment=environment()), "## Results", ""]
-    lines += [
-        "| what | kept out | rows | mean | median | P90 | target | |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for result in results:
-        goal = f"{result.statistic} {result.target:.0%}" if result.target is not None else ""
-        verdict = (
-            ""
-            if result.target is None
-            else "met"
-            if result.value <= result.target
-            else "**missed**"
-        )
-        split = splits.index(result.split) + 1
-        lines.append(f"| {result.name} | {split} | {_figures(result.pairs)} | {goal} | {verdict} |")
-    lines += ["", "Kept out:", "", *(f"{i}. {split}" for i, split in enumerate(splits, start=1))]
-    lines += ["", NOTES, "## By model", ""]
-    lines += ["The last column is the median of the ratio: above 1, the estimate is too slow.", ""]
-    for result in results:
-        if result.parts:
-            lines += [f"### {result.name}", ""]
-            lines += ["| model | rows | mean | median | P90 | estimated / measured |"]
-            lines += ["|---|---|---|---|---|---|"]
-            lines += [
-                f"| {name} | {_figures(pairs)} | {_bias(pairs):.2f} |"
-                for name, pairs in result.parts
-            ]
-            lines.append("")
+    lines += [*figures_table(results), "", NOTES, *by_model(results)]
     lines += ["## Plots", "", "Estimated against measured seconds.", ""]
     lines += [f"![{name}]({file})" for name, file in plots.items()]
     return "\n".join(lines) + "\n"
-
-
-def _figures(pairs: Sequence[Pair]) -> str:
-    errors = sorted(pair.error for pair in pairs)
-    tail = errors[len(errors) * 9 // 10]
-    return f"{len(pairs)} | {kernels.mean(pairs):.1%} | {kernels.median(pairs):.1%} | {tail:.1%}"
-
-
-def _bias(pairs: Sequence[Pair]) -> float:
-    ratios = sorted(pair.estimated / pair.measured for pair in pairs)
-    return ratios[len(ratios) // 2]
 
 
 def draw(results: Sequence[Result]) -> dict[str, str]:

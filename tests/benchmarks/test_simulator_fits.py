@@ -9,7 +9,10 @@ import pytest
 
 from benchmarks.simulator import data, kernels, make_tables
 from benchmarks.simulator.search import search
-from benchmarks.simulator.serving import Closed, Stack, waiting
+from benchmarks.simulator.servers.judge_servers import Judged, coverage
+from benchmarks.simulator.servers.measured import ServingRow, waiting
+from benchmarks.simulator.servers.simulated import Simulated, command, simulate_rows
+from benchmarks.simulator.servers.stacks import Closed, Stack
 from benchmarks.simulator.vector import GemmBatch
 from twostroke.simulator.cost.efficiencies import HostEfficiency, load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import load_hardware
@@ -53,10 +56,10 @@ def test_shapes_of_a_model() -> None:
     } <= shapes
 
 
-def row(**more: object) -> data.ServingRow:
+def row(**more: object) -> ServingRow:
     values: dict[str, object] = {
         "backend": "vllm",
-        "model": "meta-llama/Llama-3.1-8B-Instruct",
+        "model": "llama-3.1-8b",
         "weights": "bf16",
         "ranks": 1,
         "input": 1024,
@@ -65,7 +68,7 @@ def row(**more: object) -> data.ServingRow:
         "ttft": 0.1,
         "tpot": 0.01,
     }
-    return data.ServingRow(**{**values, **more})  # type: ignore[arg-type]
+    return ServingRow(**{**values, **more})  # type: ignore[arg-type]
 
 
 def test_a_row_waits_if_its_output_length_delays_its_first_token() -> None:
@@ -78,14 +81,46 @@ def test_a_row_waits_if_its_output_length_delays_its_first_token() -> None:
     assert waiting(rows) == [False, False, True, False]
 
 
-def test_a_server_in_a_closed_loop() -> None:
+def test_a_request_takes_longer_beside_more_clients_and_less_on_more_devices() -> None:
     closed = Closed(H100, load_efficiencies("h100-sxm"))
     stack = Stack(HostEfficiency(step=0.001, request=1e-5, token=0.0))
-    few, many = closed.predict(row(), stack), closed.predict(row(concurrency=64), stack)
-    assert 0.005 < few.tpot < many.tpot < 0.1 and few.ttft < many.ttft
-    assert not few.full
+    alone, many, shared = (
+        closed.seconds(row(**more), stack)
+        for more in ({"concurrency": 1}, {"concurrency": 64}, {"concurrency": 64, "ranks": 4})
+    )
+    assert 128 * 0.005 < alone < shared < many < 128 * 0.1
+
+
+def test_servers_are_simulated_by_the_command_in_the_pattern_that_they_were_measured_in() -> None:
+    burst = command(row(backend="sglang"))
+    assert burst[:2] == ["simulate", "llama-3.1-8b"] and "closed" not in burst
+    assert burst[burst.index("--num-requests") + 1] == "8"
+    drawn = command(row(model="llama-3.1-70b"))
+    assert drawn[drawn.index("--arrivals") + 1] == "closed"
+    assert drawn[drawn.index("--input-len") + 1] == str(round(0.9 * 1024))
+
+
+def test_a_burst_and_a_closed_loop_through_the_command() -> None:
+    """In a burst half of the prompts come first; in a loop each waits for few."""
+    loop, burst = simulate_rows([row(concurrency=32), row(concurrency=32, backend="sglang")])
+    assert loop is not None and burst is not None
+    assert burst.ttft > 3 * loop.ttft and burst.tpot < loop.tpot
     # 128 requests of 41,000 tokens do not fit into one device's cache: they queue.
-    assert closed.predict(row(concurrency=128, input=40000, output=1000), stack).full
+    (full,) = simulate_rows([row(backend="sglang", concurrency=128, input=40000, output=100)])
+    assert full is not None and full.full
+    assert simulate_rows([row(model="llama-3.1-70b")]) == [None]
+
+
+def test_an_interval_of_other_models_rows_covers_what_errs_like_them() -> None:
+    """Errors drawn alike are within it 8 of 10 times; those of a model that errs more are not."""
+
+    def judged(name: str, spread: float, random: Random) -> list[Judged]:
+        rows = [row(model=name, ttft=random.uniform(1, 1 + spread)) for _ in range(500)]
+        return [Judged(each, Simulated(1.0, each.tpot, False), True) for each in rows]
+
+    alike = [each for name in "abc" for each in judged(name, 1.0, Random(name))]
+    assert coverage(alike)["TTFT"] == pytest.approx(0.8, abs=0.04)
+    assert coverage([*alike, *judged("d", 9.0, Random("d"))])["TTFT"] < 0.75
 
 
 @needs_data

@@ -298,6 +298,7 @@ def test_a_sweep_goes_on_without_what_does_not_fit(capsys: pytest.CaptureFixture
         (["--model", "llama-3.1-70b"], "GB too much", "--tp 4"),
         (["--model", "nope"], "unknown model 'nope'", "config.json"),
         (["--tp", "3"], "32 attention heads", "divisor"),
+        (["--find", "rate"], "--find rate needs --slo", "ttft=0.5"),
         (["--slo", "ttft=x"], "--slo", "in seconds"),
         (["--sweep", "foo=1"], "no flag 'foo'", "sweep any flag"),
         (["--workload", "mooncake-conv"], "mooncake-conv", "--trace-path"),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -12,24 +11,28 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from twostroke.cli.flags import CacheFlags, SchedulerFlags, TierFlags, shown_default
+from twostroke.cli.simulation_files import (
+    fleet_file,
+    new_metrics,
+    new_targets,
+    open_recordings,
+    recordings,
+    refuse_to_overwrite,
+    write_files,
+)
 from twostroke.core.config import CacheConfig, SchedulerOptions
-from twostroke.core.errors import ConfigError
-from twostroke.core.files import write_text
+from twostroke.core.errors import ConfigError, InvalidRequestError
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.reports.options import OutputOptions
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
-    from twostroke.observability.fleet_file import FleetRecorder
-    from twostroke.observability.metrics import EngineMetrics
     from twostroke.observability.observer import Observer
-    from twostroke.observability.recorder import Recorder
-    from twostroke.observability.targets.observer import TargetObserver
     from twostroke.simulator.results.run import Run
+    from twostroke.simulator.results.summary import Summary
     from twostroke.simulator.scenario import Scenario
 
 
@@ -41,6 +44,9 @@ def _section(title: str, order: int) -> Parameter:
         show_default=shown_default,
     )
 
+
+# Exit code of a sweep in which a run is overloaded.
+EXIT_OVERLOADED = 3
 
 DeploymentFlags = Annotated[DeploymentOptions, _section("Deployment", 0)]
 WorkloadFlags = Annotated[SimulatedWorkloadOptions, _section("Workload", 1)]
@@ -57,11 +63,12 @@ def simulate(
     scheduler: SchedulerFlags | None = None,
     cache: CacheFlags | None = None,
     tiers: TierFlags | None = None,
-) -> None:
+) -> int:
     """Simulate how MODEL would serve a workload on other hardware.
 
     The engine's own scheduler runs on a virtual clock. The report goes to stdout, progress to
-    stderr. Ctrl-C ends the simulation and reports the requests that finished.
+    stderr. Ctrl-C ends the simulation and reports the requests that finished. Exit code 3: a run of
+    a sweep is overloaded.
 
     Example: twostroke simulate llama-3.1-8b --gpu h100 --rate 8 --slo ttft=0.5,tpot=0.05
 
@@ -94,8 +101,12 @@ def simulate(
     )
     if output.inspect:
         report_and_show(scenario, output)
-    else:
-        report(scenario, output)
+        return 0
+    if output.find is not None:
+        scenario = with_highest_rate(scenario)
+    _, new = report(scenario, output)
+    overloaded = any(run["verdict"] == "overloaded" for run in new)
+    return EXIT_OVERLOADED if output.sweep and overloaded else 0
 
 
 def report_and_show(scenario: Scenario, output: OutputOptions) -> None:
@@ -118,7 +129,7 @@ def report_and_show(scenario: Scenario, output: OutputOptions) -> None:
         )
     with TemporaryDirectory(prefix="twostroke-") as folder:
         path = output.record or Path(folder) / "steps.jsonl"
-        fields = report(scenario, replace(output, record=path))
+        fields, _ = report(scenario, replace(output, record=path))
         _, deployed = deploy_scenario(scenario)
         scheduler = deployed.scheduler
         facts = facts_of_simulation(deployment.model, deployed.cost, notes=deployed.notes)
@@ -135,11 +146,51 @@ def report_and_show(scenario: Scenario, output: OutputOptions) -> None:
         show(path, "simulation", deployment.model, options, configuration, facts, routes)
 
 
-def report(scenario: Scenario, output: OutputOptions) -> list[dict[str, object]]:
+def with_highest_rate(scenario: Scenario) -> Scenario:
+    """The scenario at the highest rate that meets its targets, which is printed first.
+
+    Raises:
+        ConfigError: Its workload has no rate, or no rate meets them, or every one does.
+    """
+    from twostroke.simulator.find_rate import ATTAINMENT, find_rate, meets_all
+    from twostroke.simulator.simulate import simulate
+    from twostroke.simulator.workloads.make import DEFAULT_REQUESTS
+
+    usual, longest = scenario.workload.num_requests or DEFAULT_REQUESTS, 1
+
+    def at(rate: float) -> Scenario:
+        workload = replace(scenario.workload, rate=rate, num_requests=longest * usual)
+        return replace(scenario, workload=workload)
+
+    def summarize(rate: float, longer: int) -> Summary:
+        nonlocal longest
+        longest = max(longest, longer)
+        run = simulate(at(rate))
+        if run.result.interrupted:
+            raise KeyboardInterrupt
+        print(f"tried {rate:.4g} requests/s: {run.summary.steady.verdict}", file=sys.stderr)
+        return run.summary
+
+    if scenario.workload.arrivals == "closed":
+        raise ConfigError("a closed loop has no rate to find", hint="leave out --arrivals closed")
+    low, high = find_rate(
+        lambda rate: meets_all(partial(summarize, rate)), scenario.workload.rate or 1.0
+    )
+    targets = ",".join(f"{name}={limit:g}" for name, limit in scenario.targets.items())
+    print(
+        f"Highest rate at which {ATTAINMENT:.0%} of requests meet {targets}: {low:.4g} requests/s"
+        f" ({high:.4g} is too much)"
+    )
+    return at(low)
+
+
+def report(
+    scenario: Scenario, output: OutputOptions
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """Run the scenario or its sweep; print and write the report, beside earlier ones.
 
     Returns:
-        ``run_fields`` of all runs that were shown.
+        ``run_fields`` of all runs that were shown, and of the new ones among them.
     """
     from twostroke.observability.targets.table import print_targets
     from twostroke.simulator.reports.comparison import notes_of, print_comparison
@@ -167,7 +218,7 @@ def report(scenario: Scenario, output: OutputOptions) -> list[dict[str, object]]
     if output.compare_only:
         print_comparison(earlier, sys.stdout)
         write_files([], earlier, earlier, output)
-        return earlier
+        return earlier, []
     scenarios, left_out = keep_fitting(scenarios)
     metrics = None
     if output.metrics is not None:
@@ -190,7 +241,23 @@ def report(scenario: Scenario, output: OutputOptions) -> list[dict[str, object]]
     if len(fields) > 1:
         print_comparison(fields, sys.stdout)
     write_files(runs, new, fields, output, metrics)
-    return fields
+    refuse_without_answers(runs)
+    return fields, new
+
+
+def refuse_without_answers(runs: Sequence[Run]) -> None:
+    """Raise InvalidRequestError if requests were refused and none was served, in any run."""
+    refused = [run.summary.refused + run.summary.refused_early for run in runs]
+    if not any(refused) or any(run.summary.completed for run in runs):
+        return
+    length = runs[0].deployment.max_model_len
+    late = "" if runs[0].summary.refused else " in time"
+    raise InvalidRequestError(
+        f"no request was served: all {max(refused)} were refused",
+        hint=f"give shorter ones (a request may have {length} tokens), or --max-model-len"
+        if not late
+        else "give a lower --rate, or leave out --admission predicted",
+    )
 
 
 def _other_machine(run: Run) -> Iterator[str]:
@@ -237,7 +304,7 @@ def run_all(
     runs: list[Run] = []
     fields: list[dict[str, object]] = []
     with ExitStack() as files:
-        recorders, routes = _open_recordings(output, scenarios[0], files)
+        recorders, routes = open_recordings(output, scenarios[0], files)
         progress = files.enter_context(
             Progress(
                 *columns, console=console, disable=not console.is_terminal, refresh_per_second=4
@@ -267,127 +334,3 @@ def run_all(
                 raise
             return runs, fields[: len(runs)], True
     return runs, fields, False
-
-
-def _open_recordings(
-    output: OutputOptions, scenario: Scenario, files: ExitStack
-) -> tuple[list[Recorder], FleetRecorder | None]:
-    """A recorder for each replica, and one for the routes to several, if they are to be kept."""
-    paths = recordings(output.record, scenario.deployment.replicas)
-    recorders = [files.enter_context(closing(new_recorder(path))) for path in paths]
-    if output.record is None or len(paths) < 2:
-        return recorders, None
-    routes = new_fleet_recorder(fleet_file(output.record), scenario.deployment.router, paths)
-    return recorders, files.enter_context(closing(routes))
-
-
-def recordings(path: Path | None, replicas: int) -> list[Path]:
-    """One file for each replica; the path itself if there is one replica."""
-    if path is None:
-        return []
-    return (
-        [path]
-        if replicas == 1
-        else [path.with_suffix(f".{n}{path.suffix}") for n in range(replicas)]
-    )
-
-
-def fleet_file(path: Path) -> Path:
-    """The file that names the recordings of all replicas, and says where requests went."""
-    return path.with_suffix(f".fleet{path.suffix}")
-
-
-def refuse_to_overwrite(recordings: list[Path], trace: Path | None) -> None:
-    """Raise ConfigError if a recording would empty the trace that is simulated."""
-    if trace is not None and any(path.resolve() == trace.resolve() for path in recordings):
-        raise ConfigError(
-            f"--record would overwrite --trace-path {trace}", hint="give another --record"
-        )
-
-
-def new_recorder(path: Path) -> Recorder:
-    """A recorder on an empty file: steps of two simulations would have the same numbers."""
-    from twostroke.observability.recorder import Recorder
-
-    try:
-        write_text(path, "")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {path}: {error.strerror}", hint="give another --record"
-        ) from error
-    return Recorder(1, path)
-
-
-def new_fleet_recorder(path: Path, router: str, recordings: list[Path]) -> FleetRecorder:
-    from twostroke.observability.fleet_file import FleetRecorder
-
-    return FleetRecorder(path, router, recordings)
-
-
-def new_metrics(model: str) -> EngineMetrics:
-    from twostroke.observability.metrics import EngineMetrics
-
-    return EngineMetrics(model)
-
-
-def new_targets(output: OutputOptions, deployment: DeploymentOptions) -> TargetObserver:
-    """What holds a run to ``--target``, at the time of the last step.
-
-    Raises:
-        ConfigError: There are several replicas, whose queues and caches are not one.
-    """
-    from twostroke.core.targets import parse_targets
-    from twostroke.observability.events import SchedulerStats
-    from twostroke.observability.targets.observer import TargetObserver
-
-    if deployment.replicas > 1:
-        raise ConfigError(
-            f"--target watches one replica, not {deployment.replicas}",
-            hint="leave out --replicas, or give --slo",
-        )
-    targets = parse_targets(output.target)
-    return TargetObserver(targets, deployment.model, lambda: 0.0, SchedulerStats)
-
-
-def metrics_text(metrics: EngineMetrics, run: Run) -> str:
-    """What the live server's ``/metrics`` would say at the end of the run.
-
-    Without the ``_created`` series: they hold the time of day, and equal runs give equal files.
-    """
-    result = run.result
-    metrics.describe_cache(result.total_blocks, result.block_size, run.scenario.cache)
-    text = metrics.render()[0].decode()
-    return re.sub(r"^(# (HELP|TYPE) )?[\w:]+_created[ {].*\n", "", text, flags=re.MULTILINE)
-
-
-def page_text(fields: list[dict[str, object]]) -> str:
-    """The inspector's page of these runs, as one file."""
-    from twostroke.inspector.report import report_page
-
-    return report_page(fields)
-
-
-def write_files(
-    runs: list[Run],
-    new: list[dict[str, object]],
-    fields: list[dict[str, object]],
-    output: OutputOptions,
-    metrics: EngineMetrics | None = None,
-) -> None:
-    """Write the files that the flags name. ``new`` are the fields of ``runs``."""
-    from twostroke.simulator.reports.fields import report_json, requests_csv
-
-    texts: tuple[tuple[Path | None, Callable[[], str]], ...] = (
-        (output.output_json, lambda: report_json(new)),
-        (output.output_html, lambda: page_text(fields)),
-        (output.output_csv, lambda: requests_csv(runs)),
-        (output.metrics, lambda: "" if metrics is None else metrics_text(metrics, runs[-1])),
-    )
-    for path, make in texts:
-        if path is not None:
-            try:
-                write_text(path, make())
-            except OSError as error:
-                raise ConfigError(
-                    f"cannot write {path}: {error.strerror}", hint="give another file"
-                ) from error

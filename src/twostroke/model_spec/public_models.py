@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from twostroke.model_spec.model_files import EMBEDDED_MODELS, resolve_model
 from twostroke.model_spec.reader import parse_model, read_model
 from twostroke.model_spec.spec import ModelSpec
 
+_TUNING = re.compile(r"(-instruct|-chat|-hf|-it|-pt)+(?=-v[\d.]+$|$)")
 # The fields of public config.json files that counts depend on, by short name and Hub id.
 PUBLIC = Path(__file__).parent / "public_models.json"
 
@@ -30,7 +32,7 @@ def find_model(name: str) -> ModelSpec:
         return read_model(path)
     public = _public()
     for short, entry in public.items():
-        if name.lower() in (short, entry["hub_id"].lower()):
+        if name.lower() == short or _untuned(name) == _untuned(entry["hub_id"]):
             return parse_model(entry["config"])
     if (cached := _downloaded(name)) is not None:
         return read_model(cached)
@@ -54,6 +56,11 @@ def find_model(name: str) -> ModelSpec:
 def public_names() -> list[str]:
     """Short names of the models that are known here."""
     return list(_public())
+
+
+def _untuned(hub_id: str) -> str:
+    """A Hub id without what says how a model was tuned: that changes no shape."""
+    return _TUNING.sub("", hub_id.lower().replace("/meta-llama", "/llama"))
 
 
 def _on_disk(name: str) -> Path | None:

@@ -11,9 +11,10 @@ from twostroke.core.config import CacheConfig, SchedulerOptions
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.targets import Target
-from twostroke.simulator.cost.hardware_sheet import load_hardware
+from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.deployment.deployment import Deployment, deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
+from twostroke.simulator.deployment.stack_defaults import stack_defaults
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 
@@ -48,27 +49,51 @@ class Scenario:
 def deploy_scenario(scenario: Scenario) -> tuple[Scenario, Deployment]:
     """The scenario with every default filled in, and its deployment.
 
-    Where a GPU's defaults do not fit (the states of 256 requests take memory, too), the smaller
-    ones of a CPU hold, and a note says so.
+    A GPU gets the defaults of the serving stack that is named, else the live engine's. Where they
+    do not fit (the states of 256 requests take memory, too), half as many requests run, or a
+    quarter and so on, and a note says so.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: See ``deploy``.
     """
-    if load_hardware(scenario.deployment.gpu).is_cpu:
-        return _deploy(scenario, gpu=False)
+    hardware = load_hardware(scenario.deployment.gpu)
+    filled = _fill_in(scenario, hardware)
     try:
-        return _deploy(scenario, gpu=True)
+        return filled, _deploy(filled)
     except InsufficientMemoryError:
-        smaller, deployment = _deploy(scenario, gpu=False)
-        config = deployment.scheduler
-        note = (
-            f"a GPU's defaults do not fit: --max-num-seqs is {config.max_num_seqs} and"
-            f" --max-num-batched-tokens {config.max_num_batched_tokens}"
-        )
+        if hardware.is_cpu or scenario.scheduler.max_num_seqs is not None:
+            raise
+        return _deploy_fewer(filled)
+
+
+def _fill_in(scenario: Scenario, hardware: HardwareSheet) -> Scenario:
+    stack, options = scenario.deployment.serving_stack, scenario.scheduler
+    defaults = stack_defaults(stack, hardware) if stack and not hardware.is_cpu else None
+    if defaults is not None:
+        given = {
+            name: value
+            for name, value in defaults._asdict().items()
+            if getattr(options, name) is None
+        }
+        options = replace(options, **given)
+    return replace(scenario, scheduler=options.for_device(gpu=not hardware.is_cpu))
+
+
+def _deploy(scenario: Scenario) -> Deployment:
+    return deploy(scenario.deployment, scenario.cache, scenario.scheduler.for_device(gpu=True))
+
+
+def _deploy_fewer(scenario: Scenario) -> tuple[Scenario, Deployment]:
+    """Deploy with as many requests as fit, by halves. Raises InsufficientMemoryError."""
+    seqs = scenario.scheduler.max_num_seqs or 1
+    while True:
+        seqs = max(1, seqs // 2)
+        smaller = replace(scenario, scheduler=replace(scenario.scheduler, max_num_seqs=seqs))
+        try:
+            deployment = _deploy(smaller)
+        except InsufficientMemoryError:
+            if seqs == 1:
+                raise
+            continue
+        note = f"the default of --max-num-seqs does not fit: it is {seqs}"
         return smaller, replace(deployment, notes=(*deployment.notes, note))
-
-
-def _deploy(scenario: Scenario, *, gpu: bool) -> tuple[Scenario, Deployment]:
-    scheduler = scenario.scheduler.for_device(gpu=gpu)
-    deployment = deploy(scenario.deployment, scenario.cache, scheduler)
-    return replace(scenario, scheduler=scheduler), deployment

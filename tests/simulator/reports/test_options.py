@@ -13,3 +13,11 @@ def test_targets() -> None:
     for text in ("ttft", "ttft=0", "itl=1", "ttft=x"):
         with pytest.raises(ConfigError, match="--slo"):
             OutputOptions(slo=text)
+
+
+@pytest.mark.parametrize("slo", ["ttft=500", "tpot=0.05,ttft=500", "tpot=60"])
+def test_a_target_in_milliseconds_is_asked_back(slo: str) -> None:
+    with pytest.raises(ConfigError, match="seconds") as caught:
+        OutputOptions(slo=slo)
+    assert caught.value.hint is not None and "=0." in caught.value.hint
+    assert OutputOptions(slo="e2el=500,ttft=59").targets() == {"e2el": 500, "ttft": 59}

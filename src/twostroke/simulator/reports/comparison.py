@@ -11,8 +11,10 @@ from rich.table import Table
 
 # What a comparison shows of each run: key of the JSON, title, digits.
 COMPARED = (
+    ("verdict", "verdict", 0),
     ("completed", "requests", 0),
     ("request_throughput", "req/s", 2),
+    ("steady_output_throughput", "steady tok/s", 0),
     ("request_goodput", "goodput req/s", 2),
     ("output_throughput", "output tok/s", 0),
     ("median_ttft_ms", "TTFT p50 ms", 1),
@@ -29,6 +31,7 @@ COMPARED = (
 # Where the terminal is too narrow for all columns, these are dropped, from the first on.
 DROPPED_FIRST = (
     *(
+        "steady_output_throughput",
         "draft_acceptance",
         "tokens_per_pass",
         "mbu",
@@ -105,7 +108,10 @@ def _setting_columns(labels: Sequence[str]) -> list[Cells]:
 
 def _values(runs: Sequence[Mapping[str, Any]], key: str, digits: int) -> Cells:
     values = [run.get(key) for run in runs]
-    return ["-" if value is None else f"{value:.{digits}f}" for value in values]
+    return [
+        "-" if value is None else value if isinstance(value, str) else f"{value:.{digits}f}"
+        for value in values
+    ]
 
 
 def _stacked(title: str) -> str:

@@ -36,7 +36,9 @@ WAITS = {
 def summary_fields(summary: Summary) -> dict[str, Any]:
     """The summary as plain values; names as in ``twostroke bench serve`` for the same meaning."""
     use = summary.use
+    steady = summary.steady
     fields: dict[str, Any] = {
+        "verdict": steady.verdict,
         "duration": summary.duration,
         "completed": summary.completed,
         "refused": summary.refused,
@@ -50,6 +52,10 @@ def summary_fields(summary: Summary) -> dict[str, Any]:
         "good_share": summary.good_share,
         "output_throughput": summary.output_throughput,
         "total_token_throughput": summary.total_throughput,
+        "steady_start": steady.start,
+        "steady_end": steady.end,
+        "steady_request_throughput": steady.request_throughput,
+        "steady_output_throughput": steady.output_throughput,
     }
     for key in RUN_LATENCIES:
         fields |= latency_fields(key, summary.latencies[key])

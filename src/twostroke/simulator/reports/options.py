@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from typing import Literal
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import is_folder
 from twostroke.core.targets import parse_targets
 from twostroke.observability.latency import TARGETS
+
+# Targets that nobody sets to a minute or more: who writes that means milliseconds.
+SHORT, TOO_LONG = ("ttft", "tpot"), 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,8 @@ class OutputOptions:
     """
     sweep: tuple[str, ...] = ()
     """Values of any flag, side by side: rate=1:16 (doubling), rate=1:16:6 (six), gpu=h100,l40s."""
+    find: Literal["rate"] | None = None
+    """rate: the highest at which nine of ten requests meet --slo and the queue does not grow."""
     interval: bool = False
     """Run also with each end of the cost model's interval, and report the range of results."""
     compare: tuple[Path, ...] = ()
@@ -48,13 +54,15 @@ class OutputOptions:
     def __post_init__(self) -> None:
         self.targets()
         parse_targets(self.target)
+        if self.find is not None:
+            self._check_find()
         if self.compare_only:
             if not self.compare:
                 raise ConfigError(
                     "--compare-only needs --compare",
                     hint="give both: --compare-only --compare a.json --compare b.json",
                 )
-            for name in ("target", "sweep", "output_csv", "metrics", "record", "inspect"):
+            for name in ("find", "target", "sweep", "output_csv", "metrics", "record", "inspect"):
                 if getattr(self, name):
                     flag = "--" + name.replace("_", "-")
                     raise ConfigError(
@@ -71,6 +79,18 @@ class OutputOptions:
                 flag = "--" + name.replace("_", "-")
                 raise ConfigError(f"{path} is a folder", hint=f"give {flag} a file in it")
 
+    def _check_find(self) -> None:
+        if self.slo is None:
+            raise ConfigError(
+                "--find rate needs --slo", hint="give both: --find rate --slo ttft=0.5,tpot=0.05"
+            )
+        for name in ("sweep", "record", "inspect", "metrics", "target"):
+            if getattr(self, name):
+                raise ConfigError(
+                    f"--{name} is of one rate, and --find tries many",
+                    hint=f"leave out --{name}, or give the --rate that was found",
+                )
+
     def targets(self) -> dict[str, float]:
         """Metric (``ttft``, ``tpot``, ``e2el``) to the most seconds a good request may take."""
         limits: dict[str, float] = {}
@@ -85,5 +105,10 @@ class OutputOptions:
                 raise ConfigError(
                     f"--slo {text!r} is not ttft=, tpot= or e2el= and a number of seconds",
                     hint=hint,
+                )
+            if name in SHORT and limits[name] >= TOO_LONG:
+                raise ConfigError(
+                    f"--slo {name}={limit} means {limits[name]:g} seconds",
+                    hint=f"give seconds: {name}={limits[name] / 1e3:g}, if milliseconds were meant",
                 )
         return limits

@@ -19,6 +19,7 @@ MAX_TENANTS = 10
 def print_run(run: Run, stream: TextIO) -> None:
     """What ran on which devices; counts, throughput and utilisation; latencies."""
     summary = run.summary
+    print(summary.steady.describe(), file=stream)
     print(describe(run.deployment, run.scenario.deployment), file=stream)
     efficiencies = run.deployment.cost.efficiencies
     print(f"Times: {efficiencies.source}", file=stream)
@@ -51,7 +52,9 @@ def _count_rows(run: Run) -> list[tuple[str, str]]:
         ("Simulated duration (s)", f"{summary.duration:.2f}"),
         ("Total input tokens", f"{summary.input_tokens}"),
         ("Total generated tokens", f"{summary.output_tokens}"),
+        *_steady_rows(summary),
         ("Request throughput (req/s)", f"{summary.request_throughput:.2f}"),
+        *_goodput_rows(summary),
         ("Output token throughput (tok/s)", f"{summary.output_throughput:.2f}"),
         ("Total token throughput (tok/s)", f"{summary.total_throughput:.2f}"),
         ("Prefix cache hit rate", f"{summary.prefix_hit_rate:.1%}"),
@@ -66,10 +69,6 @@ def _count_rows(run: Run) -> list[tuple[str, str]]:
     ]
     if not run.deployment.kv_bytes:
         rows = [row for row in rows if row[0] != "KV cache, mean and peak"]
-    if summary.goodput is not None:
-        rows.insert(
-            5, ("Request goodput (req/s)", f"{summary.goodput:.2f} ({summary.good_share or 0:.1%})")
-        )
     for name, count in (
         ("Refused requests (too long)", summary.refused),
         ("Refused requests (late)", summary.refused_early),
@@ -78,6 +77,26 @@ def _count_rows(run: Run) -> list[tuple[str, str]]:
         if count:
             rows.insert(1, (name, f"{count}"))
     return rows
+
+
+def _steady_rows(summary: Summary) -> list[tuple[str, str]]:
+    """What the deployment sustains, if there is a steady window."""
+    steady = summary.steady
+    if not steady.seconds:
+        return []
+    parts = (steady.start, steady.seconds, summary.duration - steady.end)
+    return [
+        ("Ramp, steady window, drain (s)", ", ".join(f"{seconds:.2f}" for seconds in parts)),
+        ("Steady throughput (req/s)", f"{steady.request_throughput:.2f}"),
+        ("Steady output throughput (tok/s)", f"{steady.output_throughput:.2f}"),
+    ]
+
+
+def _goodput_rows(summary: Summary) -> list[tuple[str, str]]:
+    if summary.goodput is None:
+        return []
+    good = f"{summary.goodput:.2f} ({summary.good_share or 0:.1%})"
+    return [("Request goodput (req/s)", good)]
 
 
 def _interval_rows(ends: tuple[Summary, Summary, Summary]) -> list[tuple[str, ...]]:

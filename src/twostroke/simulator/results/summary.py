@@ -20,6 +20,7 @@ from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.fleet import FleetResult, RequestResult
 from twostroke.simulator.results.columns import Columns
 from twostroke.simulator.results.distributions import weighted_distribution
+from twostroke.simulator.results.steady import SteadyState, steady_state
 from twostroke.simulator.results.utilisation import Utilisation, utilisation
 
 # Those of one request, and its wait for the first step.
@@ -42,6 +43,7 @@ class Summary:
         ttft_by_tenant: The TTFT of each tenant, likewise.
         waiting_for: Shares of the time that requests wait, by the reason why the first of them
             does (``Reason``); ``step``: for the step under way when they arrived.
+        steady: Its steady window, and whether it keeps up.
         drafts: Drafts of all requests, including those that an interruption left.
         dollars: Cost of all devices for ``duration``.
         watt_hours: At the devices' rated power for ``duration``: an upper bound.
@@ -65,6 +67,7 @@ class Summary:
     preemptions: int
     drafts: DraftCounts
     use: Utilisation
+    steady: SteadyState
     dollars: float
     watt_hours: float
 
@@ -129,6 +132,7 @@ def summarize_run(
         use=utilisation(
             columns, deployment, options.replicas, duration, deployment.info.kv_cache_dtype
         ),
+        steady=steady_state(requests, columns),
         drafts=DraftCounts(
             int(columns.accepted.sum()), int(columns.rejected.sum()), int(columns.new_tokens.sum())
         ),

@@ -1,0 +1,76 @@
+"""Coefficients as TOML, as they stand in ``simulator/cost/efficiency_files``."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from textwrap import wrap
+from typing import Any
+
+from benchmarks.simulator.servers.stacks import Stack
+from twostroke.simulator.cost.efficiencies import FILES
+
+# Characters of a source's line, beside its key and quotes.
+MAX_LINE = 88
+
+
+def stack_table(stack: Stack) -> dict[str, Any]:
+    return {"step": {"decode": stack.decode, "prefill": stack.prefill}, "host": asdict(stack.host)}
+
+
+def as_toml(tables: Mapping[str, Any]) -> str:
+    """Tables of coefficients, one level of tables within each at most."""
+    return "\n".join(_table_lines(tables)).lstrip("\n") + "\n"
+
+
+def read(name: str) -> dict[str, Any]:
+    """The tables of a shipped file."""
+    tables = tomllib.loads((FILES / f"{name}.toml").read_text(encoding="utf-8"))
+    return {key: value for key, value in tables.items() if isinstance(value, dict)}
+
+
+def write(
+    name: str,
+    source: str,
+    tables: Mapping[str, Any],
+    devices: Sequence[str] = (),
+    links: Sequence[str] = (),
+) -> None:
+    """Replace a shipped file of coefficients, and say so on stderr."""
+    lines = _source_lines(source)
+    for key, names in (("devices", devices), ("links", links)):
+        if names:
+            lines.append(f"{key} = [" + ", ".join(f'"{value}"' for value in names) + "]")
+    lines += _table_lines(tables)
+    (FILES / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"wrote {name}.toml", file=sys.stderr)
+
+
+def _source_lines(source: str) -> list[str]:
+    """One line of text on lines of 100 columns."""
+    if len(source) < MAX_LINE:
+        return [f'source = "{source}"']
+    wrapped = wrap(source, MAX_LINE, initial_indent="  ", subsequent_indent="  ")
+    return ['source = """\\', *(f"{line} \\" for line in wrapped[:-1]), f'{wrapped[-1]}"""']
+
+
+def _table_lines(tables: Mapping[str, Any]) -> Iterator[str]:
+    for table, values in tables.items():
+        inner = {key: value for key, value in values.items() if isinstance(value, dict)}
+        for key, value in inner.items():
+            yield from ("", f"[{table}.{key}]", *_lines(value))
+        if not inner:
+            yield from ("", f"[{table}]", *_lines(values))
+
+
+def _lines(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {_number(value)}" for key, value in values.items()]
+
+
+def _number(value: float) -> str:
+    """Four digits of what was fitted; all of what was set."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else repr(float(f"{value:.4g}"))

@@ -1,0 +1,126 @@
+"""Judges ``twostroke simulate`` by measured servers; writes docs/validation/servers.md.
+
+    python -m benchmarks.simulator.servers [--fit]
+
+Single-threaded, ten minutes or more. ``--fit`` also writes the coefficients of serving stacks and
+the intervals that ship. Skips, and says so, where the public measurements are absent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.environment import ROOT
+from benchmarks.simulator.data import DATA, present
+from benchmarks.simulator.efficiency_file import read, stack_table, write
+from benchmarks.simulator.environment import environment
+from benchmarks.simulator.fit import NVLINK, PUBLIC, SERVES, unseen_interval, write_default
+from benchmarks.simulator.kernels import Result
+from benchmarks.simulator.servers.judge_servers import (
+    coverage,
+    fit_all,
+    interval,
+    judged_rows,
+    results,
+)
+from benchmarks.simulator.servers.stacks import Stack
+from benchmarks.simulator.tables import by_model, figures_table
+
+PAGE = ROOT / "docs" / "validation" / "servers.md"
+RECORD = ROOT / "benchmarks" / "results" / "servers.json"
+INTRODUCTION = """# Validation of the simulator: whole servers
+
+Written by `python -m benchmarks.simulator.servers`; do not edit.
+{environment}.
+Kernels: [kernels.md](kernels.md).
+
+Each row is a real server on H100, measured by others: AI Configurator's own runs, and InferenceX's
+that it collects (Apache-2.0; none of it is in this repository). Each is run again by the command
+`twostroke simulate`, with the arrivals, lengths and token budget that it was measured with
+(`benchmarks/simulator/servers/measured.py` says what is known of them, and from where). An error is
+`|estimated / measured - 1|` of a mean over a server's requests.
+
+What a serving stack adds to the kernels (host times, two factors) is fitted to the rows of all
+other models; SGLang serves one model only, so it gets the times of the other two stacks. Kernels
+are those of H100. **Saturated** is a row whose requests wait for something other than prefill: in
+the simulation for a place in the batch or blocks, or because more than 8,000 output tokens a
+second are due, where front end and client limit; or its measured TTFT is more than 1.25 times the
+least of the rows that differ in output length only.
+
+Left out: 30 rows of MiniMax-M2.5, which has no description here, and nine of gpt-oss with 512
+clients, whose servers ran fewer requests at once than the rows say. Expert parallelism is simulated
+as tensor parallelism of the same degree. The fits judged here differ from the coefficients that
+ship: [the lab](../lab/cost-model.md#how-servers-were-measured-decides-what-is-compared) says why.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--fit", action="store_true", help="write the shipped files anew as well")
+    options = parser.parse_args()
+    if not present():
+        print(f"skipped: no measurements at {DATA}", file=sys.stderr)
+        return 0
+    stacks = fit_all()
+    judged = judged_rows(stacks)
+    if options.fit:
+        write_servers(stacks, interval(judged))
+    judgements = list(results(judged))
+    covered = coverage(judged)
+    PAGE.write_text(page(judgements, covered), encoding="utf-8")
+    RECORD.write_text(json.dumps(record(judgements, covered), indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def write_servers(stacks: Mapping[str, Stack], ends: Mapping[str, float]) -> None:
+    """Replace the coefficients of serving stacks, and intervals; kernels stay as they are."""
+    for name, stack in stacks.items():
+        source = "fitted to its public serving measurements on H100, all models"
+        write(f"stack-{name}", source, stack_table(stack))
+    for device in NVLINK:
+        source = f"fitted to {PUBLIC} on this device"
+        write(device, source, {**read(device), "interval": ends}, SERVES[device])
+    write_default({**stack_table(stacks["vllm"]), "interval": unseen_interval(ends)})
+
+
+def page(judgements: Sequence[Result], covered: Mapping[str, float]) -> str:
+    """The report as Markdown."""
+    shares = ", ".join(f"{name} of {share:.0%}" for name, share in covered.items())
+    interval_of = (
+        "## The interval\n\nIt should hold 8 of 10. Taken from the other models' dense rows below"
+        f" saturation, it holds\nthe measured {shares} of a model's rows.\n"
+    )
+    return "\n".join(
+        [
+            INTRODUCTION.format(environment=environment()),
+            *figures_table(judgements),
+            "",
+            interval_of,
+            *by_model(judgements),
+        ]
+    )
+
+
+def record(judgements: Sequence[Result], covered: Mapping[str, float]) -> dict[str, Any]:
+    """The report as plain values."""
+    lines = [
+        {
+            "what": each.name,
+            "kept out": each.split,
+            "rows": len(each.pairs),
+            each.statistic: each.value,
+            "target": each.target,
+        }
+        for each in judgements
+    ]
+    return {"environment": environment(), "results": lines, "coverage": dict(covered)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""Judges ``twostroke simulate`` by measured servers, by stack and regime.
+
+Each row's stack was fitted to the rows of all other models; the row had no part in anything that
+estimates it but the kernels of its device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.simulator.efficiency_file import as_toml, stack_table
+from benchmarks.simulator.kernels import Pair, Result
+from benchmarks.simulator.servers.measured import (
+    ServingRow,
+    dense_rows,
+    expert_rows,
+    waiting,
+)
+from benchmarks.simulator.servers.simulated import Simulated, simulate_rows
+from benchmarks.simulator.servers.stacks import Closed, Stack, fit_stacks, stacks_without
+from twostroke.simulator.cost.efficiencies import load_efficiencies
+from twostroke.simulator.cost.hardware_sheet import load_hardware
+
+SPLIT = "each model's rows kept out of the fit of its stack; through `simulate`"
+EXPERTS_SPLIT = "no server with experts seen; through `simulate`"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A measured server, what ``simulate`` says of it, and its regime.
+
+    ``is_free``: its requests wait for nothing but prefill, by measurement and by simulation.
+    """
+
+    row: ServingRow
+    simulated: Simulated
+    is_free: bool
+
+    @property
+    def tpot(self) -> Pair:
+        return Pair(self.row.tpot, self.simulated.tpot)
+
+    @property
+    def ttft(self) -> Pair:
+        return Pair(self.row.ttft, self.simulated.ttft)
+
+
+def fit_all() -> dict[str, Stack]:
+    """Stacks fitted to the rows of all dense models: those that are shipped."""
+    return fit_stacks(_closed(), dense_rows())
+
+
+def judged_rows(of_all: Mapping[str, Stack]) -> list[Judged]:
+    """All rows that fit onto their devices; ten minutes of a quiet core.
+
+    Args:
+        of_all: ``fit_all``, for models with experts, which no fit has seen.
+    """
+    dense, experts = dense_rows(), expert_rows()
+    without = stacks_without(_closed(), dense)
+    coefficients = {row: as_toml(stack_table(without[row.model][row.backend])) for row in dense}
+    coefficients |= {row: as_toml(stack_table(of_all[row.backend])) for row in experts}
+    rows = [*dense, *experts]
+    found = zip(rows, simulate_rows(rows, coefficients), waiting(rows))
+    return [
+        Judged(row, simulated, not waits and not simulated.full)
+        for row, simulated, waits in found
+        if simulated is not None
+    ]
+
+
+def _closed() -> Closed:
+    return Closed(load_hardware("h100-sxm"), load_efficiencies("h100-sxm"))
+
+
+def results(judged: Sequence[Judged]) -> Iterator[Result]:
+    """Lines of the report: TPOT over all rows, TTFT apart below saturation and above."""
+    for has_experts, split, tpot_target, ttft_target in (
+        (False, SPLIT, 0.08, 0.15),
+        (True, EXPERTS_SPLIT, 0.12, 0.25),
+    ):
+        kind = "experts" if has_experts else "dense"
+        rows = [each for each in judged if each.row.has_experts is has_experts]
+        free = [each for each in rows if each.is_free]
+        full = [each for each in rows if not each.is_free]
+        for chosen, regime, target in (
+            (rows, "", tpot_target),
+            (free, ", below saturation", None),
+            (full, ", saturated rows", None),
+        ):
+            name = f"TPOT, {kind}{regime}"
+            yield _result(name, split, chosen, lambda each: each.tpot, "mean", target)
+        name = f"TTFT, {kind}"
+        yield _result(
+            f"{name}, below saturation", split, free, lambda each: each.ttft, "median", ttft_target
+        )
+        yield _result(f"{name}, saturated rows", split, full, lambda each: each.ttft, "median")
+
+
+def interval(judged: Sequence[Judged]) -> dict[str, float]:
+    """P10 and P90 of measured over simulated TPOT and TTFT of servers that wait for prefill only.
+
+    Each row's model is held out.
+    """
+    free = [each for each in judged if each.is_free and not each.row.has_experts]
+    tpot = sorted(each.tpot.measured / each.tpot.estimated for each in free)
+    ttft = sorted(each.ttft.measured / each.ttft.estimated for each in free)
+    return {
+        "decode_low": tpot[len(tpot) // 10],
+        "decode_high": tpot[len(tpot) * 9 // 10],
+        "prefill_low": ttft[len(ttft) // 10],
+        "prefill_high": ttft[len(ttft) * 9 // 10],
+    }
+
+
+def coverage(judged: Sequence[Judged]) -> dict[str, float]:
+    """Share of rows whose measured time lies within the interval of the other models' rows."""
+    free = [each for each in judged if each.is_free and not each.row.has_experts]
+    inside: dict[str, list[bool]] = {"TPOT": [], "TTFT": []}
+    for model in sorted({each.row.model for each in free}):
+        ends = interval([each for each in free if each.row.model != model])
+        for each in free:
+            if each.row.model == model:
+                inside["TPOT"].append(_is_within(each.tpot, ends, "decode"))
+                inside["TTFT"].append(_is_within(each.ttft, ends, "prefill"))
+    return {name: sum(values) / len(values) for name, values in inside.items()}
+
+
+def _is_within(pair: Pair, ends: Mapping[str, float], kind: str) -> bool:
+    ratio = pair.measured / pair.estimated
+    return ends[f"{kind}_low"] <= ratio <= ends[f"{kind}_high"]
+
+
+def _result(
+    name: str,
+    split: str,
+    judged: Sequence[Judged],
+    times: Callable[[Judged], Pair],
+    statistic: str,
+    target: float | None = None,
+) -> Result:
+    parts: dict[str, list[Pair]] = {}
+    for each in judged:
+        part = f"{each.row.backend} {each.row.model} {each.row.weights}"
+        parts.setdefault(part, []).append(times(each))
+    pairs = [times(each) for each in judged]
+    return Result(name, split, pairs, statistic, target, sorted(parts.items()))
