@@ -119,7 +119,12 @@ def write_kernels() -> None:
         rates[device] = fit_devices([device])
         if device in NVLINK:
             rates[device] |= fit_links([device])
-        write(device, f"fitted to {PUBLIC} on this device", rates[device], SERVES[device])
+        write(
+            device,
+            f"fitted to {PUBLIC} on {load_hardware(device).title}",
+            rates[device],
+            SERVES[device],
+        )
     write("pcie", f"fitted to {PUBLIC} on L40S", fit_links(["l40s"]), links=("PCIe",))
     shared = fit_devices(list(DEVICES)) | fit_links(NVLINK)
     write_default({**shared, "elementwise": {"memory": 0.75, "launch": 2e-6}})

@@ -221,16 +221,19 @@ def test_a_model_without_attention_is_served() -> None:
 
 
 def test_where_256_states_do_not_fit_the_defaults_are_smaller() -> None:
-    """Explicit numbers stay, and then nothing fits."""
+    """The largest half of a half that fits. Explicit numbers stay, and then nothing fits."""
     scenario = Scenario(
         deployment=DeploymentOptions(model="mamba-codestral-7b", gpu="l40s"),
         workload=SimulatedWorkloadOptions(workload="random", num_requests=3, output_len=5),
     )
     run = simulate(scenario)
-    assert run.scenario.scheduler == SchedulerConfig()
-    assert any("--max-num-seqs is 64" in note for note in run.notes)
-    with pytest.raises(InsufficientMemoryError):
-        simulate(replace(scenario, scheduler=SchedulerOptions(max_num_seqs=256)))
+    seqs = run.deployment.scheduler.max_num_seqs
+    assert run.deployment.scheduler == SchedulerOptions(max_num_seqs=seqs).for_device(gpu=True)
+    assert any(f"--max-num-seqs does not fit: it is {seqs}" in note for note in run.notes)
+    assert seqs < 256
+    for more in (2 * seqs, 256):
+        with pytest.raises(InsufficientMemoryError):
+            simulate(replace(scenario, scheduler=SchedulerOptions(max_num_seqs=more)))
 
 
 def test_states_are_taken_from_the_memory_of_the_cache() -> None:

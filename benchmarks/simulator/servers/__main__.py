@@ -29,6 +29,7 @@ from benchmarks.simulator.servers.judge_servers import (
 )
 from benchmarks.simulator.servers.stacks import Stack
 from benchmarks.simulator.tables import by_model, figures_table
+from twostroke.simulator.cost.hardware_sheet import load_hardware
 
 PAGE = ROOT / "docs" / "validation" / "servers.md"
 RECORD = ROOT / "benchmarks" / "results" / "servers.json"
@@ -81,10 +82,10 @@ def main() -> int:
 def write_servers(stacks: Mapping[str, Stack], ends: Mapping[str, float]) -> None:
     """Replace the coefficients of serving stacks, and intervals; kernels stay as they are."""
     for name, stack in stacks.items():
-        source = "fitted to its public serving measurements on H100, all models"
+        source = f"fitted to public measurements of {name} on H100"
         write(f"stack-{name}", source, stack_table(stack))
     for device in NVLINK:
-        source = f"fitted to {PUBLIC} on this device"
+        source = f"fitted to {PUBLIC} on {load_hardware(device).title}"
         write(device, source, {**read(device), "interval": ends}, SERVES[device])
     write_default({**stack_table(stacks["vllm"]), "interval": unseen_interval(ends)})
 

@@ -26,6 +26,15 @@ def test_a_device_without_a_file_gets_the_default() -> None:
     assert load_efficiencies("h200").gemm == load_efficiencies("h100-sxm").gemm
 
 
+def test_the_source_names_what_each_part_was_fitted_on() -> None:
+    """Neither a relative's measurements nor a stack's or a link's stand for all parts."""
+    assert load_efficiencies("l4", link="PCIe 4").source.count("on NVIDIA L40S") == 1
+    kernels, host = load_efficiencies("h200", stack="vllm").source.split("; host: ")
+    assert kernels.endswith("on NVIDIA H100 80GB SXM5") and host.endswith("of vllm on H100")
+    kernels, links = load_efficiencies("rtx-4090", link="PCIe 4 x16").source.split("; links: ")
+    assert "A100, H100 and L40S" in kernels and links.endswith("on L40S")
+
+
 def test_devices_without_links_share_the_hosts_paths() -> None:
     assert (
         load_efficiencies("rtx-4090", link="PCIe 4 x16").all_reduce

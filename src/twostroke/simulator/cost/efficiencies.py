@@ -215,10 +215,15 @@ def load_efficiencies(
         if f'"{device}"' not in text and "links" not in text:
             continue  # quicker than to parse it
         tables = _parse(file)
-        if device in tables.get("devices", ()) or link.startswith(tuple(tables.get("links", ()))):
+        of_device = device in tables.get("devices", ())
+        if of_device or link.startswith(tuple(tables.get("links", ()))):
+            if not of_device and "gemm" not in tables:
+                tables["source"] = f"{raw['source']}; links: {tables['source']}"
             raw = _merge(raw, tables)
     if stack is not None:
-        raw = _merge(raw, _parse(_stack_file(stack)))
+        tables = _parse(_stack_file(stack))
+        tables["source"] = f"{raw['source']}; host: {tables['source']}"
+        raw = _merge(raw, tables)
     if path is not None:
         tables = _parse(path)
         _check_tables(tables, path)
