@@ -147,7 +147,7 @@ async def test_messages_go_on_too(tmp_path: Path) -> None:
     async with living(engine, store(tmp_path)) as client:
         body = {"requests": message_requests(MANY_LINES)}
         batch = (await client.post("/v1/messages/batches", json=body)).json()
-        while len(engine.finished) < 8:
+        while len(engine.finished) < 60:
             await asyncio.sleep(0.005)
     after = quick_engine()
     async with living(after, store(tmp_path)) as client:
