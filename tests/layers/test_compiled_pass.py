@@ -64,6 +64,7 @@ RECURRENT = (
     "nemotron-h",
     "nemotron-h-experts",
     "mamba2",
+    "falcon-h1",
 )
 # Heads of several shapes, caches that are shared, layers with embeddings of their own.
 SEVERAL_SHAPES = ("gemma4", "gemma4-shared", "gemma4-moe")
@@ -95,6 +96,9 @@ FAMILIES |= {
 FAMILIES["nemotron-h-experts-first"] = FAMILIES["nemotron-h-experts"] | {
     "hybrid_override_pattern": "EM*EM"
 }
+# As published ones: the gate comes before the norm, and no step is too long.
+FAMILIES["falcon-h1"] |= {"mamba_norm_before_gate": False, "mamba_d_ssm": 96}
+del FAMILIES["falcon-h1"]["time_step_limit"]
 for own in FAMILIES.values():
     if "linear_value_head_dim" in own:
         own["linear_value_head_dim"] = 16
@@ -272,7 +276,8 @@ def test_many_tokens_go_from_one_attention_to_the_next_in_parts(
 
 
 @pytest.mark.parametrize(
-    "family", ["qwen3.5", "nemotron-h-experts", "lfm2", "gemma4", "deepseek-v3", "llama4"]
+    "family",
+    ["qwen3.5", "nemotron-h-experts", "falcon-h1", "lfm2", "gemma4", "deepseek-v3", "llama4"],
 )
 def test_parts_and_turns_of_every_kind_of_layer_change_no_bit(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -291,7 +296,7 @@ def test_parts_and_turns_of_every_kind_of_layer_change_no_bit(
     assert all(map(torch.equal, kept, kept_of(driver)))
 
 
-@pytest.mark.parametrize("family", ["qwen3.5", "nemotron-h", "lfm2"])
+@pytest.mark.parametrize("family", ["qwen3.5", "nemotron-h", "falcon-h1", "lfm2"])
 def test_states_are_copied_as_one_by_one(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ class LinearCall(ctypes.Structure):
         ("parts", c_void_p),
         ("num_parts", c_int64),
         ("out_stride", c_int64),
+        ("factors", c_void_p),
     ]
 
 
@@ -67,7 +68,7 @@ class AttentionCall(ctypes.Structure):
 class NormCall(ctypes.Structure):
     """A norm of rows, see ``NormCall`` in ``cpp/calls.hpp``."""
 
-    _fields_: ClassVar = [("weight", c_void_p), ("kind", c_int32)]
+    _fields_: ClassVar = [("weight", c_void_p), ("kind", c_int32), ("factor", c_float)]
 
 
 class ExpertCall(ctypes.Structure):

@@ -121,6 +121,7 @@ class LayerCall(ctypes.Structure):
     _fields_: ClassVar = [
         ("mixer", MixerCall),
         ("mlp", MlpCall),
+        ("other", POINTER(MixerCall)),
         ("input", POINTER(LayerInputCall)),
         ("keys", c_void_p),
         ("values", c_void_p),

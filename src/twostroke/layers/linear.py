@@ -247,12 +247,14 @@ def multiply(
 class MultipliedLinear:
     """Another layer, its outputs multiplied with ``factor``, float32 ``[out]`` (Falcon-H1)."""
 
-    __slots__ = ("_factor", "_linear")
-
-    kernel_call: LinearCall | None = None
+    __slots__ = ("_factor", "_linear", "kernel_call")
 
     def __init__(self, linear: Linear, factor: Tensor) -> None:
-        self._linear, self._factor = linear, factor
+        self._linear, self._factor = linear, factor.float().contiguous()
+        self.kernel_call: LinearCall | None = None
+        if (own := linear.kernel_call) is not None and not own.num_parts:
+            self.kernel_call = LinearCall.from_buffer_copy(own)
+            self.kernel_call.factors = self._factor.data_ptr()
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         out = self.wide(x).to(x.dtype)

@@ -135,7 +135,8 @@ class MultipliedNorm:
     __slots__ = ("_factor", "_norm", "eps", "kernel_call", "weight")
 
     def __init__(self, norm: Norm, factor: float) -> None:
-        self.kernel_call: NormCall | None = None
+        own = norm.kernel_call
+        self.kernel_call = None if own is None else NormCall(own.weight, own.kind, factor)
         self.weight, self.eps = norm.weight, norm.eps
         self._norm, self._factor = norm, factor
 

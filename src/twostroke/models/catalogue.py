@@ -15,7 +15,7 @@ from twostroke.model_spec.reader import DTYPES
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.vectors.encoder_spec import ENCODER_TYPES
 from twostroke.models.one_call import runs_in_one_call
-from twostroke.models.registry import LAYER_BY_LAYER, MODEL_TYPES
+from twostroke.models.registry import MODEL_TYPES
 
 HowItRuns = Literal["compiled", "layer by layer"]
 # Of a checkpoint's tensors.
@@ -101,11 +101,10 @@ def list_families() -> list[FamilyRow]:
     rows = []
     for model_type in sorted(MODEL_TYPES):
         family = FAMILIES[SAME.get(model_type, model_type)]
-        path: HowItRuns = "layer by layer" if model_type in LAYER_BY_LAYER else "compiled"
         layers, features = tuple(_layers(family)), tuple(_features(model_type, family))
         gguf = ("GGUF",) if model_type in GGUF_TYPES else ()
         formats = (*FORMATS, *_FORMATS.get(model_type, ()), *gguf)
-        rows.append(FamilyRow(model_type, layers, features, formats, path))
+        rows.append(FamilyRow(model_type, layers, features, formats, "compiled"))
     encoding = ("attention both ways", "MLP")
     for model_type in sorted(ENCODER_TYPES):
         rows.append(FamilyRow(model_type, encoding, ("vectors only",), FORMATS, "layer by layer"))

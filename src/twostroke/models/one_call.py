@@ -11,9 +11,6 @@ from twostroke.model_spec.recurrent_forms import ConvolutionForm, DeltaForm, Rec
 
 def runs_in_one_call(layer: LayerSpec) -> bool:
     """Whether bfloat16 layers of this kind run in one call with those around them on a CPU."""
-    mixers = [own for own in (layer.attention, layer.recurrent) if own is not None]
-    if len(mixers) > 1 or layer.multipliers:
-        return False
     experts = layer.experts.linears if layer.experts else ()
     if any(linear.inputs % 2 for linear in (*layer.linears, *experts)):
         return False

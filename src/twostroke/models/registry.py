@@ -45,8 +45,6 @@ MODEL_TYPES = {
     "qwen3_next": "qwen3_next",
     "smollm3": "llama",
 }
-# Those with layers that the compiled kernels do not run in one call with the others.
-LAYER_BY_LAYER = frozenset({"falcon_h1"})
 # Models that read images, too: their text parts run.
 IMAGE_MODELS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")
 

@@ -45,6 +45,7 @@ struct LinearCall {
     const LinearCall* parts;
     int64_t num_parts;
     int64_t out_stride;  // of a part: elements from a row of out to the next; else 0, for outputs
+    const float* factors;  // [outputs]: results are multiplied with them, then rounded; or null
 };
 
 // Attention of each request's new tokens. The paged cache holds their keys and values already.
@@ -80,6 +81,7 @@ enum NormKind : int32_t { kRmsNorm = 0, kWideNorm = 1, kCenteredNorm = 2 };
 struct NormCall {
     const void* weight;  // bf16 or float32 as the kind says; null: there is no norm
     int32_t kind;        // a NormKind
+    float factor;        // what is normed is multiplied with it, and rounded; 0: with none
 };
 
 // The activation of an MLP: of its gates, which then multiply what lies behind them, or, squared

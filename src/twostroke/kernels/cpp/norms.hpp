@@ -51,11 +51,12 @@ inline void norm_row(const NormCall& norm, int64_t first, const bf16* from, bf16
                      float eps) {
     if (norm.kind == kRmsNorm) {
         norm_row(from, static_cast<const bf16*>(norm.weight) + first, to, size, eps);
-        return;
+    } else {
+        const float mean = norm.kind == kCenteredNorm ? mean_of_row(from, size) : 0.0f;
+        const float scale = inverse_deviation(from, size, mean, eps);
+        scale_row(from, static_cast<const float*>(norm.weight) + first, to, size, mean, scale);
     }
-    const float mean = norm.kind == kCenteredNorm ? mean_of_row(from, size) : 0.0f;
-    const float scale = inverse_deviation(from, size, mean, eps);
-    scale_row(from, static_cast<const float*>(norm.weight) + first, to, size, mean, scale);
+    if (norm.factor != 0.0f) multiply_row(to, size, norm.factor);
 }
 
 // `size`: of a row; row r has the weights of row r % `weights`.

@@ -103,6 +103,7 @@ struct LayerInputCall {
 struct LayerCall {
     MixerCall mixer;
     MlpCall mlp;
+    const MixerCall* other;       // reads what the mixer reads and is added before it; or null
     const LayerInputCall* input;  // or null
     void* keys;  // as in AttentionCall
     void* values;
@@ -135,8 +136,8 @@ struct PassCall {
     int64_t mlp_narrow;        // included, and without them; of a LayerInputCall too
     bf16* x;                   // [tokens, hidden], changed in place
     bf16* normed;              // scratch, [tokens, hidden]
-    bf16* wide;                // scratch, [tokens, mixer.wide] and [mlp_tokens, mlp_wide]
-    bf16* narrow;              // scratch, [tokens, mixer.narrow] and [mlp_tokens, mlp_narrow]
+    bf16* wide;                // scratch, [tokens, mixer.wide], behind it [tokens, other.wide], or [mlp_tokens, mlp_wide]
+    bf16* narrow;              // scratch, [tokens, mixer.narrow], as wide, or [mlp_tokens, mlp_narrow]
     float* rates;              // scratch, [tokens, rates outputs]
     bf16* beside;              // scratch, [tokens, hidden]: of MLPs beside experts
     bf16* routed;              // scratch, [tokens, hidden]: read by their routers, then given

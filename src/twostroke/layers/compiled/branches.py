@@ -88,17 +88,23 @@ def compile_recurrent(
 def compile_layer(layer: Sequence[CompiledBranch | None], rotary: RotaryTables) -> LayerCall | None:
     """What mixes tokens and then an MLP or experts, one of them, or both of the same state.
 
-    Then what an embedding of the layer's own says. ``None`` for anything else.
+    Two may mix them, of the same state, too. Then what an embedding of the layer's own says.
+    ``None`` for anything else.
     """
     branches = [branch for branch in layer if branch is not None]
     if not branches or len(branches) < len(layer):
         return None
-    is_parallel = branches[0].beside is not None
+    call, beside = LayerCall(), branches[0].beside
+    if beside is not None and isinstance(beside.call, MixerCall):
+        if not isinstance(branches[0].call, MixerCall):
+            return None
+        call.other = ctypes.pointer(branches[0].call)
+        branches[0] = beside
+    call.is_parallel = branches[0].beside is not None
     branches = [own for branch in branches for own in (branch, branch.beside) if own is not None]
     order = [_PARTS.index(type(branch.call)) for branch in branches]
     if any(first >= second for first, second in pairwise(order)):
         return None
-    call = LayerCall(is_parallel=is_parallel)
     for branch in branches:
         if isinstance(branch.call, MlpCall):
             call.mlp = branch.call
@@ -112,6 +118,6 @@ def compile_layer(layer: Sequence[CompiledBranch | None], rotary: RotaryTables) 
             own.rotated = branch.rope[1]
     # What the MLP reads lies where the mixer would norm or scale what it adds.
     is_plain = not call.mixer.output.norm.weight and call.mixer.output.scale == 1.0
-    if is_parallel and not (is_plain and call.mlp.kind == MLP):
+    if call.is_parallel and not (is_plain and call.mlp.kind == MLP):
         return None
     return call

@@ -57,8 +57,9 @@ def compile_layers(
             return None
         calls.append(call)
         for branch in layer:
-            if branch is not None and branch.recurrent is not None:
-                recurrent[index] = branch.recurrent
+            for own in (branch, branch and branch.beside):
+                if own is not None and own.recurrent is not None:
+                    recurrent[index] = own.recurrent
     return CompiledPass(calls, recurrent, (layers, rotary), eps, library, profiler)
 
 
@@ -224,11 +225,13 @@ class CompiledPass:
         if tokens <= self._tokens:
             return
         call, in_mlp = self._call, min(tokens, MLP_TOKENS)
-        mixers = [own.mixer for own in self._layers]
-        rates = [mixer.rates[0].outputs for mixer in mixers if mixer.rates]
+        mixers = [[own.mixer, *([own.other[0]] if own.other else [])] for own in self._layers]
+        rates = [mixer.rates[0].outputs for own in mixers for mixer in own if mixer.rates]
+        mixed_wide = max(sum(mixer.wide for mixer in own) for own in mixers)
+        mixed_narrow = max(sum(mixer.narrow for mixer in own) for own in mixers)
         normed = tokens * call.hidden
-        wide = max(tokens * max(each.wide for each in mixers), in_mlp * call.mlp_wide)
-        narrow = max(tokens * max(each.narrow for each in mixers), in_mlp * call.mlp_narrow)
+        wide = max(tokens * mixed_wide, in_mlp * call.mlp_wide)
+        narrow = max(tokens * mixed_narrow, in_mlp * call.mlp_narrow)
         beside = normed if any(own.mlp.beside for own in self._layers) else 0
         sizes = normed, wide, narrow, beside, beside
         self._rooms = (

@@ -85,20 +85,22 @@ inline void run_between_mixing(const PassCall& pass, int64_t tokens, const Layer
     run_in_parts(pass, tokens, {nullptr, before, after});
 }
 
+// Moves a pass's kept rows of `size` elements to the front.
+inline void move_kept_rows(const PassCall& pass, bf16* rows, int64_t size) {
+    for (int64_t i = 0; i < pass.num_kept; ++i)  // never to a place behind its own
+        memmove(rows + i * size, rows + pass.kept[i] * size, bf16_bytes(size));
+}
+
 // Moves the kept tokens to the front, in the hidden states, in what was mixed and in what layers
 // read besides, and whose adapters they have.
-inline void move_kept_tokens(const PassCall& pass, int64_t mixed_size) {
-    for (int64_t i = 0; i < pass.num_kept; ++i) {
-        const int64_t token = pass.kept[i];  // never before i
-        memmove(pass.x + i * pass.hidden, pass.x + token * pass.hidden, bf16_bytes(pass.hidden));
-        memmove(pass.narrow + i * mixed_size, pass.narrow + token * mixed_size,
-                bf16_bytes(mixed_size));
-        if (pass.additions) pass.owners[i] = pass.owners[token];
-        if (pass.layer_inputs)
-            memmove(pass.layer_inputs + i * pass.layer_inputs_size,
-                    pass.layer_inputs + token * pass.layer_inputs_size,
-                    bf16_bytes(pass.layer_inputs_size));
-    }
+inline void move_kept_tokens(const PassCall& pass, const LayerCall& mixed) {
+    move_kept_rows(pass, pass.x, pass.hidden);
+    move_kept_rows(pass, pass.narrow, mixed.mixer.narrow);
+    if (mixed.other)
+        move_kept_rows(pass, pass.narrow + pass.tokens * mixed.mixer.narrow, mixed.other->narrow);
+    if (pass.layer_inputs) move_kept_rows(pass, pass.layer_inputs, pass.layer_inputs_size);
+    for (int64_t i = 0; pass.additions && i < pass.num_kept; ++i)
+        pass.owners[i] = pass.owners[pass.kept[i]];
 }
 
 inline void decoder_layers(const PassCall& pass) {
@@ -111,7 +113,7 @@ inline void decoder_layers(const PassCall& pass) {
         mix_tokens(pass, layer);
         // Then only the kept tokens go on: no later layer reads the others.
         if (i == last && pass.num_kept < tokens) {
-            move_kept_tokens(pass, layer.mixer.narrow);
+            move_kept_tokens(pass, layer);
             tokens = pass.num_kept;
         }
         before = &layer;

@@ -13,10 +13,35 @@
 namespace twostroke {
 namespace {
 
+// A layer's other mixer, as that of a layer of its own, whose rooms lie behind the first one's.
+// Adapters do not add to it.
+struct OtherMixer {
+    OtherMixer(const PassCall& whole, const LayerCall& both) : layer(both), pass(whole) {
+        layer.mixer = *both.other, layer.other = nullptr;
+        pass.wide += whole.tokens * both.mixer.wide;
+        pass.narrow += whole.tokens * both.mixer.narrow;
+        pass.additions = nullptr;
+    }
+
+    LayerCall layer;
+    PassCall pass;
+};
+
+// Calls run(part, layer) for the other mixer, if the layer has one.
+template <typename Run>
+inline void run_other(TokenPart& part, const LayerCall& layer, const Run& run) {
+    if (!layer.other) return;
+    const OtherMixer other(part.pass, layer);
+    TokenPart own(other.pass, part.first, part.count);
+    run(own, other.layer);
+    part.add_times(own);
+}
+
 inline void run_before_mixing(TokenPart& part, const LayerCall& layer) {
     const PassCall& pass = part.pass;
     const MixerCall& mixer = layer.mixer;
     if (mixer.kind == kNoMixer) return;
+    run_other(part, layer, run_before_mixing);
     const bf16* read = read_rows(part, mixer.norm, part.normed());
     if (mixer.kind == kLatents) return run_before_latents(part, layer, read);
     bf16* const outputs = pass.wide + part.first * mixer.wide;
@@ -36,6 +61,7 @@ inline void run_before_mixing(TokenPart& part, const LayerCall& layer) {
 inline void run_after_mixing(TokenPart& part, const LayerCall& layer) {
     const MixerCall& mixer = layer.mixer;
     if (mixer.kind == kNoMixer) return;
+    run_other(part, layer, run_after_mixing);
     if (mixer.kind == kLatents) return run_after_latents(part, layer);
     const bf16* mixed = part.pass.narrow + part.first * mixer.narrow;
     add_half(part, layer, kOutput, 0, part.count, mixed);
@@ -43,6 +69,10 @@ inline void run_after_mixing(TokenPart& part, const LayerCall& layer) {
 
 // All tokens, which all threads share.
 inline void mix_tokens(const PassCall& pass, const LayerCall& layer) {
+    if (layer.other) {
+        const OtherMixer other(pass, layer);
+        mix_tokens(other.pass, other.layer);
+    }
     const double start = pass.seconds ? now() : 0.0;
     switch (layer.mixer.kind) {
         case kHeads: mix_heads(pass, layer); break;

@@ -41,6 +41,12 @@ class TokenPart {
         last_time_ = time;
     }
 
+    // What another part took meanwhile is its time alone.
+    void add_times(const TokenPart& other) {
+        for (int i = 0; i < kComponents; ++i) seconds[i] += other.seconds[i];
+        last_time_ = other.last_time_;
+    }
+
   private:
     double last_time_;
 };

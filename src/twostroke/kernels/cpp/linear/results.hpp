@@ -1,4 +1,4 @@
-// What a tile of a linear layer ends with: its sums get bias, rounding and residual.
+// What a tile of a linear layer ends with: its sums get bias, factors, rounding and residual.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace {
 inline void write_last_columns(const LinearCall& call, int64_t at, int64_t column,
                                const float* sums) {
     for (int64_t i = 0; i < call.outputs - column; ++i) {
-        const float value = call.bias ? sums[i] + to_float(call.bias[column + i]) : sums[i];
+        float value = call.bias ? sums[i] + to_float(call.bias[column + i]) : sums[i];
+        if (call.factors) value *= call.factors[column + i];
         if (call.float_out) {
             static_cast<float*>(call.out)[at + i] = value;
             continue;
@@ -25,7 +26,7 @@ inline void write_last_columns(const LinearCall& call, int64_t at, int64_t colum
     }
 }
 
-// Writes a tile's sums, [rows][blocks][16], with bias, rounding and residual.
+// Writes a tile's sums, [rows][blocks][16], with bias, factors, rounding and residual.
 __attribute__((noinline)) void write_tile(const LinearCall& call, int64_t row, int64_t rows,
                                           int64_t block, int64_t blocks, const float* sums) {
     const int64_t stride = call.out_stride ? call.out_stride : call.outputs;
@@ -39,6 +40,7 @@ __attribute__((noinline)) void write_tile(const LinearCall& call, int64_t row, i
         UNROLL for (int lane = 0; lane < kLanes; lane += kVectorLanes) {
             vfloat value = load<vfloat>(sums + lane);
             if (call.bias) value += load_vector(call.bias + column + lane);
+            if (call.factors) value *= load<vfloat>(call.factors + column + lane);
             if (call.float_out) {
                 store(static_cast<float*>(call.out) + at + lane, value);
                 continue;
