@@ -68,7 +68,7 @@ def make_engine(kv_cache_memory: int, **options: Any) -> LLMEngine:
     depth=st.integers(1, 6),
     adaptive=st.booleans(),
     budget=st.sampled_from([4, 16, 256]),
-    memory=st.sampled_from([150_000, 250_000, 10**6]),
+    memory=st.sampled_from([160_000, 250_000, 10**6]),
     caching=st.booleans(),
 )
 def test_drafts_change_no_answer(

@@ -136,8 +136,10 @@ struct PassCall {
     int64_t mlp_narrow;        // included, and without them; of a LayerInputCall too
     bf16* x;                   // [tokens, hidden], changed in place
     bf16* normed;              // scratch, [tokens, hidden]
-    bf16* wide;                // scratch, [tokens, mixer.wide], behind it [tokens, other.wide], or [mlp_tokens, mlp_wide]
-    bf16* narrow;              // scratch, [tokens, mixer.narrow], as wide, or [mlp_tokens, mlp_narrow]
+    // Scratch, [tokens, mixer.wide] and behind it [tokens, other.wide], or [mlp_tokens, mlp_wide]; and
+    // [tokens, mixer.narrow] and behind it [tokens, other.narrow], or [mlp_tokens, mlp_narrow].
+    bf16* wide;
+    bf16* narrow;
     float* rates;              // scratch, [tokens, rates outputs]
     bf16* beside;              // scratch, [tokens, hidden]: of MLPs beside experts
     bf16* routed;              // scratch, [tokens, hidden]: read by their routers, then given
