@@ -136,8 +136,8 @@ struct PassCall {
     int64_t mlp_narrow;        // included, and without them; of a LayerInputCall too
     bf16* x;                   // [tokens, hidden], changed in place
     bf16* normed;              // scratch, [tokens, hidden]
-    // Scratch, [tokens, mixer.wide] and behind it [tokens, other.wide], or [mlp_tokens, mlp_wide]; and
-    // [tokens, mixer.narrow] and behind it [tokens, other.narrow], or [mlp_tokens, mlp_narrow].
+    // Scratch: [tokens, mixer.wide] and behind it [tokens, other.wide], or [mlp_tokens, mlp_wide];
+    // and [tokens, mixer.narrow] and behind it [tokens, other.narrow], or [mlp_tokens, mlp_narrow].
     bf16* wide;
     bf16* narrow;
     float* rates;              // scratch, [tokens, rates outputs]
