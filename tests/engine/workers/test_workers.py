@@ -179,6 +179,48 @@ async def test_when_all_workers_are_gone_requests_wait_for_the_first_that_is_bac
             proxy.close()
 
 
+async def test_a_worker_that_comes_late_takes_over_what_its_router_never_asked_it() -> None:
+    """Nobody has asked after its health, so nothing but a request of another ties it to a loop."""
+    expected = await undisturbed(REQUESTS[1])
+    with worker_on_thread() as one, worker_on_thread() as two:
+        first, late = (CuttingProxy(worker.address) for worker in (one, two))
+        late.is_open = False
+        with routed([first.address, late.address]) as replicas:
+            stream = replicas.submit(REQUESTS[1])
+            reading = asyncio.create_task(tokens_of(stream))
+            await some_tokens([stream])
+            first.is_open = False
+            first.cut()
+            await until(lambda: replicas.status.error is not None)
+            late.is_open = True
+            async with asyncio.timeout(20):
+                assert await reading == expected
+            assert all(engine._watcher.is_alive() for engine in replicas.engines)
+        first.close()
+        late.close()
+
+
+@pytest.mark.parametrize("first", ["abort", "cut"])
+async def test_what_is_aborted_while_no_worker_is_there_ends_at_once(first: str) -> None:
+    with worker_on_thread() as worker:
+        proxy = CuttingProxy(worker.address)
+        with routed([proxy.address]) as replicas:
+            stream = replicas.submit(call("a", max_tokens=100))
+            ended = asyncio.Event()
+            stream.when_ended(lambda usage: ended.set())
+            await some_tokens([stream])
+            proxy.is_open = False
+            if first == "abort":
+                stream.abort()
+            proxy.cut()
+            await until(lambda: replicas.status.error is not None)
+            stream.abort()
+            async with asyncio.timeout(2):
+                await ended.wait()
+            assert loads(replicas) == [0]
+        proxy.close()
+
+
 async def test_what_waits_too_long_for_a_worker_ends_with_a_named_error() -> None:
     with worker_on_thread() as worker:
         proxy = CuttingProxy(worker.address)

@@ -31,6 +31,7 @@ from twostroke.engine.messages import (
     AddRequest,
     Close,
     EngineEnded,
+    EngineMessage,
     EngineReply,
     EngineStatus,
     ManageAdapters,
@@ -68,8 +69,7 @@ class EngineProcess(MessageClient):
     events stay readable. A thread watches the process.
 
     Args:
-        source: Where engines come from.
-        started: The first of them.
+        source, started: Where engines come from, and the first of them.
         tokenizer, grammars: The front end's own.
         recorder: Writes the engine's steps to a file.
         stall_seconds: A process that has not answered for as long is ended and started again.
@@ -117,8 +117,7 @@ class EngineProcess(MessageClient):
         self._adapters.known = {each.name: each for each in facts.adapters}
         self._process.start(self)
         self._idle_seconds, self._idle_since = idle_seconds, self._clock()
-        self._asleep = False  # ended for want of requests
-        self._wake = threading.Event()
+        self._asleep, self._wake = False, threading.Event()  # ended for want of requests
         self._suspects = Suspects(lambda request_id: self._streams.get(request_id), self._resume)
         self._answered = False  # whether the engine that runs has given a token
         self._closing, self._taking = threading.Event(), threading.Lock()
@@ -161,7 +160,7 @@ class EngineProcess(MessageClient):
 
     def unhealthy_reason(self) -> str | None:
         with contextlib.suppress(RuntimeError):  # asked without a loop: as it was told last
-            self._use_loop(asyncio.get_running_loop())
+            self.use_loop(asyncio.get_running_loop())
         if self._status.draining:
             return f"{self._process.name} takes no more requests: it is shutting down"
         return None if self._asleep else super().unhealthy_reason()
@@ -185,6 +184,11 @@ class EngineProcess(MessageClient):
         if self._asleep:
             message = "the engine has ended, since no request came for a while"
             raise EngineDeadError(message, hint="the next request starts it")
+
+    def _send(self, message: EngineMessage) -> None:
+        super()._send(message)
+        if isinstance(message, AbortRequest) and self._status.error and not message.error:
+            self._end_aborted(message.request_id)  # there is no engine to do it
 
     def _so_far(self, message: AddRequest) -> AnswerSoFar | None:
         return AnswerSoFar(message, self._clock)
@@ -237,12 +241,10 @@ class EngineProcess(MessageClient):
         self._offered = started
         while self._offered is not None and not self._closing.is_set():
             self._on_loop(self._go_on)  # again, if the loop stopped before it came to it
-        with self._taking:
-            late, self._offered = self._offered, None
-        if late is None:
+        if self._offered is None:
             logger.warning("the engine runs again, as %s", started.link.name)
         else:
-            late.link.close()
+            started.link.close()  # it is not taken once ``_closing`` is set
 
     def _wait_for_the_end(self) -> str:
         """Wait until the process has ended; end one that has failed or hangs. Returns why."""
@@ -314,6 +316,8 @@ class EngineProcess(MessageClient):
         self._status = EngineStatus(error=error)
         self._records.stop(self._status.stats)
         self._fail_questions(error)
+        for request_id in [i for i, each in self._streams.items() if each.aborted]:
+            self._end_aborted(request_id)
         for request_id, stream in list(self._streams.items()):
             so_far = stream.so_far
             if so_far is None or request_id in self._suspects:
@@ -331,6 +335,11 @@ class EngineProcess(MessageClient):
             may_go = not stream.aborted and (suspects or not stream.is_suspect)
             if may_go and self.hand_over(request_id, stream):
                 del self._streams[request_id]
+
+    def _end_aborted(self, request_id: str) -> None:
+        """Whoever counts it is told at once, although its engine cannot say so any more."""
+        if (stream := self._streams.pop(request_id, None)) is not None:
+            stream.end_aborted()
 
     def _say(self, error: ErrorMessage) -> None:
         """This is why there is no engine just now."""
@@ -364,7 +373,7 @@ class EngineProcess(MessageClient):
 
     def adopt(self, request_id: str, stream: AsyncStream) -> None:
         """Go on with a request that another client had; on the event loop's thread."""
-        self._use_loop(asyncio.get_running_loop())
+        self.use_loop(asyncio.get_running_loop())
         stream.abort_with(partial(self._send, AbortRequest(request_id)))
         self._streams[request_id] = stream
         self._idle_since = self._clock()
@@ -376,12 +385,9 @@ class EngineProcess(MessageClient):
     def _resume(self, request_id: str) -> None:
         """Send what is left of a request; one that cannot be sent ends alone."""
         stream = self._streams.get(request_id)
-        if stream is None:
-            return
-        message = None if stream.so_far is None else stream.so_far.resume()
-        if stream.aborted or message is None or not message.num_samples:
-            del self._streams[request_id]
-            stream.end_aborted()
+        message = stream.so_far.resume() if stream is not None and stream.so_far else None
+        if stream is None or stream.aborted or message is None or not message.num_samples:
+            self._end_aborted(request_id)
             return
         self._send(message)
         self._queue_limit.add(message.request.tenant, message.num_samples)
