@@ -13,7 +13,7 @@ from tests.text.tiny_tokenizers import byte_level
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.workers.address import Address
 from twostroke.engine.workers.greeting import ModelFingerprint
-from twostroke.engine.workers.listener import listen
+from twostroke.engine.workers.listener import listen_on
 from twostroke.engine.workers.run_worker import (
     FrontEndClock,
     Worker,
@@ -28,7 +28,7 @@ MODEL = ModelFingerprint("scripted", "vocabulary", "weights")
 def scripted_worker(port: int = 0, model: ModelFingerprint = MODEL) -> Worker:
     clock = FrontEndClock()
     engine = LLMEngine(ScriptedExecutor(), Tokenizer(byte_level()), clock=clock)
-    return Worker(engine, clock, model, listen(Address("127.0.0.1", port), TOKEN, VERSION))
+    return Worker(engine, clock, model, listen_on(Address("127.0.0.1", port), TOKEN, VERSION))
 
 
 @contextmanager

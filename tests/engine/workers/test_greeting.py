@@ -88,7 +88,7 @@ def test_one_front_end_at_a_time(worker: Worker) -> None:
 
 
 def of_bytes(message: bytes) -> bytes:
-    """As it crosses."""
+    """What crosses: a message after its length."""
     return len(message).to_bytes(4, "little") + message
 
 
@@ -187,7 +187,7 @@ def test_a_thread_that_cannot_be_started_ends_one_connection_alone(
 
 def test_a_taken_port_is_named_before_anything_is_loaded(worker: Worker) -> None:
     with pytest.raises(ConfigError, match=f"cannot listen on {worker.address}: .* in use"):
-        listener.listen(worker.address, TOKEN, VERSION)
+        listener.listen_on(worker.address, TOKEN, VERSION)
     with bind(Address("127.0.0.1", 0)) as bound:  # as long as neither listens, both are bound
         address = Address(*bound.getsockname())
         second = bind(address)
@@ -198,7 +198,7 @@ def test_a_taken_port_is_named_before_anything_is_loaded(worker: Worker) -> None
 
 
 def test_until_the_model_is_there_nobody_is_let_in() -> None:
-    loading = listener.listen(Address("127.0.0.1", 0), TOKEN, VERSION)
+    loading = listener.listen_on(Address("127.0.0.1", 0), TOKEN, VERSION)
     with pytest.raises(EngineDeadError, match="refuses: the worker is loading its model"):
         connect_worker(loading.address, TOKEN, VERSION)
     with pytest.raises(ConfigError, match="another token"):

@@ -47,7 +47,7 @@ def worker(
     from twostroke.engine.workers.address import Address
     from twostroke.engine.workers.fingerprint import fingerprint_of
     from twostroke.engine.workers.greeting import read_token
-    from twostroke.engine.workers.listener import listen
+    from twostroke.engine.workers.listener import listen_on
     from twostroke.engine.workers.run_worker import FrontEndClock, Worker, end_on_signals
     from twostroke.observability.json_log import log_to_stderr
     from twostroke.server.version import package_version
@@ -60,7 +60,7 @@ def worker(
     check_config(config)
     token = read_token(options.token_file)
     log_to_stderr(options.log_level, options.log_format)
-    listener = listen(options.address, token, package_version())  # before the model loads
+    listener = listen_on(options.address, token, package_version())  # before the model loads
     clock = FrontEndClock()
     name = str(Address(socket.gethostname(), listener.address.port))
     engine = load_engine(config, rank=name, clock=clock)

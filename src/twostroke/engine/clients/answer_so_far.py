@@ -16,7 +16,7 @@ MAX_LOST = 3  # engines that may end under a request with no token in between
 
 
 def without_deaths(outputs: Sequence[RequestOutput]) -> list[RequestOutput]:
-    """Those that say more than that the engine has ended: its requests go on elsewhere."""
+    """Leave out those that only say that the engine has ended: requests go on elsewhere."""
     died = EngineDeadError.__name__
     return [each for each in outputs if each.error is None or each.error.kind != died]
 

@@ -58,7 +58,7 @@ class KeptRecords:
     def configured(
         cls, config: EngineConfig, labels: dict[str, str], recorder: Recorder | None
     ) -> KeptRecords:
-        """Those of an engine that is configured like this, and runs elsewhere."""
+        """Make those of an engine that is configured like this, and runs elsewhere."""
         num_events, publishes_kv = config.observability.step_events, config.tiers.kv_events
         return cls(num_events, labels, publishes_kv=publishes_kv, recorder=recorder)
 

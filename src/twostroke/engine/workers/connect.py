@@ -187,7 +187,7 @@ def _greet(connection: socket.socket, address: Address, token: bytes, version: s
 
 
 def _one_line(text: str) -> str:
-    """As much of it as may stand in a log: whoever refuses has not proven that it is a worker."""
+    """What of it may stand in a log: whoever refuses has not proven that it is a worker."""
     return "".join(each if each.isprintable() else " " for each in text[:REFUSAL_CHARACTERS])
 
 

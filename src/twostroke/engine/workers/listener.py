@@ -204,7 +204,7 @@ class WorkerListener:
         self._guests.put(guest)
 
 
-def listen(address: Address, token: bytes, version: str) -> WorkerListener:
+def listen_on(address: Address, token: bytes, version: str) -> WorkerListener:
     """Listen on an address; front ends are let in from the first ``next_guest`` on.
 
     Raises:
