@@ -27,8 +27,9 @@ serve: $(VENV)/.installed ## Install, and serve MODEL (pilot) on 127.0.0.1:PORT 
 	$(BIN)/twostroke serve $(MODEL) --port $(PORT) $(FLAGS)
 
 workers: $(VENV)/.installed ## Install, and start two workers of MODEL on ports 8101 and 8102
-	for port in 8101 8102; do \
-	    $(BIN)/twostroke worker $(MODEL) --listen 127.0.0.1:$$port $(FLAGS) & done; wait
+	pids=; trap 'kill $$pids' INT TERM; for port in 8101 8102; do \
+	    $(BIN)/twostroke worker $(MODEL) --listen 127.0.0.1:$$port $(FLAGS) & \
+	    pids="$$pids $$!"; done; wait; wait
 
 route: $(VENV)/.installed ## Serve what the two workers compute on 127.0.0.1:PORT (8000)
 	$(BIN)/twostroke route $(MODEL) --worker 127.0.0.1:8101 --worker 127.0.0.1:8102 \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from twostroke.core.errors import InvalidRequestError
@@ -119,6 +120,10 @@ class CacheAdmin:
         """End the pins whose time is over."""
         if self._kv.pool.pinned:
             self._kv.pins.expire(self._clock())
+
+    def end_pins(self) -> None:
+        """End all pins, whatever their time."""
+        self._kv.pins.expire(math.inf)
 
     def _pin(self, order: PinPrefix) -> CacheReport:
         until = self._clock() + order.seconds

@@ -106,6 +106,10 @@ class Engine:
         """Tell of a call that was refused, with the next step."""
         self._refused.append(refused)
 
+    def forget_untold(self) -> None:
+        """Drop what the next step would tell of the time between it and the one before."""
+        self._ended_between_steps, self._refused = [], []
+
     def die(self, error: EngineDeadError) -> list[RequestOutput]:
         """Fail for good: end every request with ``error`` and refuse all further ones with it."""
         self.dead = error

@@ -202,11 +202,16 @@ class LLMEngine:
         """End what runs for a client that is gone; the next one begins with nothing of it.
 
         What is cached stays. Where calls are refused early it does not, since the next client knows
-        nothing of it and would refuse too many.
+        nothing of it and would refuse too many. The clock may be another one from here on, so what
+        goes by it, pins and targets, does not outlast the client.
         """
         self._forget_ended(self.loop.end(self.scheduler.requests.values(), FinishReason.ABORT))
+        self.loop.forget_untold()
         self.waiting_samples.begin_again()
-        if self.meter is not None:
+        self.cache.end_pins()
+        if self.targets is not None:
+            self.targets.begin_again()
+        if self.meter is not None and self.scheduler.kv.caches_prefixes:
             self.cache.carry_out(ClearCache())
 
     def close(self) -> list[RequestOutput]:

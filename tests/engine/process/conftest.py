@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,16 @@ import pytest
 from tests.engine.process import scripted_engine
 from tests.server.running import ROOT
 from twostroke.engine.process import process_link
+
+
+@pytest.fixture(autouse=True)
+def watchers_end() -> Iterator[None]:
+    """What a test leaves behind is not to be found in the next one."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "twostroke-watch-engine":
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,7 @@ from tests.fakes import failed_with
 from twostroke.core.errors import EngineDeadError, InvalidRequestError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.cache_orders import ClearCache
-from twostroke.engine.process import process_link
+from twostroke.engine.process import engine_process, process_link
 from twostroke.engine.process.replicas import Replicas
 from twostroke.routing.routers import RouterName, make_router
 
@@ -142,3 +144,28 @@ async def test_what_was_aborted_goes_nowhere() -> None:
         async with asyncio.timeout(20):
             await ended.wait()
         assert await tokens_of(other) == await undisturbed(call("b"))
+
+
+async def test_an_engine_that_is_started_while_its_client_closes_is_closed_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again, ready = [], threading.Event()
+    original = engine_process.start_again
+
+    def start_again(*arguments: Any) -> Any:
+        started_again, number = original(*arguments)
+        again.append(started_again)
+        ready.set()
+        return started_again, number
+
+    monkeypatch.setattr(engine_process, "start_again", start_again)
+    with running(1) as replicas:
+        (engine,) = replicas.engines
+        assert engine.unhealthy_reason() is None
+        os.kill(pid_of(engine), signal.SIGKILL)
+        await until(lambda: engine.status.error is not None)
+        assert ready.wait(20)  # the loop does not come to what the watcher wants of it
+    await asyncio.to_thread(engine._watcher.join, 20)
+    assert not engine._watcher.is_alive()
+    (late,) = again
+    assert late.link.wait(0) and late.link._socket.fileno() == -1

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.engine.process.scripted_engine import ScriptedExecutor
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.workers.address import Address, bind
+from twostroke.engine.workers.address import Address
 from twostroke.engine.workers.greeting import ModelFingerprint
+from twostroke.engine.workers.listener import listen_on
 from twostroke.engine.workers.run_worker import (
     FrontEndClock,
     Worker,
     end_on_signals,
-    make_worker,
 )
 from twostroke.text.tokenizer import Tokenizer
 
@@ -27,8 +28,7 @@ MODEL = ModelFingerprint("scripted", "vocabulary", "weights")
 def scripted_worker(port: int = 0, model: ModelFingerprint = MODEL) -> Worker:
     clock = FrontEndClock()
     engine = LLMEngine(ScriptedExecutor(), Tokenizer(byte_level()), clock=clock)
-    bound = bind(Address("127.0.0.1", port))
-    return make_worker(engine, clock, model, bound, TOKEN, VERSION)
+    return Worker(engine, clock, model, listen_on(Address("127.0.0.1", port), TOKEN, VERSION))
 
 
 @contextmanager
@@ -37,6 +37,8 @@ def worker_on_thread(port: int = 0, model: ModelFingerprint = MODEL) -> Iterator
     worker = scripted_worker(port, model)
     thread = threading.Thread(target=worker.run)
     thread.start()
+    while not worker._listener._open:
+        time.sleep(0.001)
     try:
         yield worker
     finally:

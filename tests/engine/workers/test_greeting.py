@@ -18,11 +18,11 @@ import pytest
 from tests.engine.process.scripted_process import call, tokens_of, undisturbed, until
 from tests.engine.workers.routed import routed
 from tests.engine.workers.scripted_worker import TOKEN, VERSION, worker_on_thread
-from twostroke.core.errors import ConfigError, EngineDeadError, TwostrokeError
+from twostroke.core.errors import ConfigError, EngineDeadError, ErrorMessage, TwostrokeError
 from twostroke.engine.process.frames import encode_frame, receive_frame
 from twostroke.engine.process.handshake import EngineRefused
 from twostroke.engine.workers import listener
-from twostroke.engine.workers.address import Address
+from twostroke.engine.workers.address import Address, bind
 from twostroke.engine.workers.connect import WorkerLink, connect_worker, first_worker
 from twostroke.engine.workers.greeting import (
     PROTOCOL,
@@ -87,6 +87,17 @@ def test_one_front_end_at_a_time(worker: Worker) -> None:
     still_serves(worker)
 
 
+def of_bytes(message: bytes) -> bytes:
+    """What crosses: a message after its length."""
+    return len(message).to_bytes(4, "little") + message
+
+
+NO_TEXT = of_bytes(
+    msgspec.msgpack.encode(FrontEndGreeting(PROTOCOL, "text", b"", b"", 0.0)).replace(
+        b"text", b"\xff\xfe\xff\xfe"
+    )
+)
+NESTED = of_bytes(b"\x82\xa4type\xb0FrontEndGreeting\xa1x" + b"\x91" * 4000 + b"\xc0")
 GREETING = FrontEndGreeting(PROTOCOL, VERSION, bytes(32), bytes(32), 0.0)
 
 
@@ -98,6 +109,8 @@ GREETING = FrontEndGreeting(PROTOCOL, VERSION, bytes(32), bytes(32), 0.0)
         ((5000).to_bytes(4, "little") + bytes(5000), "5000 bytes was announced, and 4096"),
         (encode_frame({"type": "Nothing"}), "no greeting of a front end"),
         (encode_frame(b"\x00"), "no greeting of a front end"),
+        (NO_TEXT, "no greeting of a front end"),
+        (NESTED, "no greeting of a front end"),
         (encode_frame(msgspec.structs.replace(GREETING, protocol=99)), "greets by protocol 99"),
         (encode_frame(msgspec.structs.replace(GREETING, nonce=b"")), "another token"),
         (encode_frame(GREETING), "another token"),
@@ -119,13 +132,13 @@ def test_noise_is_answered_and_harms_nobody(worker: Worker, sent: bytes, message
 def test_half_a_greeting_holds_up_nobody_and_is_hung_up_on(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "GREETING_SECONDS", 0.3)
+    monkeypatch.setattr(listener, "GREETING_SECONDS", 2.0)
     silent = socket.create_connection(worker.address)
     half = socket.create_connection(worker.address)
     half.sendall(encode_frame(GREETING)[:20])
     began = time.monotonic()
     still_serves(worker)
-    assert time.monotonic() - began < 0.3, "they hold up nobody"
+    assert time.monotonic() - began < 2.0, "they hold up nobody"
     for connection in (silent, half):
         connection.settimeout(5)
         assert receive_frame(connection) is not None
@@ -134,15 +147,63 @@ def test_half_a_greeting_holds_up_nobody_and_is_hung_up_on(
         connection.close()
 
 
-def test_only_so_many_are_greeted_at_once(worker: Worker) -> None:
-    waiting = [socket.create_connection(worker.address) for _ in range(60)]
-    for connection in waiting:
+def test_of_too_many_the_oldest_are_hung_up_on(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever connects and says nothing keeps no router out."""
+    deadline = time.monotonic() + 10
+    while worker._listener._greeted:  # of the tests before
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    silent = [socket.create_connection(worker.address) for _ in range(60)]
+    newest = silent[-listener.MAX_GREETED_AT_ONCE :]
+    for connection in newest:
         connection.settimeout(5)
-    heard = [receive_frame(connection) is not None for connection in waiting]
-    assert sum(heard) == listener.MAX_GREETED_AT_ONCE
-    for connection in waiting:
-        connection.close()
+        assert receive_frame(connection) is not None
+    assert len(worker._listener._greeted) == len(newest)
+    for connection in silent[: -len(newest)]:
+        connection.settimeout(5)
+        while connection.recv(2**12):
+            pass
     still_serves(worker)
+    assert caplog.text.count("are hung up") == 1 and "did not say who it is" not in caplog.text
+    for connection in silent:
+        connection.close()
+
+
+def test_a_thread_that_cannot_be_started_ends_one_connection_alone(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(EngineDeadError):
+        connect_worker(worker.address, TOKEN, VERSION)
+    assert "cannot be greeted" in caplog.text
+    still_serves(worker)
+
+
+def test_a_taken_port_is_named_before_anything_is_loaded(worker: Worker) -> None:
+    with pytest.raises(ConfigError, match=f"cannot listen on {worker.address}: .* in use"):
+        listener.listen_on(worker.address, TOKEN, VERSION)
+    with bind(Address("127.0.0.1", 0)) as bound:  # as long as neither listens, both are bound
+        address = Address(*bound.getsockname())
+        second = bind(address)
+        bound.listen()
+        with pytest.raises(OSError, match="in use"):
+            listener.WorkerListener(second, TOKEN, VERSION)
+        second.close()
+
+
+def test_until_the_model_is_there_nobody_is_let_in() -> None:
+    loading = listener.listen_on(Address("127.0.0.1", 0), TOKEN, VERSION)
+    with pytest.raises(EngineDeadError, match="refuses: the worker is loading its model"):
+        connect_worker(loading.address, TOKEN, VERSION)
+    with pytest.raises(ConfigError, match="another token"):
+        connect_worker(loading.address, b"another token of that length", VERSION)
+    loading.close()
 
 
 async def test_what_cannot_be_read_after_the_greeting_ends_that_connection(worker: Worker) -> None:
@@ -185,11 +246,25 @@ def answering(*messages: object) -> Iterator[Address]:
         ([Challenge(99, bytes(32))], "greets by protocol 99, this router by"),
         ([], "does not answer"),
         ([Challenge(PROTOCOL, bytes(32)), b"\xff\xff\xff\xff"], "is no worker of twostroke"),
+        ([NO_TEXT], "is no worker of twostroke"),
+        ([Challenge(PROTOCOL, bytes(32)), NESTED], "is no worker of twostroke"),
     ],
 )
 def test_what_is_no_worker_is_named(messages: list[object], message: str) -> None:
     with answering(*messages) as address, pytest.raises(TwostrokeError, match=message):
         connect_worker(address, TOKEN, VERSION)
+
+
+def test_a_refusal_is_one_line_of_bounded_length() -> None:
+    """Whoever says it has proven nothing."""
+    error = ErrorMessage("EngineDeadError", "A\nforged line \x1b[1m" * 10000, hint="B\n" * 10000)
+    with (
+        answering(Challenge(PROTOCOL, bytes(32)), EngineRefused(error)) as address,
+        pytest.raises(EngineDeadError, match="refuses: A forged line") as refused,
+    ):
+        connect_worker(address, TOKEN, VERSION)
+    for text in (refused.value.message, str(refused.value.hint)):
+        assert text.isprintable() and len(text) < 600
 
 
 def test_a_worker_must_know_the_token_too(worker: Worker) -> None:

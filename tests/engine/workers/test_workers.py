@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -28,6 +29,7 @@ from tests.engine.workers.scripted_worker import (
 from tests.fakes import FakeExecutor, failed_with
 from tests.server.running import ROOT
 from twostroke.core.errors import EngineDeadError
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import TakeRecords
@@ -85,6 +87,11 @@ REQUESTS = [
     call("three", n=3, max_tokens=60, temperature=1.0),
     call("other", first=8, max_tokens=60),
 ]
+
+
+def longer(request: GenerationRequest) -> GenerationRequest:
+    """One that does not end before a busy machine comes to what the test does meanwhile."""
+    return replace(request, params=replace(request.params, max_tokens=120))
 
 
 @pytest.fixture(autouse=True)
@@ -179,6 +186,48 @@ async def test_when_all_workers_are_gone_requests_wait_for_the_first_that_is_bac
             proxy.close()
 
 
+async def test_a_worker_that_comes_late_takes_over_what_its_router_never_asked_it() -> None:
+    """Nobody has asked after its health, so nothing but a request of another ties it to a loop."""
+    expected = await undisturbed(REQUESTS[1])
+    with worker_on_thread() as one, worker_on_thread() as two:
+        first, late = (CuttingProxy(worker.address) for worker in (one, two))
+        late.is_open = False
+        with routed([first.address, late.address]) as replicas:
+            stream = replicas.submit(REQUESTS[1])
+            reading = asyncio.create_task(tokens_of(stream))
+            await some_tokens([stream])
+            first.is_open = False
+            first.cut()
+            await until(lambda: replicas.status.error is not None)
+            late.is_open = True
+            async with asyncio.timeout(20):
+                assert await reading == expected
+            assert all(engine._watcher.is_alive() for engine in replicas.engines)
+        first.close()
+        late.close()
+
+
+@pytest.mark.parametrize("first", ["abort", "cut"])
+async def test_what_is_aborted_while_no_worker_is_there_ends_at_once(first: str) -> None:
+    with worker_on_thread() as worker:
+        proxy = CuttingProxy(worker.address)
+        with routed([proxy.address]) as replicas:
+            stream = replicas.submit(call("a", max_tokens=100))
+            ended = asyncio.Event()
+            stream.when_ended(lambda usage: ended.set())
+            await some_tokens([stream])
+            proxy.is_open = False
+            if first == "abort":
+                stream.abort()
+            proxy.cut()
+            await until(lambda: replicas.status.error is not None)
+            stream.abort()
+            async with asyncio.timeout(2):
+                await ended.wait()
+            assert loads(replicas) == [0]
+        proxy.close()
+
+
 async def test_what_waits_too_long_for_a_worker_ends_with_a_named_error() -> None:
     with worker_on_thread() as worker:
         proxy = CuttingProxy(worker.address)
@@ -213,7 +262,8 @@ async def test_a_worker_that_drains_takes_nothing_new_and_finishes() -> None:
         routed([leaving.address, staying.address]) as replicas,
     ):
         await until(partial(are_there, replicas))
-        streams = [replicas.submit(request) for request in REQUESTS[:2]]
+        requests = [longer(request) for request in REQUESTS]
+        streams = [replicas.submit(request) for request in requests[:2]]
         reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
         await some_tokens(streams)
         leaving.drain(30)
@@ -221,10 +271,10 @@ async def test_a_worker_that_drains_takes_nothing_new_and_finishes() -> None:
         await until(lambda: first.status.draining)
         assert replicas.unhealthy_reason() is None
         assert "shutting down" in (first.unhealthy_reason() or "")
-        streams += [replicas.submit(request) for request in REQUESTS[2:]]
+        streams += [replicas.submit(request) for request in requests[2:]]
         reading += [asyncio.create_task(tokens_of(stream)) for stream in streams[2:]]
         assert first.num_unfinished <= 1
-        assert [await task for task in reading] == [await undisturbed(r) for r in REQUESTS]
+        assert [await task for task in reading] == [await undisturbed(r) for r in requests]
         assert streams[0].num_engines_lost == 0, "it was finished where it ran"
         await until(lambda: first.status.error is not None)
         refused = pytest.raises(EngineDeadError, match=str(leaving.address))
@@ -239,11 +289,12 @@ async def test_what_a_draining_worker_does_not_finish_in_time_goes_on_elsewhere(
         routed([leaving.address, staying.address]) as replicas,
     ):
         await until(partial(are_there, replicas))
-        stream = replicas.submit(REQUESTS[1])
+        request = longer(REQUESTS[1])
+        stream = replicas.submit(request)
         reading = asyncio.create_task(tokens_of(stream))
         await some_tokens([stream])
         leaving.drain(0.05)
-        assert await reading == await undisturbed(REQUESTS[1])
+        assert await reading == await undisturbed(request)
         assert loads(replicas) == [0, 0]
 
 

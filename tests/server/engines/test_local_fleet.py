@@ -21,7 +21,13 @@ from tests.server.running import ROOT, wait_until
 
 GUIDE = (ROOT / "docs" / "reference" / "workers.md").read_text()
 PORTS = ("8000", "8101", "8102")
-BODY = {**chat_calls(max_tokens=150)["plain"], "seed": 3, "temperature": 0.9, "stream": True}
+BODY = {
+    **chat_calls(max_tokens=400)["plain"],
+    "seed": 3,
+    "ignore_eos": True,
+    "temperature": 0.9,
+    "stream": True,
+}
 
 
 def recipe(target: str) -> str:
@@ -68,7 +74,7 @@ def stream(url: str, workers: dict[str, int] | None = None) -> list[str]:
             if line.startswith("data"):
                 lines.append(line)
             if len(lines) == 20 and workers is not None:
-                metrics = httpx.get(f"{url}/metrics").text
+                metrics = httpx.get(f"{url}/metrics", timeout=30).text
                 found = re.search(r'requests_running\{engine="[^"]*:(\d+)".*\} 1', metrics)
                 assert found is not None
                 os.kill(workers[found[1]], signal.SIGKILL)

@@ -18,7 +18,6 @@ from twostroke.cli.flags import (
 )
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
-from twostroke.core.files import reason
 from twostroke.engine.workers.options import WorkerOptions
 
 
@@ -45,10 +44,11 @@ def worker(
             id; the same as --model.
     """
     from twostroke.checkpoints.open_checkpoint import find_checkpoint
-    from twostroke.engine.workers.address import Address, bind
+    from twostroke.engine.workers.address import Address
     from twostroke.engine.workers.fingerprint import fingerprint_of
     from twostroke.engine.workers.greeting import read_token
-    from twostroke.engine.workers.run_worker import FrontEndClock, end_on_signals, make_worker
+    from twostroke.engine.workers.listener import listen_on
+    from twostroke.engine.workers.run_worker import FrontEndClock, Worker, end_on_signals
     from twostroke.observability.json_log import log_to_stderr
     from twostroke.server.version import package_version
     from twostroke.startup import load_engine
@@ -59,21 +59,15 @@ def worker(
     )
     check_config(config)
     token = read_token(options.token_file)
-    try:
-        bound = bind(options.address)
-    except OSError as error:
-        hint = "give an address of this machine and a free port as --listen"
-        raise ConfigError(
-            f"cannot listen on {options.listen}: {reason(error)}", hint=hint
-        ) from error
     log_to_stderr(options.log_level, options.log_format)
+    listener = listen_on(options.address, token, package_version())  # before the model loads
     clock = FrontEndClock()
-    name = str(Address(socket.gethostname(), bound.getsockname()[1]))
+    name = str(Address(socket.gethostname(), listener.address.port))
     engine = load_engine(config, rank=name, clock=clock)
     assert engine.tokenizer is not None
     checkpoint = find_checkpoint(config.model.model, config.model.revision)
     fingerprint = fingerprint_of(checkpoint, engine.tokenizer, config, engine.info)
-    running = make_worker(engine, clock, fingerprint, bound, token, package_version())
+    running = Worker(engine, clock, fingerprint, listener)
     end_on_signals(running, options.shutdown_timeout)
     logging.getLogger(__name__).info(
         "worker of %s (%s) listens on %s",

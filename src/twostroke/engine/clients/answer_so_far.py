@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -13,6 +13,12 @@ from twostroke.core.prefix_hit import PrefixHit
 from twostroke.engine.messages import AddRequest, SampleSoFar
 
 MAX_LOST = 3  # engines that may end under a request with no token in between
+
+
+def without_deaths(outputs: Sequence[RequestOutput]) -> list[RequestOutput]:
+    """Leave out those that only say that the engine has ended: requests go on elsewhere."""
+    died = EngineDeadError.__name__
+    return [each for each in outputs if each.error is None or each.error.kind != died]
 
 
 class AnswerSoFar:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
+from twostroke.core.config import EngineConfig
 from twostroke.core.errors import EngineDeadError, InvalidRequestError
 from twostroke.engine.clients.answers import Answers
 from twostroke.engine.messages import EngineRecords, StepReport
@@ -52,6 +53,14 @@ class KeptRecords:
         self._stats = SchedulerStats()
         self._gauges = self._label(labels)
         self.answers: Answers[EngineRecords] = Answers(PATIENCE)
+
+    @classmethod
+    def configured(
+        cls, config: EngineConfig, labels: dict[str, str], recorder: Recorder | None
+    ) -> KeptRecords:
+        """Make those of an engine that is configured like this, and runs elsewhere."""
+        num_events, publishes_kv = config.observability.step_events, config.tiers.kv_events
+        return cls(num_events, labels, publishes_kv=publishes_kv, recorder=recorder)
 
     def _label(self, labels: dict[str, str]) -> CollectorRegistry:
         gauges = CollectorRegistry()

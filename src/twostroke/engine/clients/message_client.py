@@ -147,7 +147,7 @@ class MessageClient:
         return LoadedModel(self, self.tokenizer, grammars)
 
     def submit(self, request: GenerationRequest) -> AsyncStream:
-        self._use_loop(asyncio.get_running_loop())
+        self.use_loop(asyncio.get_running_loop())
         if self._draining:
             what = "has been closed" if self._closed else "is shutting down"
             raise ShuttingDownError(f"the engine {what}", hint="retry against another server")
@@ -192,11 +192,11 @@ class MessageClient:
     async def records(self) -> EngineRecords:
         if self._link.why_ended() is not None:
             return self._records.latest()
-        self._use_loop(asyncio.get_running_loop())
+        self.use_loop(asyncio.get_running_loop())
         return await self._records.ask(lambda n: self._send(TakeRecords(n)))
 
     async def manage_cache(self, order: CacheOrder) -> CacheReport:
-        self._use_loop(asyncio.get_running_loop())
+        self.use_loop(asyncio.get_running_loop())
         self._check_alive()
         self._check_answers()
         return await self._cache_answers.ask(lambda n: self._send(ManageCache(n, order)))
@@ -206,13 +206,13 @@ class MessageClient:
         return self._adapters.known
 
     async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
-        self._use_loop(asyncio.get_running_loop())
+        self.use_loop(asyncio.get_running_loop())
         self._check_alive()
         self._check_answers()
         return await self._adapter_answers.ask(lambda n: self._send(ManageAdapters(n, order)))
 
     async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
-        self._use_loop(asyncio.get_running_loop())
+        self.use_loop(asyncio.get_running_loop())
         self._check_answers()
         return await self._snapshots.ask(lambda n: self._send(TakeSnapshot(n, with_blocks)))
 
@@ -264,7 +264,7 @@ class MessageClient:
         if self._status.error is not None:
             raise self._status.error.to_exception()
 
-    def _use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on outputs go to ``loop``; requests of a loop that is closed are aborted."""
         former, self._loop = self._loop, loop
         if former is loop:

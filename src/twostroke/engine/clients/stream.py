@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 
 from twostroke.constraints.constraint import Grammar
-from twostroke.core.errors import ErrorMessage
+from twostroke.core.errors import EngineDeadError, ErrorMessage
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
@@ -132,6 +132,11 @@ class AsyncStream:
                     error=error,
                 )
             )
+
+    def end_aborted(self) -> None:
+        """End what was aborted, where its engine has ended and will not say so."""
+        error = EngineDeadError("the engine ended while the request was aborted")
+        self.fail(ErrorMessage.of(error), FinishReason.ABORT)
 
     def _pass_on(self, output: RequestOutput) -> None:
         """Whatever goes wrong in one listener, other streams get their outputs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from twostroke.engine.adapters.orders import (
     AdapterOrder,
@@ -22,14 +22,15 @@ def note_adapter(adapters: Adapters, changed: KnownAdapter) -> None:
 
 
 def restoring_orders(
-    wanted: Mapping[str, KnownAdapter], there: Collection[str]
+    wanted: Mapping[str, KnownAdapter], known: Iterable[KnownAdapter]
 ) -> Iterator[AdapterOrder]:
     """What a new engine has to do, so that it has the adapters that its client knows.
 
     Args:
-        there: Names of those that it has.
+        known: Those that it has.
     """
-    for name in set(there) - set(wanted):
+    there = {each.name for each in known}
+    for name in there - set(wanted):
         yield UnloadAdapter(name)
     for name, adapter in wanted.items():
         if name not in there:

@@ -19,9 +19,8 @@ from msgspec.structs import replace
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.errors import EngineDeadError, ErrorMessage
 from twostroke.core.generation_request import GenerationRequest
-from twostroke.core.request import FinishReason
 from twostroke.engine.adapters.registry import Adapters
-from twostroke.engine.clients.answer_so_far import AnswerSoFar
+from twostroke.engine.clients.answer_so_far import AnswerSoFar, without_deaths
 from twostroke.engine.clients.kept_records import KeptRecords
 from twostroke.engine.clients.message_client import MessageClient
 from twostroke.engine.clients.stream import AsyncStream
@@ -32,6 +31,7 @@ from twostroke.engine.messages import (
     AddRequest,
     Close,
     EngineEnded,
+    EngineMessage,
     EngineReply,
     EngineStatus,
     ManageAdapters,
@@ -41,8 +41,11 @@ from twostroke.engine.process.adapter_mirror import note_adapter, restoring_orde
 from twostroke.engine.process.engine_source import (
     EngineSource,
     StartedEngine,
+    closed,
+    given_up,
     missing_engine,
     start_again,
+    unloaded,
 )
 from twostroke.engine.process.on_loop import do_on_loop
 from twostroke.engine.process.process_link import END_SECONDS
@@ -66,13 +69,11 @@ class EngineProcess(MessageClient):
     events stay readable. A thread watches the process.
 
     Args:
-        source: Where engines come from.
-        started: The first of them.
+        source, started: Where engines come from, and the first of them.
         tokenizer, grammars: The front end's own.
         recorder: Writes the engine's steps to a file.
         stall_seconds: A process that has not answered for as long is ended and started again.
-        max_queued_requests: See ``MessageClient``.
-        seeds: See ``MessageClient``.
+        max_queued_requests, seeds: See ``MessageClient``.
         idle_seconds: After as long without a request the process is ended; the next request starts
             another.
 
@@ -104,12 +105,7 @@ class EngineProcess(MessageClient):
             tokenizer=tokenizer,
             grammars=grammars,
             adapters=Adapters(config.adapters),
-            records=KeptRecords(
-                config.observability.step_events,
-                facts.labels,
-                publishes_kv=config.tiers.kv_events,
-                recorder=recorder,
-            ),
+            records=KeptRecords.configured(config, facts.labels, recorder),
             stall_seconds=stall_seconds,
             max_queued_requests=max_queued_requests,
             seeds=seeds,
@@ -121,11 +117,11 @@ class EngineProcess(MessageClient):
         self._adapters.known = {each.name: each for each in facts.adapters}
         self._process.start(self)
         self._idle_seconds, self._idle_since = idle_seconds, self._clock()
-        self._asleep = False  # ended for want of requests
-        self._wake = threading.Event()
-        self._suspects = Suspects(self._has_nothing, self._resume)
+        self._asleep, self._wake = False, threading.Event()  # ended for want of requests
+        self._suspects = Suspects(lambda request_id: self._streams.get(request_id), self._resume)
         self._answered = False  # whether the engine that runs has given a token
-        self._closing = threading.Event()
+        self._closing, self._taking = threading.Event(), threading.Lock()
+        self._offered: StartedEngine | None = None  # started, and not taken yet
         self._watcher = threading.Thread(
             target=self._watch, name="twostroke-watch-engine", daemon=True
         )
@@ -155,9 +151,7 @@ class EngineProcess(MessageClient):
         if isinstance(reply, EngineEnded) and not self._closing.is_set():
             return  # what it has not ended goes to the next engine
         if isinstance(reply, StepReport) and reply.status.error is not None:
-            died = EngineDeadError.__name__
-            outputs = [o for o in reply.outputs if o.error is None or o.error.kind != died]
-            reply = replace(reply, outputs=outputs)
+            reply = replace(reply, outputs=without_deaths(reply.outputs))
         if isinstance(reply, AdaptersAnswer) and reply.value and reply.number != RESTORING:
             note_adapter(self._adapters, reply.value)
         super().carry_out(reply)
@@ -166,17 +160,17 @@ class EngineProcess(MessageClient):
 
     def unhealthy_reason(self) -> str | None:
         with contextlib.suppress(RuntimeError):  # asked without a loop: as it was told last
-            self._use_loop(asyncio.get_running_loop())
+            self.use_loop(asyncio.get_running_loop())
         if self._status.draining:
             return f"{self._process.name} takes no more requests: it is shutting down"
         return None if self._asleep else super().unhealthy_reason()
 
     def close(self) -> None:
-        self._closing.set()
+        with self._taking:
+            self._closing.set()
         self._wake.set()
         super().close()
-        error = EngineDeadError("the engine has been closed", hint="try another server")
-        self._on_loop(partial(self._fail_all, ErrorMessage.of(error)))
+        self._on_loop(partial(self._fail_all, closed()))
         self._records.close()
 
     def _check_alive(self) -> None:
@@ -191,6 +185,11 @@ class EngineProcess(MessageClient):
             message = "the engine has ended, since no request came for a while"
             raise EngineDeadError(message, hint="the next request starts it")
 
+    def _send(self, message: EngineMessage) -> None:
+        super()._send(message)
+        if isinstance(message, AbortRequest) and self._status.error and not message.error:
+            self._end_aborted(message.request_id)  # there is no engine to do it
+
     def _so_far(self, message: AddRequest) -> AnswerSoFar | None:
         return AnswerSoFar(message, self._clock)
 
@@ -204,8 +203,7 @@ class EngineProcess(MessageClient):
             logger.exception("the engine is given up")
             self._process.kill()
             message = f"the engine cannot be watched: {type(cause).__name__}: {cause}"
-            error = EngineDeadError(message, hint="see the log; restart the server")
-            self._on_loop(partial(self._give_up, ErrorMessage.of(error)))
+            self._on_loop(partial(self._give_up, given_up(message)))
 
     def _start_engines(self) -> None:
         """Start an engine whenever the one before it has ended, until that is given up."""
@@ -219,29 +217,34 @@ class EngineProcess(MessageClient):
                 reason = "the engine had ended for want of requests"
                 self._on_loop(self._process.drain)
                 self._wake.wait()
+                num_starts = max(0, len(self._source.pauses) - WAKING_STARTS)
             else:
                 logger.error("%s; %s", reason, self._source.again)
                 self._on_loop(partial(self._lose, missing_engine(self._source, reason)))
-            if self._asleep:
-                num_starts = max(0, len(self._source.pauses) - WAKING_STARTS)
-            elif self._answered or time.monotonic() - began > STEADY_SECONDS:
-                num_starts = 0
+                if self._answered or time.monotonic() - began > STEADY_SECONDS:
+                    num_starts = 0
             tell = partial(self._note_failure, self._clock())
             started, num_starts = start_again(self._source, num_starts, self._closing, tell)
-            if self._closing.is_set():
-                if started is not None:
-                    started.link.close()
+            if started is not None:
+                self._offer(started)
+            elif self._closing.is_set():
                 return
-            if started is None and self._asleep:
+            elif self._asleep:
                 self._on_loop(self._sleep_on)  # the next request tries again
-                continue
-            if started is None:
-                hint = "see the log; restart the server"
-                error = EngineDeadError(f"{reason}, and cannot be started again", hint=hint)
-                self._on_loop(partial(self._give_up, ErrorMessage.of(error)))
+            else:
+                error = given_up(f"{reason}, and cannot be started again")
+                self._on_loop(partial(self._give_up, error))
                 return
-            self._on_loop(partial(self._go_on, started))
+
+    def _offer(self, started: StartedEngine) -> None:
+        """Have the client go on with it; close it where that closes instead."""
+        self._offered = started
+        while self._offered is not None and not self._closing.is_set():
+            self._on_loop(self._go_on)  # again, if the loop stopped before it came to it
+        if self._offered is None:
             logger.warning("the engine runs again, as %s", started.link.name)
+        else:
+            started.link.close()  # it is not taken once ``_closing`` is set
 
     def _wait_for_the_end(self) -> str:
         """Wait until the process has ended; end one that has failed or hangs. Returns why."""
@@ -305,9 +308,7 @@ class EngineProcess(MessageClient):
     def _sleep_on(self) -> None:
         """It could not be started: end the requests that wait for it."""
         self._wake.clear()
-        message = "the model had been unloaded, and cannot be started again at the moment"
-        error = EngineDeadError(message, hint="try again later; see the server's log")
-        self._fail_all(ErrorMessage.of(error))
+        self._fail_all(unloaded())
 
     def _lose(self, error: ErrorMessage) -> None:
         """The engine has ended: nothing more comes from it."""
@@ -315,6 +316,8 @@ class EngineProcess(MessageClient):
         self._status = EngineStatus(error=error)
         self._records.stop(self._status.stats)
         self._fail_questions(error)
+        for request_id in [i for i, each in self._streams.items() if each.aborted]:
+            self._end_aborted(request_id)
         for request_id, stream in list(self._streams.items()):
             so_far = stream.so_far
             if so_far is None or request_id in self._suspects:
@@ -333,14 +336,24 @@ class EngineProcess(MessageClient):
             if may_go and self.hand_over(request_id, stream):
                 del self._streams[request_id]
 
+    def _end_aborted(self, request_id: str) -> None:
+        """Whoever counts it is told at once, although its engine cannot say so any more."""
+        if (stream := self._streams.pop(request_id, None)) is not None:
+            stream.end_aborted()
+
     def _say(self, error: ErrorMessage) -> None:
         """This is why there is no engine just now."""
         if not self._asleep:
             self._status = EngineStatus(self._status.stats, error)
 
-    def _go_on(self, started: StartedEngine) -> None:
-        """Send the new engine what the one before it had not ended."""
-        self._link = self._process = started.link
+    def _go_on(self) -> None:
+        """Send the engine that is offered what the one before it had not ended."""
+        with self._taking:
+            started = self._offered
+            if started is None or self._closing.is_set():
+                return
+            self._offered = None
+            self._link = self._process = started.link
         self._process.start(self)
         self.meet(started.facts)
         self._records.begin_again(time.time(), started.facts.labels)
@@ -349,8 +362,7 @@ class EngineProcess(MessageClient):
             self._process.use_loop(self._loop)
         self._asleep, self._idle_since = False, self._clock()
         self._wake.clear()
-        there = [each.name for each in started.facts.adapters]
-        for order in restoring_orders(self._adapters.known, there):
+        for order in restoring_orders(self._adapters.known, started.facts.adapters):
             self._send(ManageAdapters(RESTORING, order))
         suspects = [i for i, each in self._streams.items() if each.is_suspect]
         for request_id in [i for i in self._streams if i not in suspects]:
@@ -361,7 +373,7 @@ class EngineProcess(MessageClient):
 
     def adopt(self, request_id: str, stream: AsyncStream) -> None:
         """Go on with a request that another client had; on the event loop's thread."""
-        self._use_loop(asyncio.get_running_loop())
+        self.use_loop(asyncio.get_running_loop())
         stream.abort_with(partial(self._send, AbortRequest(request_id)))
         self._streams[request_id] = stream
         self._idle_since = self._clock()
@@ -373,22 +385,13 @@ class EngineProcess(MessageClient):
     def _resume(self, request_id: str) -> None:
         """Send what is left of a request; one that cannot be sent ends alone."""
         stream = self._streams.get(request_id)
-        if stream is None:
-            return
-        message = None if stream.so_far is None else stream.so_far.resume()
-        if stream.aborted or message is None or not message.num_samples:
-            del self._streams[request_id]
-            error = EngineDeadError("the engine ended while the request was aborted")
-            stream.fail(ErrorMessage.of(error), FinishReason.ABORT)
+        message = stream.so_far.resume() if stream is not None and stream.so_far else None
+        if stream is None or stream.aborted or message is None or not message.num_samples:
+            self._end_aborted(request_id)
             return
         self._send(message)
         self._queue_limit.add(message.request.tenant, message.num_samples)
         self._target_limit.add(message.request, message.num_samples)
-
-    def _has_nothing(self, request_id: str) -> bool:
-        """Whether a request has got nothing since an engine ended under it."""
-        stream = self._streams.get(request_id)
-        return stream is not None and stream.num_engines_lost > 0
 
     def _give_up(self, error: ErrorMessage) -> None:
         self._asleep = False

@@ -87,6 +87,22 @@ def start_again(
     return None, len(pauses)
 
 
+def unloaded() -> ErrorMessage:
+    """What requests are told that were to wake an engine, which cannot be started."""
+    message = "the model had been unloaded, and cannot be started again at the moment"
+    return ErrorMessage.of(EngineDeadError(message, hint="try again later; see the server's log"))
+
+
+def closed() -> ErrorMessage:
+    """What requests are told that a client leaves behind."""
+    return ErrorMessage.of(EngineDeadError("the engine has been closed", hint="try another server"))
+
+
+def given_up(reason: str) -> ErrorMessage:
+    """What requests are told where no engine will come any more."""
+    return ErrorMessage.of(EngineDeadError(reason, hint="see the log; restart the server"))
+
+
 def missing_engine(source: EngineSource, reason: str) -> ErrorMessage:
     """What requests are told while there is no engine, but another may come."""
     hint = f"{source.again}: try again in some seconds"

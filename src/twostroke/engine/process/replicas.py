@@ -87,6 +87,7 @@ class Replicas:
         return EngineStatus(stats, errors[0] if all(errors) else None, min(busy, default=None))
 
     def submit(self, request: GenerationRequest) -> AsyncStream:
+        self._use_loop()
         if any(engine.has(request.request_id) for engine in self.engines):
             raise InvalidRequestError(
                 f"request id {request.request_id!r} is in use", param="request_id"
@@ -118,23 +119,27 @@ class Replicas:
         )
 
     async def manage_cache(self, order: CacheOrder) -> CacheReport:
+        self._use_loop()
         reports = await self._ask_all([each.manage_cache(order) for each in self.engines])
         report: CacheReport = reports[0]
         report.cleared_blocks = sum(each.cleared_blocks for each in reports)
         return report
 
     async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
+        self._use_loop()
         answers = await self._ask_all([each.manage_adapters(order) for each in self.engines])
         adapter: KnownAdapter = answers[0]
         return adapter
 
     async def records(self) -> EngineRecords:
+        self._use_loop()
         records = await self._ask_all([engine.records() for engine in self.engines])
         metrics = merge_expositions(each.metrics for each in records)
         targets = [report for each in records for report in each.targets]
         return EngineRecords(metrics, records[0].content_type, targets)
 
     async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
+        self._use_loop()
         return await self._first.snapshot(with_blocks=with_blocks)
 
     def unhealthy_reason(self) -> str | None:
@@ -153,6 +158,12 @@ class Replicas:
             engine.hand_over = None
         for engine in self.engines:
             engine.close()
+
+    def _use_loop(self) -> None:
+        """Have all go by the running loop, on which any of them may take another's requests."""
+        loop = asyncio.get_running_loop()
+        for engine in self.engines:
+            engine.use_loop(loop)
 
     async def _ask_all(self, questions: Sequence[Any]) -> list[Any]:
         """All answers; the first error, if there is one, once all have answered."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from twostroke.engine.clients.stream import AsyncStream
+
 
 class Suspects:
     """Any of them may have ended an engine; so each gets one of its own to end, if it does.
@@ -13,12 +15,14 @@ class Suspects:
     event loop's thread.
 
     Args:
-        has_nothing: Whether a request that was sent is still without a token of this engine.
+        find: The stream of a request that is not through.
         send: Sends one to the engine.
     """
 
-    def __init__(self, has_nothing: Callable[[str], bool], send: Callable[[str], None]) -> None:
-        self._has_nothing, self._send = has_nothing, send
+    def __init__(
+        self, find: Callable[[str], AsyncStream | None], send: Callable[[str], None]
+    ) -> None:
+        self._find, self._send = find, send
         self._waiting: deque[str] = deque()
         self._tried = ""
 
@@ -33,6 +37,11 @@ class Suspects:
 
     def send_next(self) -> None:
         """Send as many as may be sent now."""
-        while self._waiting and not self._has_nothing(self._tried):
+        while self._waiting and not self._has_nothing():
             self._tried = self._waiting.popleft()
             self._send(self._tried)
+
+    def _has_nothing(self) -> bool:
+        """Whether the one that was sent last is still without a token of this engine."""
+        stream = self._find(self._tried)
+        return stream is not None and stream.num_engines_lost > 0

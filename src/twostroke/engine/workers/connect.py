@@ -22,6 +22,7 @@ from twostroke.engine.workers.greeting import (
     GREETING_BYTES,
     GREETING_SECONDS,
     PROTOCOL,
+    UNREADABLE,
     WELCOME_BYTES,
     Challenge,
     FrontEndGreeting,
@@ -35,6 +36,7 @@ from twostroke.engine.workers.greeting import (
 
 logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 5.0
+REFUSAL_CHARACTERS = 500
 FIRST_PAUSE = 0.5
 PAUSES = (0.0, 0.25, 0.5, 1.0, 2.0)  # the last goes on: to knock costs next to nothing
 _HINT = "start it: twostroke worker MODEL --listen HOST:PORT"
@@ -165,7 +167,7 @@ def _greet(connection: socket.socket, address: Address, token: bytes, version: s
     except OSError as error:
         message = f"worker {address} has gone while it was greeted: {reason(error)}"
         raise EngineDeadError(message, hint=_HINT) from error
-    except (msgspec.DecodeError, EngineError) as error:
+    except (*UNREADABLE, EngineError) as error:
         if isinstance(error, EngineDeadError):
             raise
         raise ConfigError(
@@ -173,14 +175,20 @@ def _greet(connection: socket.socket, address: Address, token: bytes, version: s
         ) from error
     if isinstance(answer, EngineRefused):
         refused = answer.to_exception()
-        refused.message = f"worker {address} refuses: {refused.message}"
+        refused.message = f"worker {address} refuses: {_one_line(refused.message)}"
         refused.args = (refused.message,)
+        refused.hint = refused.hint and _one_line(refused.hint)
         raise refused
     if not is_proof(answer.proof, token, "worker", challenge.nonce, nonce):
         raise ConfigError(
             f"worker {address} does not know the token", hint="give both the same --token-file"
         )
     return answer
+
+
+def _one_line(text: str) -> str:
+    """What of it may stand in a log: whoever refuses has not proven that it is a worker."""
+    return "".join(each if each.isprintable() else " " for each in text[:REFUSAL_CHARACTERS])
 
 
 def _receive(connection: socket.socket, address: Address, max_bytes: int, deadline: float) -> bytes:

@@ -19,6 +19,8 @@ from twostroke.core.files import read_bytes, reason
 from twostroke.engine.clients.facts import EngineFacts
 from twostroke.engine.process.handshake import EngineRefused
 
+# What decoding raises for noise: text may be no text, and what is nested deeply exhausts the stack.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 PROTOCOL = 1  # of the greeting; what follows belongs to one version of twostroke
 GREETING_SECONDS = 10.0
 GREETING_BYTES = 2**12  # before the token is known; what is longer is no greeting

@@ -20,13 +20,15 @@ from twostroke.core.errors import (
     ShuttingDownError,
     TwostrokeError,
 )
+from twostroke.core.files import reason
 from twostroke.engine.process.frames import encode_frame, receive_frame
 from twostroke.engine.process.handshake import EngineRefused
-from twostroke.engine.workers.address import Address, watch_connection
+from twostroke.engine.workers.address import Address, bind, watch_connection
 from twostroke.engine.workers.greeting import (
     GREETING_BYTES,
     GREETING_SECONDS,
     PROTOCOL,
+    UNREADABLE,
     Challenge,
     FrontEndGreeting,
     draw_nonce,
@@ -35,7 +37,7 @@ from twostroke.engine.workers.greeting import (
 )
 
 logger = logging.getLogger(__name__)
-MAX_GREETED_AT_ONCE = 16  # what connects beyond is hung up on
+MAX_GREETED_AT_ONCE = 16
 CLOSE_SECONDS = 1.0
 
 
@@ -67,8 +69,8 @@ class WorkerListener:
         self._guests: queue.SimpleQueue[Guest | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._guest: Guest | None = None  # the one that is served
-        self._closing = False
-        self._greeted = threading.BoundedSemaphore(MAX_GREETED_AT_ONCE)
+        self._open = self._closing = self._crowded = False
+        self._greeted: dict[socket.socket, None] = {}  # the oldest first
         bound.listen(MAX_GREETED_AT_ONCE)
         threading.Thread(target=self._accept, name="twostroke-listen", daemon=True).start()
 
@@ -77,7 +79,8 @@ class WorkerListener:
         return Address(*self._socket.getsockname()[:2])
 
     def next_guest(self) -> Guest | None:
-        """Wait for a front end; ``None`` once the listener is closed."""
+        """Let front ends in, and wait for one; ``None`` once the listener is closed."""
+        self._open = True
         return None if self._closing else self._guests.get()
 
     def let_go(self, guest: Guest) -> None:
@@ -99,11 +102,29 @@ class WorkerListener:
                 logger.exception("a connection cannot be accepted")
                 time.sleep(CLOSE_SECONDS)  # too many files are open, say
                 continue
-            if not self._greeted.acquire(blocking=False):
-                connection.close()
-                continue
+            self._make_room(connection)
             arguments = connection, Address(host, port)
-            threading.Thread(target=self._greet, args=arguments, daemon=True).start()
+            try:
+                threading.Thread(target=self._greet, args=arguments, daemon=True).start()
+            except RuntimeError:  # there are too many threads on this machine
+                logger.exception("%s cannot be greeted", arguments[1])
+                self._hang_up(connection)
+
+    def _make_room(self, newcomer: socket.socket) -> None:
+        """Greet it, too; where too many are greeted, the one that came first has to go.
+
+        Who says nothing holds a place until others want it, so silence keeps no router out.
+        """
+        with self._lock:
+            if len(self._greeted) >= MAX_GREETED_AT_ONCE:
+                oldest = next(iter(self._greeted))
+                del self._greeted[oldest]
+                with contextlib.suppress(OSError):  # it has gone by itself
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+                if not self._crowded:
+                    logger.warning("more connect than are greeted at once: the oldest are hung up")
+                self._crowded = True
+            self._greeted[newcomer] = None
 
     def _greet(self, connection: socket.socket, address: Address) -> None:
         try:
@@ -111,13 +132,23 @@ class WorkerListener:
             guest = self._ask(connection, address)
             connection.settimeout(None)
             self._let_in(guest)
+            return
         except TwostrokeError as error:
-            logger.warning("%s is refused: %s", address, error)
-            _refuse(connection, error)
-        except OSError:
-            connection.close()
-        finally:
-            self._greeted.release()
+            if connection in self._greeted:  # else it was hung up on, which is said once for all
+                level = logging.WARNING if self._open else logging.DEBUG
+                logger.log(level, "%s is refused: %s", address, error)
+                _refuse(connection, error)
+        except OSError as error:
+            logger.debug("%s has gone: %s", address, error)
+        except Exception:
+            logger.exception("%s cannot be greeted", address)
+        self._hang_up(connection)
+
+    def _hang_up(self, connection: socket.socket) -> None:
+        with self._lock:  # before it is closed: its number may be another's then
+            self._greeted.pop(connection, None)
+            self._crowded = self._crowded and bool(self._greeted)
+        connection.close()
 
     def _ask(self, connection: socket.socket, address: Address) -> Guest:
         """Have a front end say who it is.
@@ -133,7 +164,7 @@ class WorkerListener:
             raise EngineError(f"it did not say who it is within {GREETING_SECONDS:g} s")
         try:
             greeting = msgspec.msgpack.decode(data, type=FrontEndGreeting)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise EngineError("what it says is no greeting of a front end") from error
         if greeting.protocol != PROTOCOL:
             raise ConfigError(
@@ -156,19 +187,45 @@ class WorkerListener:
 
     def _let_in(self, guest: Guest) -> None:
         with self._lock:
+            if guest.connection not in self._greeted:
+                raise ConnectionAbortedError("it was hung up on")
             if self._closing:
                 raise ShuttingDownError("the worker is shutting down", hint="use another worker")
+            if not self._open:
+                message = "the worker is loading its model"
+                raise EngineDeadError(message, hint="wait until it has")
             if (other := self._guest) is not None:
                 raise EngineDeadError(
                     f"the worker serves another front end, {other.address}",
                     hint="give each router workers of its own, or end the other router",
                 )
+            del self._greeted[guest.connection]
             self._guest = guest
         self._guests.put(guest)
 
 
+def listen_on(address: Address, token: bytes, version: str) -> WorkerListener:
+    """Listen on an address; front ends are let in from the first ``next_guest`` on.
+
+    Raises:
+        ConfigError: That cannot be: another listens there, say.
+    """
+    try:
+        bound = bind(address)
+        try:
+            return WorkerListener(bound, token, version)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {address}: {reason(error)}",
+            hint="give an address of this machine and a free port as --listen",
+        ) from error
+
+
 def _refuse(connection: socket.socket, error: TwostrokeError) -> None:
-    """Say why, and hang up once the other side has had time to read it."""
+    """Say why, and give the other side time to read it before it is hung up on."""
     with contextlib.suppress(OSError):
         connection.settimeout(CLOSE_SECONDS)
         connection.sendall(encode_frame(EngineRefused(ErrorMessage.of(error))))
@@ -176,4 +233,3 @@ def _refuse(connection: socket.socket, error: TwostrokeError) -> None:
         deadline = time.monotonic() + CLOSE_SECONDS
         while connection.recv(2**12) and time.monotonic() < deadline:
             pass  # unread bytes would make the close a reset, which drops the answer
-    connection.close()

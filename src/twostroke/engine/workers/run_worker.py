@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import threading
 import time
 from types import FrameType
@@ -95,8 +94,9 @@ class Worker:
         self._tell_to_drain()
 
     def _tell_to_drain(self) -> None:
-        if self._front_end is not None and self._seconds_left is not None:
-            inbox = self._front_end.inbox
+        front_end = self._front_end  # once: a signal may come while it goes
+        if front_end is not None and self._seconds_left is not None:
+            inbox = front_end.inbox
             inbox.put(Drain())
             timer = threading.Timer(self._seconds_left, inbox.put, (Close(),))
             timer.daemon = True
@@ -129,19 +129,7 @@ def end_on_signals(worker: Worker, timeout: float) -> None:
         signalled = True
         worker.drain(timeout)
 
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, handle)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup asks
-        signal.signal(signal.SIGHUP, handle)
-
-
-def make_worker(
-    engine: LLMEngine,
-    clock: FrontEndClock,
-    model: ModelFingerprint,
-    bound: socket.socket,
-    token: bytes,
-    version: str,
-) -> Worker:
-    """A worker that listens on a bound socket; arguments as of its parts."""
-    return Worker(engine, clock, model, WorkerListener(bound, token, version))
+    signal.signal(signal.SIGTERM, handle)
+    for each in (signal.SIGINT, signal.SIGHUP):  # ignored in a script's background, and by nohup
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, handle)

@@ -42,6 +42,10 @@ class TargetObserver:
         self._read_stats = read_stats
         self._targets = [target for target in targets if target.model in ("", model_name)]
         self._for_every_key = [target for target in self._targets if target.key == EVERY_KEY]
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Forget all that was counted: from here on the clock may be another one."""
         self._watches: dict[str, list[TargetWatch]] = {}  # by key
         for target in self._targets:
             if target.key != EVERY_KEY:
