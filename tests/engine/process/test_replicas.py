@@ -26,7 +26,7 @@ from tests.fakes import failed_with
 from twostroke.core.errors import EngineDeadError, InvalidRequestError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.cache_orders import ClearCache
-from twostroke.engine.process import engine_process, process_link
+from twostroke.engine.process import engine_process, engine_source, process_link
 from twostroke.engine.process.replicas import Replicas
 from twostroke.routing.routers import RouterName, make_router
 
@@ -149,8 +149,8 @@ async def test_what_was_aborted_goes_nowhere() -> None:
 async def test_an_engine_that_is_started_while_its_client_closes_is_closed_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    again, ready = [], threading.Event()
-    original = engine_process.start_again
+    again: list[Any] = []
+    ready, original = threading.Event(), engine_source.start_again
 
     def start_again(*arguments: Any) -> Any:
         started_again, number = original(*arguments)
