@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 
+from twostroke.core.freed_memory import share_heaps
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.serve_front_end import serve_front_end
@@ -23,6 +24,7 @@ def main(descriptor: int) -> None:
     # then ends this process by closing the socket.
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
+    share_heaps()
     serve_front_end(socket.socket(fileno=descriptor), _load, _log, package_version())
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+
+_ARENA_MAX = -8  # ``M_ARENA_MAX`` of glibc's malloc.h
+_HEAPS = 2
 
 
 def return_freed_memory() -> None:
@@ -16,3 +20,18 @@ def return_freed_memory() -> None:
         and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None
     ):
         trim(0)
+
+
+def share_heaps() -> None:
+    """Have all threads share two of glibc's heaps; call it before threads are started.
+
+    By default glibc makes up to eight for each core. Each keeps the holes that large requests leave
+    in it, which together were a fifth of a small server's memory, and grew for minutes. A user's
+    ``MALLOC_ARENA_MAX`` stands.
+    """
+    if (
+        sys.platform == "linux"
+        and "MALLOC_ARENA_MAX" not in os.environ
+        and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None
+    ):
+        mallopt(_ARENA_MAX, _HEAPS)

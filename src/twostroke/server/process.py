@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError, ModelLoadError, TwostrokeError, panic_text
+from twostroke.core.freed_memory import share_heaps
 from twostroke.gateway.options import GatewayOptions
 from twostroke.http.out_of_memory import EndAtMemoryError, end_at_uncaught_memory_error
 from twostroke.http.tls import ServerTls, TlsFiles
@@ -98,6 +99,7 @@ def run_server(
     configure_logging(options)
     end_at_uncaught_memory_error()
     sys.setswitchinterval(SWITCH_SECONDS)
+    share_heaps()
     loading, loading_ranker = _begin_loading(models, load_ranker, gateway)
     # Imported while the model loads on its thread; half a second in all.
     from twostroke.server.application import create_app_for

@@ -17,7 +17,7 @@ from tests.server.running import ServerProcess, running_process, wait_until
 CHAT = {
     "model": "pilot",
     "messages": [{"role": "user", "content": "What is the KV cache?"}],
-    "max_tokens": 200,
+    "max_tokens": 500,  # enough to be found busy on a busy machine
     "ignore_eos": True,
     "seed": 11,
     "temperature": 0.9,

@@ -18,6 +18,7 @@ from twostroke.cli.flags import (
 )
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
+from twostroke.core.freed_memory import share_heaps
 from twostroke.engine.workers.options import WorkerOptions
 
 
@@ -60,6 +61,7 @@ def worker(
     check_config(config)
     token = read_token(options.token_file)
     log_to_stderr(options.log_level, options.log_format)
+    share_heaps()
     listener = listen_on(options.address, token, package_version())  # before the model loads
     clock = FrontEndClock()
     name = str(Address(socket.gethostname(), listener.address.port))
