@@ -96,10 +96,7 @@ def run_server(
     files = FileStore(options.files_store, options.files_store_size)
     models = [ModelToLoad(config, load), *(beside or {}).values()]
     listener = listen(options)
-    configure_logging(options)
-    end_at_uncaught_memory_error()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    share_heaps()
+    _set_up_process(options)
     loading, loading_ranker = _begin_loading(models, load_ranker, gateway)
     # Imported while the model loads on its thread; half a second in all.
     from twostroke.server.application import create_app_for
@@ -114,6 +111,14 @@ def run_server(
     )
     run_until_signalled(app, state, options, listener, asks_for_keys=gateway.asks_for_keys, tls=tls)
     _end_engines([*loading, *filter(None, [loading_ranker])], tracer, options.uds)
+
+
+def _set_up_process(options: ServerOptions) -> None:
+    """What holds for all threads, before there are others."""
+    configure_logging(options)
+    end_at_uncaught_memory_error()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    share_heaps()
 
 
 def server_tls(options: ServerOptions) -> ServerTls | None:
