@@ -6,8 +6,9 @@ Starts ``twostroke serve`` on loopback and sends it good requests (chats, forms,
 beside aborts, dropped connections, malformed bodies and oversized prompts. After the warm-up a
 light key is measured too, first beside these visitors alone, then while a hostile one attacks
 (``benchmarks.attacks``). At the end: every block is free, resident memory and file descriptors are
-what they were after the warm-up, no good request failed, and no attack cost the light key a 429 or
-more than twice its P99 TTFT. The exit code says whether all of that held.
+what they were after the warm-up (memory without visitors, once what was freed was given back), no
+good request failed, and no attack cost the light key a 429 or more than twice its P99 TTFT. The
+exit code says whether all of that held.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ import asyncio
 import json
 import math
 import shlex
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from benchmarks.neighbour import (
 from benchmarks.server import ServerProcess, metric, running_server, tail
 from benchmarks.visitors import Tally, Visitor
 from twostroke.gateway.keys import key_line, new_key
+from twostroke.http.body_size import TRIM_SECONDS
 
 RESULTS = Path(__file__).parent / "results"
 # What grows to a fixed size and then stays is small enough to be full when the warm-up ends.
@@ -100,6 +101,7 @@ class Run:
     tally: Tally
     phases: list[Phase]
     samples: list[Sample]
+    at_rest: tuple[int, int]  # resident bytes without visitors, after the warm-up and the attacks
     descriptors_before: int
     descriptors_after: int
     usage_after: float
@@ -162,6 +164,8 @@ async def soak(
         await send_each_body_once(server.url, keys["hostile"])
         before = process.num_fds()
         tally, samples = Tally(), list[Sample]()
+        awake, resting = asyncio.Event(), set[int]()
+        awake.set()
         began = time.perf_counter()
 
         async def visit(number: int) -> None:
@@ -175,14 +179,30 @@ async def soak(
             )
             try:
                 while not light.done():
+                    resting.add(number)
+                    await awake.wait()
+                    resting.discard(number)
                     await visitor.visit()
             finally:
                 await visitor.close()
 
+        async def rest() -> int:
+            """Bytes while all visitors pause, once what was freed has been given back."""
+            awake.clear()
+            deadline = time.perf_counter() + IDLE_SECONDS
+            while len(resting) < concurrency and time.perf_counter() < deadline:
+                await asyncio.sleep(0.1)
+            await become_idle(client, keys["admin"])
+            await have_memory_returned(server.url, keys["hostile"])
+            await asyncio.sleep(2 * TRIM_SECONDS)
+            found = process.memory_info().rss
+            awake.set()
+            return found
+
         watching = asyncio.ensure_future(watch(process, samples, began))
-        light = asyncio.ensure_future(neighbours(server.url, seconds, keys))
+        light = asyncio.ensure_future(neighbours(server.url, seconds, keys, rest))
         await asyncio.gather(*(visit(number) for number in range(concurrency)))
-        phases, *marks = await light
+        phases, marks, at_rest = await light
         watching.cancel()
         lasted = time.perf_counter() - began
         usage, requests = await become_idle(client, keys["admin"])
@@ -193,6 +213,7 @@ async def soak(
             tally=tally,
             phases=phases,
             samples=samples,
+            at_rest=at_rest,
             descriptors_before=before,
             descriptors_after=await settle(process, before),
             usage_after=usage,
@@ -203,9 +224,12 @@ async def soak(
 
 
 async def neighbours(
-    url: str, seconds: float, keys: Mapping[str, str]
-) -> tuple[list[Phase], float, float]:
-    """What the light key sees, without and with an attacker; ends of warm-up and of attacks."""
+    url: str, seconds: float, keys: Mapping[str, str], rest: Callable[[], Awaitable[int]]
+) -> tuple[list[Phase], tuple[float, float], tuple[int, int]]:
+    """What the light key sees, without and with an attacker.
+
+    Then when warm-up and attacks ended, and what ``rest`` gave after each.
+    """
     end_of_warm_up = time.perf_counter() + WARM_UP_SHARE * seconds
 
     async def measure(attacks: Sequence[str], each: float) -> list[Phase]:
@@ -215,16 +239,17 @@ async def neighbours(
     await asyncio.sleep(CALM_SHARE * seconds)
     await measure(list(ATTACKS), FIRST_ATTACKS_SHARE * seconds / len(ATTACKS))
     await asyncio.sleep(max(0.0, end_of_warm_up - time.perf_counter()))
-    await have_memory_returned(url, keys["hostile"])
+    first = await rest()
     warm = time.perf_counter()
     each = ATTACKS_SHARE * seconds / len(ATTACKS)
     pairs = max(3, math.ceil(each / 2 / SLICE_SECONDS))
     phases = await measure(in_turn(ATTACKS, pairs), each / 2 / pairs)
     # A slice of a short run holds a handful of requests: what seems to harm gets longer ones, too.
     phases += await measure(in_turn(to_repeat(phases), pairs), REPEATED_SECONDS)
-    await have_memory_returned(url, keys["hostile"])
+    last = await rest()
     calm = time.perf_counter()
-    return phases + await measure([""], CALM_END_SHARE * seconds), warm, calm
+    phases += await measure([""], CALM_END_SHARE * seconds)
+    return phases, (warm, calm), (first, last)
 
 
 async def watch(process: psutil.Process, samples: list[Sample], began: float) -> None:
@@ -262,7 +287,7 @@ async def settle(process: psutil.Process, before: int) -> int:
 
 def judge(run: Run) -> list[Check]:
     """What must hold."""
-    first, last = resident(run)
+    first, last = run.at_rest
     growth = last / first - 1
     bad = sum(run.tally.failed.values())
     good = sum(run.tally.visits.values()) - bad
@@ -322,24 +347,6 @@ def neighbour_checks(phases: Sequence[Phase]) -> list[Check]:
             for verdict in judge_phases(phases)
         ),
     ]
-
-
-def resident(run: Run) -> tuple[float, float]:
-    """Median bytes over a tenth of the run after the warm-up, and over the calm time at its end.
-
-    After the warm-up the lower of two tenths counts: its attacks may not have faded in the first.
-    """
-    tenth, warm = run.seconds / 10, run.warm_up
-    windows = (
-        (warm, warm + tenth),
-        (warm + tenth, warm + 2 * tenth),
-        (run.calm_end, run.seconds + 1),
-    )
-    *first, last = (
-        statistics.median(each.resident for each in run.samples if begin <= each.seconds <= end)
-        for begin, end in windows
-    )
-    return min(first), last
 
 
 def table(run: Run, checks: Sequence[Check]) -> str:
