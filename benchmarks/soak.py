@@ -195,7 +195,7 @@ async def soak(
             await become_idle(client, keys["admin"])
             await have_memory_returned(server.url, keys["hostile"])
             await asyncio.sleep(2 * TRIM_SECONDS)
-            found = process.memory_info().rss
+            found = own_memory(process)
             awake.set()
             return found
 
@@ -252,12 +252,16 @@ async def neighbours(
     return phases, (warm, calm), (first, last)
 
 
+def own_memory(process: psutil.Process) -> int:
+    """Resident bytes but for pages of files, which the kernel drops and reads again as it likes."""
+    info = process.memory_info()
+    return int(info.rss - info.shared)
+
+
 async def watch(process: psutil.Process, samples: list[Sample], began: float) -> None:
     """Look at the server's process now and then, until cancelled."""
     while True:
-        samples.append(
-            Sample(time.perf_counter() - began, process.memory_info().rss, process.num_fds())
-        )
+        samples.append(Sample(time.perf_counter() - began, own_memory(process), process.num_fds()))
         await asyncio.sleep(SAMPLE_SECONDS)
 
 
