@@ -61,7 +61,7 @@ class Architecture:
         integers, numbers: Fields of ``config.json`` beside those of all, and their keys, less the
             architecture's name. A key that is missing states nothing.
         stated: What every model of it has in its ``config.json``.
-        told: Flags of ``config.json``, each set where some layer has the tensor that it is told by.
+        flag_tensors: Flags of ``config.json``, each set where some layer has the tensor named here.
         layers: What the names of a layer's tensors begin with.
         layer: Names of a layer's tensors; ``{}`` is the index of an expert, whose tensors lie in
             one.
@@ -96,7 +96,7 @@ class Architecture:
     integers: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, str] = field(default_factory=dict)
     stated: Mapping[str, object] = field(default_factory=dict)
-    told: Mapping[str, str] = field(default_factory=dict)
+    flag_tensors: Mapping[str, str] = field(default_factory=dict)
     layers: str = "model.layers.{}."
     layer: Mapping[str, str] = field(default_factory=lambda: LAYER)
     scales: Mapping[str, str] = field(default_factory=dict)

@@ -101,7 +101,7 @@ _GEMMA4_ROW = Architecture(
     },
     numbers={"final_logit_softcapping": "final_logit_softcapping"},
     stated={"hidden_activation": "gelu_pytorch_tanh"},
-    told={"enable_moe_block": "ffn_gate_inp.weight"},
+    flag_tensors={"enable_moe_block": "ffn_gate_inp.weight"},
     layer={**LAYER, **_GEMMA4},
     scales={"ffn_gate_inp": "router.scale", "ffn_down_exps": "router.per_expert_scale"},
     pairs={("ffn_gate_exps", "ffn_up_exps"): "experts.gate_up_proj"},
@@ -123,7 +123,7 @@ _LLAMA4 = Architecture(
         "interleave_moe_layer_step": "interleave_moe_layer_step",
     },
     stated={"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1},
-    told={"attention_bias": "attn_q.bias"},
+    flag_tensors={"attention_bias": "attn_q.bias"},
     layer={
         **{name: target.replace("mlp.", "feed_forward.") for name, target in LAYER.items()},
         **{name: target.replace("mlp.", "feed_forward.") for name, target in ROUTED.items()},
@@ -133,7 +133,7 @@ _LLAMA4 = Architecture(
     unnormed_experts=128,
 )
 ARCHITECTURES = {
-    "llama": Architecture(model_type="llama", told=BIASES, interleaved=True),
+    "llama": Architecture(model_type="llama", flag_tensors=BIASES, interleaved=True),
     "qwen2": Architecture(model_type="qwen2"),
     "qwen3": Architecture(model_type="qwen3"),
     "qwen3moe": Architecture(
@@ -176,9 +176,9 @@ ARCHITECTURES = {
         layer={**without(LAYER, "attn_norm", "ffn_norm"), **_OLMO},
     ),
     "granite": Architecture(
-        model_type="granite", numbers=GRANITE_SCALES, told=BIASES, interleaved=True
+        model_type="granite", numbers=GRANITE_SCALES, flag_tensors=BIASES, interleaved=True
     ),
-    "smollm3": Architecture(model_type="smollm3", told=BIASES, interleaved=True),
+    "smollm3": Architecture(model_type="smollm3", flag_tensors=BIASES, interleaved=True),
     "cohere2": Architecture(
         model_type="cohere2",
         integers=_WINDOW,
@@ -187,12 +187,12 @@ ARCHITECTURES = {
         norm_eps=("layer_norm_eps", "attention.layer_norm_epsilon"),
     ),
     "glm4": Architecture(
-        model_type="glm4", told=BIASES, layer={**without(LAYER, "ffn_gate"), **_GLM}
+        model_type="glm4", flag_tensors=BIASES, layer={**without(LAYER, "ffn_gate"), **_GLM}
     ),
     "glm4moe": Architecture(
         model_type="glm4_moe",
         integers=_ROUTED_EXPERTS,
-        told={"attention_bias": "attn_q.bias", "use_qk_norm": "attn_q_norm.weight"},
+        flag_tensors={"attention_bias": "attn_q.bias", "use_qk_norm": "attn_q_norm.weight"},
         layer={
             **without(LAYER, "ffn_norm"),
             **_CORRECTED,

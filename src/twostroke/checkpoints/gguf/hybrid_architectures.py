@@ -79,7 +79,7 @@ _GRANITE = Architecture(
     },
     numbers=GRANITE_SCALES,
     stated={"num_local_experts": 0},
-    told={**_MAMBA_BIASES, "attention_bias": "attn_q.bias"},
+    flag_tensors={**_MAMBA_BIASES, "attention_bias": "attn_q.bias"},
     layer={
         **without(LAYER, *MLP),
         **_MAMBA,
@@ -100,7 +100,7 @@ _GRANITE = Architecture(
 )
 BAMBA = Architecture(  # of granitehybrid without a shared MLP
     model_type="bamba",
-    told={**_MAMBA_BIASES, "attention_bias": "attn_q.bias", "mlp_bias": "ffn_up.bias"},
+    flag_tensors={**_MAMBA_BIASES, "attention_bias": "attn_q.bias", "mlp_bias": "ffn_up.bias"},
     layer={**LAYER, **_MAMBA, **_FEED_FORWARD, "ffn_norm": "pre_ff_layernorm"},
     ends={
         "token_embd": "model.embed_tokens",
@@ -115,7 +115,7 @@ BAMBA = Architecture(  # of granitehybrid without a shared MLP
 _FALCON_H1 = replace(
     BAMBA,
     model_type="falcon_h1",
-    told={**_MAMBA_BIASES, "mamba_rms_norm": "ssm_norm.weight"},
+    flag_tensors={**_MAMBA_BIASES, "mamba_rms_norm": "ssm_norm.weight"},
     unattending="",
     interleaved=False,
 )
@@ -129,7 +129,7 @@ _MIXER = {name: target.replace("mamba.", "mixer.") for name, target in _MAMBA.it
 _MIXER_BIASES = {"use_conv_bias": "ssm_conv1d.bias", "use_bias": "ssm_in.bias"}
 _MAMBA2 = Architecture(
     model_type="mamba2",
-    told=_MIXER_BIASES,
+    flag_tensors=_MIXER_BIASES,
     layers="backbone.layers.{}.",
     layer={"attn_norm": "norm", **_MIXER},
     ends=_BACKBONE_ENDS,
@@ -141,7 +141,7 @@ _MAMBA2 = Architecture(
 _NEMOTRON_H = replace(
     _MAMBA2,
     model_type="nemotron_h",
-    told={**_MIXER_BIASES, "mlp_bias": "ffn_up.bias"},
+    flag_tensors={**_MIXER_BIASES, "mlp_bias": "ffn_up.bias"},
     layer={
         **_MAMBA2.layer,
         "attn_q": "mixer.q_proj",

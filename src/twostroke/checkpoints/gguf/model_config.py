@@ -92,8 +92,8 @@ def read_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict
         for target, key in fields.items():
             if f"{name}.{key}" in metadata:
                 config[target] = read(f"{name}.{key}")
-    for target, told_by in own.told.items():
-        config[target] = any(f"blk.{index}.{told_by}" in tensors for index in range(layers))
+    for target, tensor in own.flag_tensors.items():
+        config[target] = any(f"blk.{index}.{tensor}" in tensors for index in range(layers))
     config = {**_read_layers(metadata, name, own, config, tensors), **config}
     if own.model_type == "olmo2" and config.get("sliding_window"):
         config["model_type"] = "olmo3"

@@ -337,7 +337,7 @@ class EngineProcess(MessageClient):
                 del self._streams[request_id]
 
     def _end_aborted(self, request_id: str) -> None:
-        """Whoever counts it is told at once, although its engine cannot say so any more."""
+        """Count it as ended at once, although its engine cannot say so any more."""
         if (stream := self._streams.pop(request_id, None)) is not None:
             stream.end_aborted()
 

@@ -129,7 +129,7 @@ def connect_worker(address: Address, token: bytes, version: str) -> tuple[Worker
     """Connect, and wait to be welcomed.
 
     Raises:
-        EngineDeadError: Nobody answers, or the worker is busy with another front end.
+        EngineDeadError: Nothing answers, or the worker is busy with another front end.
         ShuttingDownError: The worker is about to leave.
         ConfigError: It refuses this front end, or is none of ours.
     """
@@ -187,7 +187,7 @@ def _greet(connection: socket.socket, address: Address, token: bytes, version: s
 
 
 def _one_line(text: str) -> str:
-    """What of it may stand in a log: whoever refuses has not proven that it is a worker."""
+    """What of it may stand in a log: the other side has not proven that it is a worker."""
     return "".join(each if each.isprintable() else " " for each in text[:REFUSAL_CHARACTERS])
 
 

@@ -60,7 +60,7 @@ class WorkerListener:
 
     Args:
         bound: Bound; listens from here on.
-        token: Empty: whoever reaches the port is let in.
+        token: Empty: every connection to the port is let in.
         version: The worker's twostroke; front ends of another are refused.
     """
 
@@ -90,7 +90,7 @@ class WorkerListener:
             self._guest = None
 
     def close(self) -> None:
-        """Let nobody in any more. May be called by a signal's handler."""
+        """Let no connection in any more. May be called by a signal's handler."""
         self._closing = True
         self._guests.put(None)
 

@@ -113,7 +113,7 @@ class Worker:
         loop = MessageLoop(engine, front_end.inbox, front_end.send)
         front_end.send(loop.report(with_records=True))
         self._front_end = front_end
-        self._tell_to_drain()  # the signal may have come while there was nobody to tell
+        self._tell_to_drain()  # the signal may have come while no front end was there
         loop.serve()
         front_end.hang_up()
 

@@ -12,7 +12,7 @@ from twostroke.core.files import is_folder
 from twostroke.core.targets import parse_targets
 from twostroke.observability.latency import TARGETS
 
-# Targets that nobody sets to a minute or more: who writes that means milliseconds.
+# No target of these is a minute or more: such a number was meant in milliseconds.
 SHORT, TOO_LONG = ("ttft", "tpot"), 60.0
 
 
