@@ -4,8 +4,10 @@ import { foreign } from "../../lib/format.js";
 
 /** What a table shows of each run: key, title, digits; as on the terminal. */
 export const COMPARED = [
+  ["verdict", "verdict", 0],
   ["completed", "requests", 0],
   ["request_throughput", "req/s", 2],
+  ["steady_output_throughput", "steady tok/s", 0],
   ["request_goodput", "goodput req/s", 2],
   ["output_throughput", "output tok/s", 0],
   ["median_ttft_ms", "TTFT p50 ms", 1],
@@ -140,7 +142,10 @@ export function tilesOf(run, [bound] = []) {
 /** A table as `head`, titles of its columns, and `rows` of cells. */
 export function comparison(runs) {
   const shown = COMPARED.filter(([key]) => runs.some((run) => (run[key] ?? null) !== null));
-  const cell = (value, digits) => ((value ?? null) === null ? "–" : value.toFixed(digits));
+  const cell = (value, digits) => {
+    if ((value ?? null) === null) return "–";
+    return typeof value === "string" ? value : value.toFixed(digits);
+  };
   return {
     head: ["run", ...shown.map(([, title]) => title)],
     rows: runs.map((run) => [
