@@ -165,8 +165,8 @@ def test_a_script_that_was_written_for_vllm() -> None:
                 llm.generate([prompt], GREEDY)
     with pytest.raises(ConfigError, match="no code of a checkpoint"):
         LLM("pilot", trust_remote_code=True)
-    with pytest.raises(ConfigError, match="--tensor-parallel-size must be 1"):
-        LLM("pilot", tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="--pipeline-parallel-size must be 1"):
+        LLM("pilot", pipeline_parallel_size=2)
 
 
 @pytest.mark.parametrize(("device", "defaults"), [("cpu", (64, 2048)), ("cuda:0", (256, 8192))])

@@ -73,6 +73,10 @@ class ModelOptions:
     """
     device: Annotated[str, Must("auto, cpu, cuda or cuda:N")] = "auto"
     """`cpu`, `cuda`, `cuda:1` ...; `auto` takes a GPU where there is one."""
+    tensor_parallel_size: Annotated[int, within(1, 64, "from 1 to 64")] = 1
+    """Processes that compute the model together, each with a share of its heads and of its weights:
+    on a CPU they divide the cores, else each has a GPU of its own, from `--device` on.
+    """
     enforce_eager: bool = False
     """On a GPU: launch each kernel of a decode pass anew, in place of CUDA graphs; starts a few
     seconds sooner, and decodes more slowly.

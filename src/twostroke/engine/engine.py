@@ -59,6 +59,7 @@ class Engine:
         self.clock = clock
         self.dead: EngineDeadError | None = None
         self._consecutive_failures = 0
+        self._fatal: EngineDeadError | None = None  # raised by the executor
         self._ended_between_steps: list[Request] = []
         self._refused: list[RefusedRequest] = []
         self._prefix_queries = self._prefix_hits = 0  # up to the last step
@@ -149,6 +150,8 @@ class Engine:
             )
             # Too little memory is the batch's fault; other failures may be the device's.
             self._consecutive_failures += not isinstance(cause, InsufficientMemoryError)
+            if isinstance(cause, EngineDeadError):
+                self._fatal = cause
         result.timings["schedule"] = started - plan.time
         return result
 
@@ -182,7 +185,9 @@ class Engine:
                 observer.on_step(step)
 
     def _give_up(self) -> list[RequestOutput]:
-        """After too many failures in a row, end everything."""
+        """After too many failures in a row, or one that is for good, end everything."""
+        if self._fatal is not None:
+            return self.die(self._fatal)
         if self._consecutive_failures < MAX_CONSECUTIVE_FAILURES:
             return []
         failures = f"{self._consecutive_failures} steps in a row failed"

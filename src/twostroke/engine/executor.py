@@ -118,7 +118,7 @@ class Executor(Protocol):
     A failure of one request's numbers is reported in ``StepResult.errors``. The executor then also
     zeroes what the request wrote in this step, since another request may read these blocks later (a
     masked NaN times zero is still NaN). An exception means that the whole pass failed; the engine
-    then fails every request in the plan.
+    then fails every request in the plan. ``EngineDeadError`` means that no pass will succeed again.
     """
 
     @property

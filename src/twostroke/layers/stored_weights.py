@@ -34,6 +34,11 @@ _PLANE_BITS = {"q5_k": 1, "q6_k": 2}  # of a code, above the four of its nibble
 _MXFP4 = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]) / 2
 
 
+def inputs_together(format_: str) -> int:
+    """How many inputs have a scale of their own, and cannot be parted."""
+    return SUPER_INPUTS if "_k" in format_ else 32
+
+
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
     """A weight ``[outputs, inputs]`` in one of ``GROUP_INPUTS``, or int8, a scale by output.
@@ -58,6 +63,18 @@ class StoredWeight:
     def reordered(self, order: Tensor) -> StoredWeight:
         """Take rows in another order."""
         return self._map(lambda part: part[order])
+
+    def inputs_between(self, first: int, end: int) -> StoredWeight:
+        """Some of the columns, from one group that shares scales to another."""
+        inputs = self.codes.shape[1]
+
+        def cut(part: Tensor) -> Tensor:
+            columns = part.shape[1]
+            if columns == 1 and part is self.factors:
+                return part  # one for all inputs of a row
+            return part[:, first * columns // inputs : end * columns // inputs].contiguous()
+
+        return self._map(cut)
 
     def packed(self) -> PackedWeight:
         """The weight as the kernels read it. Outputs are padded to a multiple of 16 with zeros."""

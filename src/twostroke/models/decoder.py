@@ -10,6 +10,8 @@ import copy
 import torch
 from torch import Tensor
 
+from twostroke.distributed.rank_spec import rows_of_rank
+from twostroke.distributed.ranks import Ranks
 from twostroke.kernels.library import FORMATS
 from twostroke.layers.attention.base import Attention
 from twostroke.layers.compiled.decoder_pass import CompiledPass, compile_layers
@@ -40,6 +42,8 @@ class Decoder:
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers; bfloat16 on a CPU
             only.
         profiler: Measures the parts of a pass.
+        ranks: The processes among which it is divided, see ``distributed.rank_spec``; ``spec`` and
+            ``parameters`` are one's share.
     """
 
     def __init__(
@@ -50,13 +54,15 @@ class Decoder:
         max_length: int,
         quantization: str | None = None,
         profiler: Profiler = NO_PROFILE,
+        ranks: Ranks | None = None,
     ) -> None:
         self.spec = spec
         self._profiler = profiler
-        table = TokenTable(parameters, "embed")
+        dividing = ranks if _is_divided(spec, ranks) else None
+        table = TokenTable(parameters, "embed", dividing)
         self.device, self.dtype = table.device, table.dtype
         self.kernels = kernels = table.kernels()
-        head = table if spec.tied else TokenTable(parameters, "head")
+        head = table if spec.tied else TokenTable(parameters, "head", dividing)
         self._head = head.linear(quantization)
         # Tied and not rounded, one copy serves both.
         is_shared = spec.tied and (self._head.is_exact or table.is_kept)
@@ -78,6 +84,7 @@ class Decoder:
                 quantization=quantization,
                 kernels=kernels,
                 profiler=profiler,
+                ranks=ranks,
             )
             self._layers.append([kind.build(layer, parts) for kind in family.branches_of(layer)])
         # After it, only the rows that are wanted matter.
@@ -190,3 +197,8 @@ class Decoder:
 
     def _linears(self) -> list[Linear]:
         return [linear for layer in self._layers for branch in layer for linear in branch.linears]
+
+
+def _is_divided(spec: ModelSpec, ranks: Ranks | None) -> bool:
+    """Whether each process has some rows of the tables of tokens, not all."""
+    return ranks is not None and rows_of_rank(spec.vocab_size, ranks.size) < spec.vocab_size

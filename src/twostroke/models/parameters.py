@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -19,11 +19,14 @@ class Parameter:
     Attributes:
         parts: (name, shape) of each, stacked along the first dimension.
         is_bytes: They are bytes, which stay what they are in a model of whichever precision.
+        sections: Of a part that is itself several side by side (query, key and value in one), their
+            sizes; a process that has a share of the model has a share of each.
     """
 
     name: str
     parts: tuple[tuple[str, tuple[int, ...]], ...]
     is_bytes: bool = False
+    sections: tuple[int, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -33,7 +36,7 @@ class Parameter:
     def under(self, name: str, checkpoint: str) -> Parameter:
         """This parameter with ``name`` before its name, ``checkpoint`` before its parts' names."""
         parts = tuple((checkpoint + part, shape) for part, shape in self.parts)
-        return Parameter(name + self.name, parts, self.is_bytes)
+        return replace(self, name=name + self.name, parts=parts)
 
 
 class ParameterSource(Protocol):
@@ -78,17 +81,24 @@ def take_kept(source: ParameterSource, name: str, *, whole: bool) -> list[Stored
 
 
 def linear_parameters(
-    name: str, outputs: Sequence[tuple[str, int]], inputs: int, bias: bool
+    name: str,
+    outputs: Sequence[tuple[str, int]],
+    inputs: int,
+    bias: bool,
+    sections: tuple[int, ...] = (),
 ) -> list[Parameter]:
     """Weight and bias of a linear layer.
 
     Args:
         outputs: The checkpoint's linear layers that it consists of, and the outputs of each.
+        sections: See ``Parameter``.
     """
     weights = tuple((f"{part}.weight", (rows, inputs)) for part, rows in outputs)
     biases = tuple((f"{part}.bias", (rows,)) for part, rows in outputs)
-    parameters = [Parameter(f"{name}.weight", weights)]
-    return [*parameters, Parameter(f"{name}.bias", biases)] if bias else parameters
+    parameters = [Parameter(f"{name}.weight", weights, sections=sections)]
+    if bias:
+        parameters.append(Parameter(f"{name}.bias", biases, sections=sections))
+    return parameters
 
 
 def vector_parameter(name: str, part: str, size: int) -> Parameter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from twostroke.checkpoints.open_checkpoint import find_checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ConfigError
-from twostroke.core.kv_groups import STATE_KEY_BYTES, KVGroups
+from twostroke.core.kv_groups import STATE_KEY_BYTES
 from twostroke.core.operator.sampling_defaults import read_overrides
 from twostroke.core.pooling import PoolingAbility
 from twostroke.engine.adapters.registry import Adapters
@@ -21,17 +22,13 @@ from twostroke.engine.check_states import check_states, check_without_states
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
 from twostroke.kv_cache.connector import TierInfo
-from twostroke.kv_cache.state_room import StateSize, state_size
 from twostroke.kv_tiers.block_file import KEY_BYTES, BlockKind
 from twostroke.kv_tiers.open_tiers import open_transfers
 from twostroke.kv_tiers.transfers import Transfers
-from twostroke.layers.kv_layout import format_name
 from twostroke.model_spec.generation_config import read_sampling_defaults
-from twostroke.model_spec.layer_groups import groups_beside
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.model_spec.vectors.score_head import with_scores
-from twostroke.models.decoder import Decoder
 from twostroke.models.foreign.decoder import ForeignDecoder
 from twostroke.models.language_model import LanguageModel
 from twostroke.models.support import read_runnable
@@ -39,20 +36,22 @@ from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.adapters.open_store import adapter_places, open_store
 from twostroke.runtime.adapters.places import AdapterPlaces
 from twostroke.runtime.adapters.store import AdapterStore
+from twostroke.runtime.backends import attention_backend
 from twostroke.runtime.block_bytes import BlockAndStateBytes, BlockBytes
-from twostroke.runtime.cache_layouts import cache_layouts
+from twostroke.runtime.caches.allocate import Caches, allocate_caches
 from twostroke.runtime.checkpoints.foreign import load_foreign_target
 from twostroke.runtime.constraints.states import ConstraintStates
 from twostroke.runtime.device import release_cached_memory, resolve_device
 from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.hooks.make_hooks import make_hooks
 from twostroke.runtime.hooks.vectors import Vectors
-from twostroke.runtime.kv_size import plan_cache_size
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.passes.record import record_passes
 from twostroke.runtime.phase_clock import PhaseClock
+from twostroke.runtime.ranks.first import FirstBackend, FirstModel, OtherRanks
+from twostroke.runtime.ranks.processes import RankProcesses
+from twostroke.runtime.ranks.start import start_ranks
 from twostroke.runtime.speculation.drafting import DraftModel, load_draft, load_heads, make_proposer
-from twostroke.runtime.state_tensors import StateTensors, stored_shapes
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.runtime.vectors.dense_modules import DenseModules
 from twostroke.runtime.vectors.scoring import ScoreHead
@@ -75,16 +74,15 @@ class _Models(NamedTuple):
         return self.target.weight_bytes + draft + (self.heads.nbytes if self.heads else 0)
 
 
-class _Caches(NamedTuple):
-    """The KV tensors of the target and of its draft model; ``block_bytes`` are of both."""
+class _Target(NamedTuple):
+    """``ranks`` and ``places``: see ``load_model``."""
 
-    target: KVTensors
-    draft: KVTensors | None
-    bytes_per_token: int
-    groups: KVGroups
-    block_bytes: int
-    num_slots: int
-    state: StateSize
+    checkpoint: Checkpoint
+    spec: ModelSpec
+    device: torch.device
+    max_model_len: int
+    ranks: bool
+    places: AdapterPlaces | None
 
 
 def load_torch_executor(
@@ -109,6 +107,20 @@ def load_torch_executor(
         ModelLoadError: The checkpoint is missing, broken or not supported.
         InsufficientMemoryError: Weights, or the KV cache of one full-length request, do not fit.
     """
+    with ExitStack() as opened:  # what must be ended if the rest fails
+        executor = _load(config, checkpoint, profiler, grammars, adapters, opened)
+        opened.pop_all()
+        return executor
+
+
+def _load(
+    config: EngineConfig,
+    checkpoint: Checkpoint | None,
+    profiler: Profiler,
+    grammars: GrammarCompiler | None,
+    adapters: Adapters | None,
+    opened: ExitStack,
+) -> TorchExecutor:
     clock = PhaseClock()
     device = resolve_device(config.model.device)
     checkpoint = checkpoint or find_checkpoint(config.model.model, config.model.revision)
@@ -116,17 +128,18 @@ def load_torch_executor(
     defaults, max_new_tokens = _sampling_defaults(config.model, checkpoint)
     max_model_len = _max_model_len(config.model.max_model_len, spec)
     score_head = ScoreHead.load(checkpoint, spec.hidden_size, device)
+    is_foreign = foreign is not None
+    others = start_ranks(config, spec, device, max_model_len, opened, is_foreign=is_foreign)
     _share_threads(device)
     clock.mark("config")
-    places = adapter_places(config.adapters, is_foreign=foreign is not None)
-    target = foreign or _load_target(
-        config, checkpoint, spec, device, max_model_len, profiler, score_head is not None, places
-    )
+    places = adapter_places(config.adapters, is_foreign=is_foreign)
+    wanted = _Target(checkpoint, spec, device, max_model_len, score_head is not None, places)
+    target = foreign or _load_target(config, wanted, profiler, others)
     store = open_store(config.adapters, target, places, adapters)
     models = _complete(config, checkpoint, target, max_model_len)
     release_cached_memory()  # what loading used for a moment counts as taken otherwise
     clock.mark("weights")
-    caches = _allocate_caches(config, spec, models, max_model_len)
+    caches = allocate_caches(config, target, models.draft, max_model_len, others)
     model_id = _model_id(config.model, checkpoint, target, caches.target, max_model_len)
     pooling = _pooling(config.model, checkpoint, spec)
     vectors = Vectors(DenseModules.load(checkpoint.path, pooling, device), score_head)
@@ -145,14 +158,18 @@ def load_torch_executor(
         load_seconds=clock.seconds,
     )
     hooks = _hooks(config, models, caches, transfers, grammars, vectors, store)
-    executor = TorchExecutor(target, caches.target, info, hooks, profiler)
+    if others is not None:
+        hooks.insert(0, OtherRanks(others))  # closed last
+    backend = attention_backend(target.spec, caches.target)
+    backend = backend if others is None else FirstBackend(backend)
+    executor = TorchExecutor(target, caches.target, info, hooks, profiler, backend)
     return record_passes(executor, config, profiler, clock)
 
 
 def _hooks(
     config: EngineConfig,
     models: _Models,
-    caches: _Caches,
+    caches: Caches,
     transfers: Transfers | None,
     grammars: GrammarCompiler | None,
     vectors: Vectors,
@@ -181,9 +198,7 @@ def _read_spec(
     return spec, foreign
 
 
-def _describe(
-    spec: ModelSpec, models: _Models, caches: _Caches, max_model_len: int
-) -> ExecutorInfo:
+def _describe(spec: ModelSpec, models: _Models, caches: Caches, max_model_len: int) -> ExecutorInfo:
     """What follows from the weights and the cache alone."""
     kv = caches.target
     return ExecutorInfo(
@@ -228,6 +243,8 @@ def _model_id(
 ) -> str:
     states = " ".join(str(tensor.dtype) for tensor in kv.recurrent.tensors()[:2])
     precision = f"{model.dtype} {options.quantization} {kv.format} {_arithmetic(model)} {states}"
+    if options.tensor_parallel_size > 1:
+        precision += f" {options.tensor_parallel_size} ranks"
     ropes = [own.rope for layer in model.spec.layers if (own := layer.attention)]
     if any(rope.has_long_factors(max_model_len) for rope in ropes if rope):
         precision += " long factors"
@@ -240,7 +257,7 @@ def _share_threads(device: torch.device) -> None:
         library.set_num_threads(torch.get_num_threads())
 
 
-def _make_proposer(config: EngineConfig, models: _Models, caches: _Caches) -> Proposer | None:
+def _make_proposer(config: EngineConfig, models: _Models, caches: Caches) -> Proposer | None:
     speculation = config.speculation.resolve()
     if speculation is None:
         return None
@@ -251,28 +268,26 @@ def _make_proposer(config: EngineConfig, models: _Models, caches: _Caches) -> Pr
 
 
 def _load_target(
-    config: EngineConfig,
-    checkpoint: Checkpoint,
-    spec: ModelSpec,
-    device: torch.device,
-    max_model_len: int,
-    profiler: Profiler,
-    ranks: bool,
-    places: AdapterPlaces | None,
-) -> Decoder:
-    """``ranks`` and ``places``: see ``load_model``."""
-    return load_model(
-        checkpoint,
-        spec,
+    config: EngineConfig, wanted: _Target, profiler: Profiler, others: RankProcesses | None
+) -> LanguageModel:
+    """The model, or with ``others`` this rank's share of it, which tells them of its passes."""
+    model = load_model(
+        wanted.checkpoint,
+        wanted.spec,
         config.model.dtype,
-        device,
-        max_model_len,
+        wanted.device,
+        wanted.max_model_len,
         config.model.quantization,
         profiler,
         kv_format=config.cache.kv_format,
-        ranks=ranks,
-        places=places,
+        ranks=wanted.ranks,
+        places=wanted.places,
+        group=None if others is None else others.ranks,
     )
+    if others is None:
+        return model
+    others.wait_until_loaded()
+    return FirstModel(model, others)
 
 
 def _complete(
@@ -283,44 +298,6 @@ def _complete(
     return _Models(target, draft, load_heads(config, checkpoint, target))
 
 
-def _allocate_caches(
-    config: EngineConfig, spec: ModelSpec, models: _Models, max_model_len: int
-) -> _Caches:
-    """Allocate as many blocks as fit, the same number for both models."""
-    block_size, cache_dtype = config.cache.block_size, config.cache.kv_format
-    target, draft = models.target, models.draft
-    decoders: list[LanguageModel | DraftModel] = [target] if draft is None else [target, draft]
-    layouts = [cache_layouts(each.spec, cache_dtype, each.dtype, block_size) for each in decoders]
-    formats = [format_name(cache_dtype, each.dtype) for each in decoders]
-    speculation = config.speculation.resolve()
-    members = groups_beside(spec, None if speculation is None else speculation.method)
-    scheduler = config.scheduler.for_device(gpu=target.device.type == "cuda")
-    groups = KVGroups(members.windows, scheduler.max_num_batched_tokens)
-    in_slot = members.bytes_per_slot(spec, formats[0])
-    if draft is not None:
-        in_slot += draft.spec.kv_bytes_per_token(formats[1])
-    block_bytes = block_size * int(in_slot)
-    shapes = stored_shapes(target.state_shapes, config.cache.mamba_ssm_cache_dtype)
-    state_bytes = sum(shape.nbytes for layer in shapes for shape in layer)
-    bytes_per_token = sum(map(_kv_bytes_per_token, decoders, formats))
-    state = state_size(config.cache, state_bytes, bytes_per_token, speculation)
-    num_blocks, num_slots = plan_cache_size(
-        config.cache,
-        block_bytes=block_bytes,
-        groups=groups,
-        max_model_len=max_model_len,
-        max_num_seqs=scheduler.max_num_seqs,
-        device=target.device,
-        state=state,
-    )
-    states = StateTensors(shapes, num_slots, target.device)
-    kv = KVTensors(layouts[0], num_blocks, target.device, members.layers, states, block_size)
-    draft_kv = None
-    if draft is not None:
-        draft_kv = KVTensors(layouts[1], num_blocks, draft.device)
-    return _Caches(kv, draft_kv, bytes_per_token, groups, block_bytes, num_slots, state)
-
-
 def _tier_infos(transfers: Transfers | None, kv: KVTensors) -> list[TierInfo]:
     if transfers is None:
         return []
@@ -329,7 +306,7 @@ def _tier_infos(transfers: Transfers | None, kv: KVTensors) -> list[TierInfo]:
 
 
 def _open_transfers(
-    config: EngineConfig, model_id: str, caches: _Caches
+    config: EngineConfig, model_id: str, caches: Caches
 ) -> tuple[Transfers | None, int]:
     """The tiers below the target's cache, and how many of their blocks a recurrent state takes.
 
@@ -354,10 +331,6 @@ def _open_transfers(
     kind = BlockKind(model_id, memory.format, size, length, key_bytes)
     on_gpu = kv.device.type != "cpu"
     return open_transfers(config.tiers, memory, kind, on_gpu=on_gpu), num_parts
-
-
-def _kv_bytes_per_token(model: LanguageModel | DraftModel, format_: str) -> int:
-    return int(model.spec.kv_bytes_per_token(format_))
 
 
 def _max_model_len(wanted: int | None, model: ModelSpec) -> int:

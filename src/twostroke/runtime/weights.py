@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -19,6 +19,8 @@ from torch import Tensor
 from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.flags.byte_sizes import format_bytes
+from twostroke.distributed.rank_spec import rank_spec, rows_of_rank
+from twostroke.distributed.ranks import Ranks
 from twostroke.kernels.library import GROUP, load_library
 from twostroke.layers.linear import Linear
 from twostroke.layers.stored_weights import StoredWeight, join_weights
@@ -28,6 +30,7 @@ from twostroke.models.decoder import Decoder
 from twostroke.models.family import DecoderFamily
 from twostroke.models.parameters import Parameter
 from twostroke.models.registry import decoder_family
+from twostroke.models.shards import NO_SHARDS, Shard, added_once, shards_of
 from twostroke.models.stored_names import Beside, names_as_stored
 from twostroke.observability.profile import NO_PROFILE, Profiler
 from twostroke.runtime.adapters.places import AdapterPlaces
@@ -57,6 +60,7 @@ def load_model(
     kv_format: str = "auto",
     ranks: bool = False,
     places: AdapterPlaces | None = None,
+    group: Ranks | None = None,
 ) -> Decoder:
     """Load a decoder.
 
@@ -70,6 +74,7 @@ def load_model(
         kv_format: Format of the KV cache; ``auto`` is the model's precision.
         ranks: It has a head for scores, which is read elsewhere, and perhaps no language head.
         places: Where adapters may add to it; noted while it is built.
+        group: The processes that share it; each reads its part.
 
     Raises:
         ModelLoadError: Tensors are missing, unexpected or of the wrong shape; a file is broken;
@@ -82,7 +87,15 @@ def load_model(
     torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
     if quantization is not None:
         _check_quantization(torch_dtype, device)
-    kept = kept_as_stored(expected, files, torch_dtype, device, quantization)
+    shards = NO_SHARDS
+    once = set[str]()
+    if group is not None:
+        whole, spec = expected, rank_spec(spec, group.size)
+        rows = rows_of_rank(spec.vocab_size, group.size)
+        expected = family.parameters(replace(spec, vocab_size=rows))
+        shards = shards_of(whole, expected, group.rank, group.size)
+        once = added_once(whole, shards) if group.rank else once
+    kept = kept_as_stored(expected, files, torch_dtype, device, quantization, shards)
     weights = loaded_bytes(spec, torch_dtype.itemsize, quantization)
     if quantization is None:
         weights -= spared_bytes(kept, files, torch_dtype)
@@ -91,8 +104,10 @@ def load_model(
     check_context_fits(max_length, spec, cache_dtype, weights, device)
     files.say_what_is_decoded(torch_dtype, kept)
     with _progress_bar(loaded_bytes(spec, torch_dtype.itemsize)) as progress:
-        parameters = StoredParameters(expected, files, torch_dtype, device, progress, kept, places)
-        return Decoder(spec, family, parameters, max_length, quantization, profiler)
+        parameters = StoredParameters(
+            expected, files, torch_dtype, device, progress, kept, places, shards, once
+        )
+        return Decoder(spec, family, parameters, max_length, quantization, profiler, group)
 
 
 def kept_as_stored(
@@ -101,11 +116,12 @@ def kept_as_stored(
     dtype: torch.dtype,
     device: torch.device,
     quantization: str | None = None,
+    shards: Mapping[str, Shard] = NO_SHARDS,
 ) -> list[Parameter]:
     """What stays as it is stored: where the kernels run, and nothing rounds it."""
     if device.type != "cpu" or dtype != torch.bfloat16 or load_library() is None:
         return []
-    return [parameter for parameter in expected if files.is_kept(parameter, quantization)]
+    return [each for each in expected if files.is_kept(each, quantization, shards)]
 
 
 def spared_bytes(kept: Sequence[Parameter], files: TensorFiles, dtype: torch.dtype) -> int:
@@ -170,6 +186,10 @@ class StoredParameters:
     """The model's parameters, each read when it is taken.
 
     So a layer that keeps another form needs no room for both.
+
+    Args:
+        shards: What is wanted of stored tensors, where that is not all.
+        zero: Parameters that are zero here, whatever is stored.
     """
 
     def __init__(
@@ -181,8 +201,11 @@ class StoredParameters:
         progress: Advance | None = None,
         kept: Sequence[Parameter] = (),
         places: AdapterPlaces | None = None,
+        shards: Mapping[str, Shard] = NO_SHARDS,
+        zero: Container[str] = (),
     ) -> None:
         self._places = places
+        self._shards, self._zero = shards, zero
         if places is not None:
             places.expect(expected)
         self._kept = {parameter.name for parameter in kept}
@@ -198,7 +221,8 @@ class StoredParameters:
     def pop_kept(self, name: str, *, whole: bool) -> list[StoredWeight]:
         if name not in self._kept:
             return []
-        parts = [self._files.kept(part) for part, _ in self._expected[name].parts]
+        own = self._expected[name].parts
+        parts = [self._files.kept(part, self._shards.get(part)) for part, _ in own]
         if whole and len({part.format for part in parts}) > 1:
             return []
         parameter = self._expected.pop(name)
@@ -212,8 +236,10 @@ class StoredParameters:
         target = torch.empty(parameter.shape, dtype=dtype, device=self._device)
         row = 0
         for part, shape in parameter.parts:
-            self._files.copy(part, target[row : row + shape[0]])
+            self._files.copy(part, target[row : row + shape[0]], self._shards.get(part))
             row += shape[0]
+        if name in self._zero:
+            target.zero_()
         if self._progress is not None:
             self._progress(target.nbytes)
         return target

@@ -13,13 +13,16 @@ from twostroke.core.flags.vllm_flags import MEANINGLESS, without_vllm_flags
 def test_flags_that_mean_nothing_are_noted_and_left_out() -> None:
     notes: list[str] = []
     arguments = (
-        "serve folder --disable-custom-all-reduce --tensor-parallel-size 1 -tp=1 --swap-space 4"
-        " --dtype half --load-format=auto --port 1"
+        "serve folder --disable-custom-all-reduce --pipeline-parallel-size 1 -pp=1 --swap-space 4"
+        " --dtype half --load-format=auto --port 1 -tp 2 -dp=3"
     )
     kept = without_vllm_flags(arguments.split(), notes.append)
-    assert kept == ["serve", "folder", "--swap-space", "4", "--dtype", "float16", "--port", "1"]
+    assert kept == (
+        "serve folder --swap-space 4 --dtype float16 --port 1 --tensor-parallel-size 2"
+        " --data-parallel-size=3"
+    ).split()
     assert len(notes) == 4
-    assert notes[0] == "--disable-custom-all-reduce changes nothing: a model runs on one device"
+    assert notes[0] == "--disable-custom-all-reduce changes nothing: the engine chooses how it runs"
 
 
 def test_other_commands_and_what_stands_behind_two_hyphens_are_left_alone() -> None:
@@ -36,8 +39,8 @@ def test_other_commands_and_what_stands_behind_two_hyphens_are_left_alone() -> N
     ("arguments", "message"),
     [
         (["--trust-remote-code"], "no code of a checkpoint is ever run"),
-        (["--tensor-parallel-size", "2"], "--tensor-parallel-size must be 1, got '2'"),
-        (["-tp=8"], "-tp must be 1, got '8'"),
+        (["--pipeline-parallel-size", "2"], "--pipeline-parallel-size must be 1, got '2'"),
+        (["-pp=8"], "-pp must be 1, got '8'"),
         (["--load-format", "bitsandbytes"], "must be auto or safetensors"),
     ],
 )

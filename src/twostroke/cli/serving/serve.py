@@ -69,6 +69,8 @@ def serve(
         *(model_options, cache, scheduler, observability, speculation, tiers, template, lora),
     )
     options = with_names(options, named)
+    if config.model.tensor_parallel_size > 1:  # what ends or hangs there must not end the server
+        options = replace(options, engine_process=True)
     shares = parse_shares(options.kv_cache_share, [name for name in named if name])
     configs = configs_by_name(config, named, shares) if len(named) > 1 else {}
     config = next(iter(configs.values()), config)

@@ -25,18 +25,15 @@ class Meaningless(NamedTuple):
 
 
 _ANY = ("*",)
-_ONE_DEVICE = "a model runs on one device"
+_ONE_DEVICE = "a layer is divided, layers are not"
 _CHOOSES = "the engine chooses how it runs"
 _ALWAYS = "this is always on"
 
 MEANINGLESS: Mapping[str, Meaningless] = {
-    "--tensor-parallel-size": Meaningless(_ONE_DEVICE, ("1",)),
-    "-tp": Meaningless(_ONE_DEVICE, ("1",)),
     "--pipeline-parallel-size": Meaningless(_ONE_DEVICE, ("1",)),
     "-pp": Meaningless(_ONE_DEVICE, ("1",)),
-    "-dp": Meaningless(_ONE_DEVICE, ("1",)),
-    "--distributed-executor-backend": Meaningless(_ONE_DEVICE, _ANY),
-    "--disable-custom-all-reduce": Meaningless(_ONE_DEVICE),
+    "--distributed-executor-backend": Meaningless(_CHOOSES, _ANY),
+    "--disable-custom-all-reduce": Meaningless(_CHOOSES),
     "--enable-chunked-prefill": Meaningless(_ALWAYS),
     "--async-scheduling": Meaningless(_CHOOSES),
     "--max-seq-len-to-capture": Meaningless(_CHOOSES, _ANY),
@@ -62,6 +59,7 @@ MEANINGLESS: Mapping[str, Meaningless] = {
 REFUSED: Mapping[str, str] = {
     "--trust-remote-code": "no code of a checkpoint is ever run: models are computed by code here",
 }
+SHORT = {"-tp": "--tensor-parallel-size", "-dp": "--data-parallel-size"}
 DTYPES = {"half": "float16", "float": "float32"}
 # Commands that vLLM's scripts call, and those that load a model in the same way.
 COMMANDS = frozenset({"serve", "chat", "generate", "batch", "run-batch"})
@@ -86,6 +84,8 @@ def without_vllm_flags(arguments: Sequence[str], note: Callable[[str], None]) ->
         if name == "--dtype" and (equals or rest):
             value = value if equals else rest.pop(0)
             kept += [name, DTYPES.get(value, value)]
+        elif name in SHORT:
+            kept.append(SHORT[name] + equals + value)
         elif name in MEANINGLESS:
             flag = MEANINGLESS[name]
             if flag.values and not equals:

@@ -56,10 +56,12 @@ class AttentionKind:
             both = [(self.key, kv * spec.key_dim), (self.value, kv * spec.value_dim)]
             outputs += both[:1] if spec.keys_as_values else both
             norms.append(("k_norm", self.key_norm, kv))
+        sections: tuple[int, ...] = ()
         if self.fused:
-            outputs = [(self.fused, sum(rows for _, rows in outputs))]
+            sections = tuple(rows for _, rows in outputs)
+            outputs = [(self.fused, sum(sections))]
         parameters = [vector_parameter("input_norm", self.norm, hidden)] if self.norm else []
-        parameters += linear_parameters("qkv", outputs, hidden, spec.qkv_bias)
+        parameters += linear_parameters("qkv", outputs, hidden, spec.qkv_bias, sections)
         if spec.qk_norm or spec.whole_norm:
             for name, own, heads in norms:
                 size = spec.key_dim * (heads if spec.whole_norm else 1)

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from twostroke.distributed.ranks import Ranks
 from twostroke.kernels.library import Library
 from twostroke.layers.attention.base import Attention
 from twostroke.layers.compiled.branches import CompiledBranch
@@ -115,6 +116,7 @@ class BranchParts:
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers.
         kernels: The compiled kernels, if they are to be used.
         factors: What outputs of linear layers are multiplied with, float32 ``[outputs]``, by name.
+        ranks: The processes among which the model is divided; ``None``: there is one.
     """
 
     index: int
@@ -126,6 +128,7 @@ class BranchParts:
     kernels: Library | None
     profiler: Profiler
     factors: Mapping[str, Tensor] = field(default_factory=dict)
+    ranks: Ranks | None = None
 
     def tensor(self, name: str) -> Tensor:
         return self.source.pop(f"{self.index}.{name}")
@@ -173,6 +176,11 @@ class BranchParts:
     def optional_norm(self, name: str) -> Norm | None:
         return self.norm(name) if self.has(name) else None
 
-    def addition(self, name: str, norm: str) -> Addition:
-        """A branch's last product, and the norm of what it adds, where the family has one."""
-        return Addition(self.linear(name), self.optional_norm(norm), self.residual_scale)
+    def addition(self, name: str, norm: str, *, is_divided: bool = True) -> Addition:
+        """A branch's last product, and the norm of what it adds, where the family has one.
+
+        Args:
+            is_divided: Each of ``ranks`` has some of its inputs.
+        """
+        ranks = self.ranks if is_divided else None
+        return Addition(self.linear(name), self.optional_norm(norm), self.residual_scale, ranks)

@@ -44,18 +44,22 @@ class ExpertStack:
         shapes = {"gate_up": (inner, hidden), "down": (hidden, size)}
         parameters = list[Parameter]()
         for name, (outputs, inputs) in shapes.items():
+            # Gates and ups that take turns are divided as pairs.
+            both = name == "gate_up" and not self.take_turns
+            sections = (size, size) if both else ()
             own = prefix + (self.gate_up if name == "gate_up" else self.down)
             matrix = (inputs, outputs) if self.inputs_first else (outputs, inputs)
             if self.mxfp4:
                 groups = (spec.count, outputs, inputs // BLOCK)
                 for part, shape in (("blocks", (*groups, BLOCK // 2)), ("scales", groups)):
                     stored = ((f"{own}_{part}", shape),)
-                    parameters.append(Parameter(f"stack.{name}_{part}", stored, is_bytes=True))
+                    parameters.append(Parameter(f"stack.{name}_{part}", stored, True, sections))
             else:
-                parameters.append(Parameter(f"stack.{name}", ((own, (spec.count, *matrix)),)))
+                stored = ((own, (spec.count, *matrix)),)
+                parameters.append(Parameter(f"stack.{name}", stored, False, sections))
             if spec.bias:
-                bias = (f"{own}_bias", (spec.count, outputs))
-                parameters.append(Parameter(f"stack.{name}_bias", (bias,)))
+                stored = ((f"{own}_bias", (spec.count, outputs)),)
+                parameters.append(Parameter(f"stack.{name}_bias", stored, False, sections))
         return parameters
 
     def experts(self, spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:

@@ -83,9 +83,10 @@ class ExpertsKind:
         if spec.shared_size:
             size, bias = spec.shared_size, spec.has_bias("shared_expert")
             names = self._names(spec, self.shared, size)
+            sections: tuple[int, ...] = ()
             if self.shared_fused:
-                names = [(self.shared_fused, 2 * size)], self.shared_down
-            parameters += _mlp("shared_", names, size, hidden, bias)
+                names, sections = ([(self.shared_fused, 2 * size)], self.shared_down), (size, size)
+            parameters += _mlp("shared_", names, size, hidden, bias, sections)
         if spec.narrow:
             down, up = self.narrow
             bias, narrow = spec.has_bias("latent"), spec.narrow
@@ -136,7 +137,7 @@ class ExpertsBranch:
     ) -> None:
         self._spec = spec
         self._kernels, self._profiler = parts.kernels, parts.profiler
-        self._scale = parts.residual_scale
+        self._scale, self._ranks = parts.residual_scale, parts.ranks
         self._activation = activation_of(spec.activation, gated=spec.gated)
         self._norm = parts.norm("experts_norm")
         self._router = parts.linear("router", is_exact=True)
@@ -161,19 +162,27 @@ class ExpertsBranch:
             x, onto = x[rows], onto[rows]
         if not len(x):  # no row goes on
             return onto
-        if self._compiled is not None:
+        if self._compiled is not None and self._ranks is None:
             normed = self._norm(x)
             with self._profiler.measure(GEMM):
                 return self._compiled(normed, onto)
-        added = self._added(x).to(x.dtype)
-        return onto + (added if self._scale == 1.0 else added * self._scale)
+        return onto + self.given(x)
 
-    def given(self, x: Tensor, routed: Tensor) -> Tensor:
-        """What is added, in the dtype of ``x`` [tokens, hidden]; the router reads ``routed``."""
+    def given(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
+        """What is added, in the dtype of ``x`` [tokens, hidden].
+
+        Args:
+            routed: Read by the router in place of the normed ``x``.
+        """
         if self._compiled is None:
-            return self._added(x, routed).to(x.dtype)
+            added = self._summed(self._added(x, routed)).to(x.dtype)
+            return added if self._scale == 1.0 else added * self._scale
         with self._profiler.measure(GEMM):
-            return self._compiled(self._norm(x), None, routed)
+            added = self._compiled(self._norm(x), None, routed)
+        return self._summed(added).to(x.dtype)
+
+    def _summed(self, part: Tensor) -> Tensor:
+        return part if self._ranks is None else self._ranks.sum(part)
 
     def _added(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
         """What is added, float32 ``[tokens, hidden]``; the router reads ``routed``, if given."""
@@ -199,7 +208,7 @@ class ExpertsBranch:
 
     def compiled(self) -> CompiledBranch | None:
         norm = norm_call(self._norm)
-        if norm is None or self._compiled is None:
+        if norm is None or self._compiled is None or self._ranks is not None:
             return None
         return CompiledBranch(self._compiled.branch_call(norm))
 
@@ -279,10 +288,17 @@ class ExpertsBranch:
         return out if self._shared_gate is None else torch.sigmoid(self._shared_gate(x)) * out
 
 
-def _mlp(name: str, names: MlpNames, size: int, hidden: int, bias: bool) -> list[Parameter]:
+def _mlp(
+    name: str,
+    names: MlpNames,
+    size: int,
+    hidden: int,
+    bias: bool,
+    sections: tuple[int, ...] = (),
+) -> list[Parameter]:
     gate_up, down = names
     return [
-        *linear_parameters(f"{name}gate_up", gate_up, hidden, bias),
+        *linear_parameters(f"{name}gate_up", gate_up, hidden, bias, sections),
         *linear_parameters(f"{name}down", [(down, hidden)], size, bias),
     ]
 

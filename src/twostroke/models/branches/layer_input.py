@@ -58,7 +58,7 @@ class LayerInputBranch:
         if spec is not None:
             self._gate = parts.linear("input_gate")
             self._activation = activation_of(spec.activation, gated=True)
-            self._add = parts.addition("input_output", "input_added_norm")
+            self._add = parts.addition("input_output", "input_added_norm", is_divided=False)
 
     def __call__(
         self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None

@@ -40,12 +40,13 @@ class MlpKind:
     def parameters(self, layer: LayerSpec, hidden: int) -> list[Parameter]:
         spec = _spec_of(layer)
         gate_up = [(self.gate, spec.size)] * spec.gated + [(self.up, spec.size)]
+        sections: tuple[int, ...] = ()
         if self.fused:
-            gate_up = [(self.fused, 2 * spec.size)]
+            gate_up, sections = [(self.fused, 2 * spec.size)], (spec.size, spec.size)
         norms = [("mlp_norm", self.norm), ("mlp_added_norm", self.added_norm)]
         return [
             *(vector_parameter(name, own, hidden) for name, own in norms if own),
-            *linear_parameters("gate_up", gate_up, hidden, spec.bias),
+            *linear_parameters("gate_up", gate_up, hidden, spec.bias, sections),
             *linear_parameters("down", [(self.down, hidden)], spec.size, spec.bias),
         ]
 

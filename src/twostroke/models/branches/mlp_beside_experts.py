@@ -61,6 +61,7 @@ class MlpBesideExpertsBranch:
         self._activation = activation_of(spec.activation, gated=spec.gated)
         self._norm, self._added_norm = parts.norm("mlp_norm"), parts.norm("mlp_added_norm")
         self._gate_up, self._down = parts.linear("gate_up"), parts.linear("down")
+        self._ranks = parts.ranks
         self._mlp_norm = parts.norm("mlp_own_norm")
         self._experts, self._experts_norm = experts, parts.norm("experts_added_norm")
         scale = parts.tensor("router_input_scale")
@@ -77,9 +78,14 @@ class MlpBesideExpertsBranch:
             return onto
         with self._profiler.measure(GEMM):
             inner = self._activation(self._gate_up(self._norm(x)), self._kernels)
-            mlp = self._mlp_norm(self._down(inner))
+            mlp = self._mlp_norm(self._multiplied(inner))
         experts = self._experts_norm(self._experts.given(x, self._router_norm(x)))
         return onto + self._added_norm(mlp + experts)
+
+    def _multiplied(self, inner: Tensor) -> Tensor:
+        if self._ranks is None:
+            return self._down(inner)
+        return self._ranks.sum(self._down.wide(inner)).to(inner.dtype)
 
     @property
     def asks_host(self) -> bool:

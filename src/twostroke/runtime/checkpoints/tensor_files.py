@@ -20,8 +20,9 @@ from twostroke.checkpoints.quantised.unpack import held_by, scaled_values
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP
-from twostroke.layers.stored_weights import PACKED_BITS, StoredWeight
+from twostroke.layers.stored_weights import PACKED_BITS, StoredWeight, inputs_together
 from twostroke.models.parameters import Parameter
+from twostroke.models.shards import NO_SHARDS, Shard
 
 logger = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -128,12 +129,19 @@ class TensorFiles:
                 f"; activations are {name}, too" if any(map(_rounds_activations, packed)) else "",
             )
 
-    def copy(self, name: str, target: Tensor) -> None:
+    def copy(self, name: str, target: Tensor, shard: Shard | None = None) -> None:
         """Write a tensor into ``target``, which has its shape, in any precision.
 
         Copied, not mapped: a file that is changed while the model runs must not change the model.
+
+        Args:
+            shard: What is wanted of it, in ``target``'s shape. Nothing else is read of tensors that
+                are stored as plain numbers.
         """
         stored = self._tensors[name]
+        if shard is not None:
+            target.copy_(self._part(stored, name, shard))
+            return
         if isinstance(stored, QuantisedTensor):
             self._unpack(stored, target)
             return
@@ -152,6 +160,18 @@ class TensorFiles:
         elif len(data):
             _decode(stored, data, target, is_plain=is_plain)
 
+    def _part(self, stored: StoredTensor, name: str, shard: Shard) -> Tensor:
+        is_plain = not (_is_quantised(stored) or stored.heads or stored.shift)
+        as_stored = _AS_STORED.get(stored.format) if is_plain else None
+        if as_stored is None:
+            whole = torch.empty(stored.shape)
+            self.copy(name, whole)
+            return torch.cat([whole[own] for own in shard.slices], shard.dimension)
+        numbers = self._bytes(stored).view(f"V{as_stored.itemsize}").reshape(stored.shape)
+        parts = [numbers[own] for own in shard.slices]
+        joined = np.concatenate(parts, shard.dimension)  # a copy
+        return torch.from_numpy(joined.view(np.uint8)).view(as_stored).view(joined.shape)
+
     def _floats(self, stored: StoredTensor) -> NDArray[np.float32]:
         """A tensor's elements in its shape."""
         values = torch.empty(stored.shape)
@@ -159,18 +179,27 @@ class TensorFiles:
         _decode(stored, self._bytes(stored), values, is_plain=is_plain)
         return values.numpy()
 
-    def is_kept(self, parameter: Parameter, quantization: str | None = None) -> bool:
+    def is_kept(
+        self,
+        parameter: Parameter,
+        quantization: str | None = None,
+        shards: Mapping[str, Shard] = NO_SHARDS,
+    ) -> bool:
         """Whether it is a matrix whose parts kernels all take as they are stored.
 
         Args:
             quantization: Only this of their formats will do.
+            shards: What is wanted of its parts, where that is not all.
         """
         if len(parameter.shape) != 2:
             return False
         formats = {self._kept_format(self._tensors[name]) for name, _ in parameter.parts}
         if "int8" in formats and not parameter.name.endswith(".weight"):
             return False  # rows of a table are looked up, too
-        return "" not in formats and (quantization is None or formats == {quantization})
+        if "" in formats or not (quantization is None or formats == {quantization}):
+            return False
+        cut = {end for name, _ in parameter.parts for end in _columns(shards.get(name))}
+        return all(end % inputs_together(own) == 0 for own in formats for end in cut)
 
     def _kept_format(self, stored: StoredTensor) -> str:
         if isinstance(stored, QuantisedTensor):
@@ -185,8 +214,18 @@ class TensorFiles:
         bits = [math.prod(own.shape) * PACKED_BITS[self._kept_format(own)] for own in parts]
         return int(sum(bits)) // 8
 
-    def kept(self, name: str) -> StoredWeight:
-        """A matrix as it is stored, in a format that kernels take."""
+    def kept(self, name: str, shard: Shard | None = None) -> StoredWeight:
+        """A matrix as it is stored, in a format that kernels take.
+
+        Args:
+            shard: What is wanted of it.
+        """
+        if shard is not None:
+            whole = self.kept(name)
+            if shard.dimension == 0:
+                return whole.reordered(torch.cat([torch.arange(*own) for own in shard.ranges]))
+            ((first, end),) = shard.ranges
+            return whole.inputs_between(first, end)
         stored = self._tensors[name]
         if isinstance(stored, QuantisedTensor):
             return self._kept_integers(stored)
@@ -227,6 +266,13 @@ class TensorFiles:
         if stored.path not in self._maps:
             self._maps[stored.path] = np.memmap(stored.path, np.uint8, "r")
         return self._maps[stored.path][stored.offset : stored.offset + stored.nbytes]
+
+
+def _columns(shard: Shard | None) -> list[int]:
+    """Where a matrix is cut between its columns."""
+    if shard is None or shard.dimension == 0:
+        return []
+    return [end for own in shard.ranges for end in own]
 
 
 def _sources(stored: StoredTensor) -> tuple[StoredTensor, ...]:

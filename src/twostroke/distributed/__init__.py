@@ -1,0 +1,1 @@
+"""What several processes need to compute one model together."""

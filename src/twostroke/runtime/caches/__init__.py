@@ -1,0 +1,1 @@
+"""How large the KV cache is, and its allocation."""

@@ -1,0 +1,60 @@
+"""``twostroke serve -tp 2``: a rank is killed, and clients see no byte of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server.running import ServerProcess, running_process, wait_until
+
+BODY = {"model": "pilot", "prompt": "The river", "seed": 5, "max_tokens": 300, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    flags = ["-tp", "2", "--port", "0", "--kv-cache-memory", "64MiB"]
+    with running_process("-m", "twostroke", "serve", *flags) as process:
+        process.url()
+        yield process
+        ranks = rank_processes(process)
+        process.process.send_signal(signal.SIGTERM)
+        assert process.end() == 0
+        wait_until(lambda: not any(Path(f"/proc/{rank}").exists() for rank in ranks))
+
+
+def rank_processes(server: ServerProcess) -> list[int]:
+    """The ids of the processes that follow, children of the engine's."""
+    listed = ["ps", "-eo", "pid=,ppid=,args="]
+    lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
+    rows = [line.split(maxsplit=2) for line in lines]
+    engines = {row[0] for row in rows if row[1] == str(server.process.pid)}
+    return [int(row[0]) for row in rows if row[1] in engines and "ranks.follow" in row[2]]
+
+
+def stream(server: ServerProcess, kill_after: int | None = None) -> list[str]:
+    lines: list[str] = []
+    with httpx.stream("POST", f"{server.url()}/v1/completions", json=BODY, timeout=60) as answer:
+        assert answer.status_code == 200
+        for line in answer.iter_lines():
+            if '"text"' in line:
+                lines.append(line.partition('"choices"')[2])
+            if len(lines) == kill_after:
+                (rank,) = rank_processes(server)
+                os.kill(rank, signal.SIGKILL)
+                kill_after = None
+    assert kill_after is None, "it was over before"
+    return lines
+
+
+def test_a_stream_goes_on_where_a_rank_is_killed(server: ServerProcess) -> None:
+    expected = stream(server)
+    assert len(expected) > 50
+    assert "".join(stream(server, kill_after=len(expected) // 3)) == "".join(expected)
+    wait_until(lambda: httpx.get(server.url() + "/health").status_code == 200)
+    assert "rank 1 was ended by SIGKILL" in server.stderr
