@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -15,6 +18,7 @@ from twostroke.checkpoints.open_checkpoint import find_checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerOptions
 from twostroke.core.errors import ConfigError
+from twostroke.core.kv_transfer_config import KVTransferConfig, peer_name
 from twostroke.core.operator.named_models import with_share
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
@@ -23,7 +27,7 @@ from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import ProcessSource, start_engine
-from twostroke.engine.process.replicas import Replicas
+from twostroke.engine.process.replicas import PrefillPool, Replicas
 from twostroke.engine.workers.address import Address
 from twostroke.engine.workers.connect import WorkerSource, first_worker, unreached
 from twostroke.engine.workers.fingerprint import vocabulary_hash
@@ -75,6 +79,8 @@ def start_engine_process(
     max_queued_requests: int | None = None,
     idle_seconds: float | None = None,
     num_replicas: int = 1,
+    num_prefill: int = 0,
+    prefill_min_tokens: int = 1,
     router: RouterName = "prefix-affinity",
 ) -> LoadedModel:
     """Start the engine in a process of its own; the tokenizer is loaded here meanwhile.
@@ -83,6 +89,8 @@ def start_engine_process(
         log_level, log_json: Settings of the engine's log, which goes to the same place.
         take_calls: See ``Recorder``. What is to be recorded is written by this process.
         num_replicas: How many engines there are, which divide memory and cores.
+        num_prefill: How many of them compute prompts alone, those of ``prefill_min_tokens`` and
+            more.
         router: Chooses among them.
 
     Raises:
@@ -99,6 +107,9 @@ def start_engine_process(
         log_json=log_json,
     )
     starts = start_of_each(first, num_replicas)
+    pool = None
+    if num_prefill:
+        starts, pool = with_prefill(starts, num_prefill, prefill_min_tokens)
     with ThreadPoolExecutor(max_workers=num_replicas) as pool:
         starting = [pool.submit(start_engine, start) for start in starts]
         checkpoint = find_checkpoint(config.model.model, config.model.revision)
@@ -122,7 +133,7 @@ def start_engine_process(
         )
         for start, started in zip(starts, starting, strict=True)
     ]
-    client = engines[0] if num_replicas == 1 else Replicas(engines, make_router(router))
+    client = engines[0] if num_replicas == 1 else Replicas(engines, make_router(router), pool)
     return LoadedModel(client, tokenizer, grammars)
 
 
@@ -198,6 +209,26 @@ def start_of_each(first: StartEngine, num_replicas: int) -> list[StartEngine]:
         own = replace(config, tiers=tiers)
         starts.append(msgspec.structs.replace(first, config=own, rank=rank, num_threads=threads))
     return starts
+
+
+def with_prefill(
+    starts: Sequence[StartEngine], num_prefill: int, min_tokens: int
+) -> tuple[list[StartEngine], PrefillPool]:
+    """Have the last engines offer the blocks of prompts, and the others fetch them."""
+    folder = tempfile.mkdtemp(prefix="twostroke-blocks-")  # that only this user can open
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    first = len(starts) - num_prefill
+    places = [f"{folder}/{number}" for number in range(num_prefill)]
+    own = []
+    for index, start in enumerate(starts):
+        if index < first:
+            transfer = KVTransferConfig(kv_fetched_from=tuple(places))
+        else:
+            transfer = KVTransferConfig(kv_offered_at=places[index - first])
+        config = replace(start.config, transfer=transfer)
+        own.append(msgspec.structs.replace(start, config=config))
+    tiers = {first + number: peer_name(number) for number in range(num_prefill)}
+    return own, PrefillPool(tiers, min_tokens)
 
 
 def stop_unless_all(starting: Sequence[Future[StartedEngine]]) -> None:

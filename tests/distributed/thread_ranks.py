@@ -39,7 +39,5 @@ def of_each_rank(size: int, compute: Callable[[Ranks], Result]) -> list[Result]:
     parts: list[Tensor | None] = [None] * size
     barrier = threading.Barrier(size)
     with ThreadPoolExecutor(size) as pool:
-        futures = [
-            pool.submit(compute, ThreadRanks(rank, parts, barrier)) for rank in range(size)
-        ]
+        futures = [pool.submit(compute, ThreadRanks(rank, parts, barrier)) for rank in range(size)]
         return [future.result(SECONDS) for future in futures]

@@ -24,6 +24,7 @@ from twostroke.core.flags.declared import (
 )
 from twostroke.core.kv_formats import FIRST_NAMES, KVCacheDtype, KVCacheDtypeName, StateDtype
 from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.kv_transfer_config import KVTransferConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.core.operator.lora_config import LoraConfig
 from twostroke.core.operator.sampling_defaults import read_overrides
@@ -268,14 +269,20 @@ class EngineConfig:
     tiers: KVTierConfig = field(default_factory=KVTierConfig)
     chat: ChatTemplateConfig = field(default_factory=ChatTemplateConfig)
     adapters: LoraConfig = field(default_factory=LoraConfig)
+    transfer: KVTransferConfig = field(default_factory=KVTransferConfig)
 
     def __post_init__(self) -> None:
-        if self.tiers.needs_tiers and not self.cache.enable_prefix_caching:
+        if self.needs_tiers and not self.cache.enable_prefix_caching:
             raise ConfigError(
-                "--preemption swap, --kv-host-memory and --kv-disk need the prefix cache: blocks"
-                " are found by their content",
+                "--preemption swap, --kv-host-memory, --kv-disk and --prefill-engines need the"
+                " prefix cache: blocks are found by their content",
                 hint="leave out --no-enable-prefix-caching",
             )
+
+    @property
+    def needs_tiers(self) -> bool:
+        """Whether any block ever leaves the KV cache for another place, or comes from one."""
+        return self.tiers.needs_tiers or self.transfer.is_used
 
     @classmethod
     def from_flat(cls, options: Mapping[str, Any]) -> EngineConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.logprobs import PositionLogprobs
@@ -36,6 +37,16 @@ class RequestStatus(Enum):
     FINISHED = "finished"
 
 
+class KVOffer(NamedTuple):
+    """Another engine has computed the first ``num_tokens`` of a request, and offers their blocks.
+
+    ``tier`` is where this engine fetches them, see ``TierInfo.loads_only``.
+    """
+
+    tier: str
+    num_tokens: int
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One answer being generated. The scheduler owns it, and lends it to the KV manager.
@@ -56,6 +67,7 @@ class Request:
         num_scored_tokens: Prompt tokens whose log-probabilities have been delivered.
         num_cached_tokens: Prompt tokens that did not have to be computed, at first admission.
         prefix_hit: Explains ``num_cached_tokens``, with recurrent layers; noted at admission.
+        offer: What another engine has computed of it, until it is looked for.
         num_charged_tokens: The highest position that was ever computed or found for it;
             preemption does not lower it, so that no prompt token is charged twice.
     """
@@ -80,6 +92,7 @@ class Request:
     num_sent_tokens: int = 0
     num_cached_tokens: int = 0
     prefix_hit: PrefixHit | None = None
+    offer: KVOffer | None = None
     num_charged_tokens: int = 0
     num_scored_tokens: int = 0
     num_preemptions: int = 0

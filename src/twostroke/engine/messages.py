@@ -14,7 +14,7 @@ import msgspec
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.output import RequestOutput
-from twostroke.core.request import Request
+from twostroke.core.request import KVOffer, Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
@@ -54,12 +54,14 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
         resumed: Where another engine has begun the call: its samples that have not ended, which go
             on where they were. A draw depends on seed and position alone, so they end as they would
             have ended there.
+        offer: Blocks of its prompt that another engine has.
     """
 
     request: ResolvedRequest
     other_params: SamplingParams
     arrival_time: float
     resumed: list[SampleSoFar] | None = None
+    offer: KVOffer | None = None
 
     @property
     def request_id(self) -> str:
@@ -275,6 +277,7 @@ def make_requests(message: AddRequest) -> list[Request]:
         request.num_scored_tokens = sample.num_scored_tokens
         request.first_token_time = sample.first_token_time
         request.num_preemptions = int(bool(sample.token_ids))
+        request.offer = message.offer
         requests.append(request)
     return requests
 

@@ -37,7 +37,8 @@ class TierInfo:
     """What the scheduler must know of a tier when the engine starts.
 
     Attributes:
-        name: Name in flags, metrics and events: ``swap``, ``host`` or ``disk``.
+        name: Name in flags, metrics and events: ``swap``, ``host``, ``disk``, ``offered``, or
+            ``peer0`` and so on.
         num_blocks: How many blocks it holds at most.
         block_bytes: Bytes of one.
         keys: What it holds already.
@@ -45,6 +46,8 @@ class TierInfo:
         for_swap: Only for blocks of preempted requests. It forgets none of itself: when it is
             full, it takes no more.
         states_alone: The model's blocks hold nothing: only states of recurrent layers are kept.
+        loads_only: Its blocks are another engine's: requests say which it has
+            (``core.request.KVOffer``), and nothing is saved there.
     """
 
     name: str
@@ -54,6 +57,7 @@ class TierInfo:
     saves_filled: bool = False
     for_swap: bool = False
     states_alone: bool = False
+    loads_only: bool = False
 
 
 class KVConnector(Protocol):

@@ -64,6 +64,17 @@ class MemoryTier:
                 self._free.append(slot)
                 self._log.remove(key)
 
+    def has(self, key: BlockKey) -> bool:
+        return key in self._slots
+
+    def copy_of(self, key: BlockKey) -> memoryview | None:
+        """A block, the caller's to keep, if it is there."""
+        slot = self._slots.get(key)
+        if slot is None:
+            return None
+        self._slots.move_to_end(key)
+        return memoryview(self._memory[slot * self._size : (slot + 1) * self._size])
+
     def changes(self) -> TierChange:
         return self._log.take()
 

@@ -10,16 +10,21 @@ import stat
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.kv_transfer_config import KVTransferConfig, peer_name
 from twostroke.kv_cache.connector import KVConnector, TierInfo
 from twostroke.kv_tiers.block_file import BlockKind
 from twostroke.kv_tiers.disk_folder import DiskFolder
 from twostroke.kv_tiers.disk_tier import DiskTier
 from twostroke.kv_tiers.memory_tier import MemoryTier
+from twostroke.kv_tiers.outbox import Outbox
+from twostroke.kv_tiers.peer_tier import PeerTier
 from twostroke.kv_tiers.transfers import BlockMemory, Transfers
 
 logger = logging.getLogger(__name__)
@@ -30,7 +35,7 @@ LEFT_BEHIND_SECONDS = 60.0
 
 
 def open_transfers(
-    config: KVTierConfig, memory: BlockMemory, kind: BlockKind, *, on_gpu: bool
+    whole: EngineConfig, memory: BlockMemory, kind: BlockKind, *, on_gpu: bool
 ) -> Transfers | None:
     """Open what is configured; ``None`` without tiers.
 
@@ -39,9 +44,9 @@ def open_transfers(
     Raises:
         ConfigError: A folder cannot be used, or a size is less than a block.
     """
-    if not config.needs_tiers:
+    if not whole.needs_tiers:
         return None
-    wake = threading.Event()
+    config, wake = whole.tiers, threading.Event()
     with contextlib.ExitStack() as opened:  # what is open when another cannot be opened is closed
         disk = None
         if config.kv_disk is not None:
@@ -61,8 +66,29 @@ def open_transfers(
             tiers["host"] = _in_memory(_info("host", flag, config.kv_host_memory, kind), flag)
         if disk is not None:
             tiers["disk"] = disk
+        for name, tier in _open_exchange(whole.transfer, kind, wake):
+            tiers[name] = tier
+            opened.callback(tier.close)
         opened.pop_all()
     return Transfers(tiers, memory, wake, config.kv_load_share)
+
+
+def _open_exchange(
+    config: KVTransferConfig, kind: BlockKind, wake: threading.Event
+) -> Iterator[tuple[str, KVConnector]]:
+    """What is offered to other engines, and what they offer."""
+    if config.kv_offered_at is not None:
+        size = config.kv_offered_memory
+        info = _info("offered", "--prefill-engines", size, kind, saves_filled=True)
+        yield info.name, Outbox(info, Path(config.kv_offered_at), kind)
+    for number, place in enumerate(config.kv_fetched_from):
+        info = TierInfo(
+            name=peer_name(number),
+            num_blocks=0,
+            block_bytes=kind.payload_bytes,
+            loads_only=True,
+        )
+        yield info.name, PeerTier(info, Path(place), kind, wake)
 
 
 def _in_memory(info: TierInfo, flag: str) -> MemoryTier:

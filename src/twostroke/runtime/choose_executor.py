@@ -25,7 +25,7 @@ def load_executor(
     if is_encoder(checkpoint.config):
         from twostroke.runtime.vectors.encoder_executor import EncoderExecutor
 
-        if config.tiers.needs_tiers:
+        if config.needs_tiers:
             raise ConfigError(
                 "encoders have no KV cache, so --preemption swap, --kv-host-memory and --kv-disk"
                 " mean nothing",

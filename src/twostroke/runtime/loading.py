@@ -315,7 +315,7 @@ def _open_transfers(
     A draft model's keys and values are not kept there: when a block is full, it may have computed
     none of them.
     """
-    if not config.tiers.needs_tiers:
+    if not config.needs_tiers:
         return None, 0
     kv, num_parts = caches.target, 0
     tensors = kv.block_tensors()
@@ -330,7 +330,7 @@ def _open_transfers(
     size, length = config.cache.block_size, memory.block_bytes
     kind = BlockKind(model_id, memory.format, size, length, key_bytes)
     on_gpu = kv.device.type != "cpu"
-    return open_transfers(config.tiers, memory, kind, on_gpu=on_gpu), num_parts
+    return open_transfers(config, memory, kind, on_gpu=on_gpu), num_parts
 
 
 def _max_model_len(wanted: int | None, model: ModelSpec) -> int:

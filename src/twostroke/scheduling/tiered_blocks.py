@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from twostroke.core.kv_groups import is_state_key, state_key
-from twostroke.core.request import BlockKey, Request
+from twostroke.core.request import BlockKey, KVOffer, Request
 from twostroke.core.step import BlockTransfer, StepPlan, StepResult, TierChange
 from twostroke.kv_cache.block_table import Prefix
 from twostroke.kv_cache.connector import TierInfo
@@ -97,7 +97,8 @@ class TieredBlocks:
         self._num_loads: dict[str, int] = {}  # begun for each request that waits
         self._loads_of: dict[str, _Load] = {}  # those under way
         self.swap_tier = next((tier for tier in tiers if tier.for_swap), None)
-        self._kept = [tier for tier in tiers if not tier.for_swap]
+        self._kept = [tier for tier in tiers if not (tier.for_swap or tier.loads_only)]
+        self._offered: dict[str, TierChange] = {}  # by request: what is found for its sake
         if tiers:
             kv.watch(self)
             kv.states.watch(self)
@@ -188,6 +189,8 @@ class TieredBlocks:
         request_id = request.request_id
         if not (prefix.looked_up and self.directory.tiers) or request_id in self._kv.loads:
             return False
+        if request.offer is not None:
+            self._expect(request, request.offer)
         loadable = find_loadable(self._kv, request, prefix, self._is_in_tier)
         if not loadable.num_tokens or self._num_loads.get(request_id, 0) >= MAX_LOADS:
             return False
@@ -211,6 +214,18 @@ class TieredBlocks:
         self._num_loads[request_id] = self._num_loads.get(request_id, 0) + 1
         self._loads_of[request_id] = _Load(num_blocks, num_parts, loadable.num_tokens)
         return True
+
+    def _expect(self, request: Request, offer: KVOffer) -> None:
+        """Look in a tier for what another engine has computed of a request, until it is admitted.
+
+        What is not there fails its load, and is computed.
+        """
+        request.offer = None
+        if offer.tier in self.directory.tiers:
+            count = offer.num_tokens // self._kv.block_size * self._kv.groups.count
+            keys = self._kv.candidate_keys(request)[:count]
+            self.directory.take_in([TierChange(offer.tier, stored=keys)])
+            self._offered[request.request_id] = TierChange(offer.tier, removed=keys)
 
     def _pays(self, request_id: str, loadable: Loadable) -> bool:
         """Whether loading is faster than computing, as far as is known, or what was swapped."""
@@ -310,6 +325,9 @@ class TieredBlocks:
             self._end_load(request_id, loaded=True)
         for request_id in result.failed_loads:
             self._end_load(request_id, loaded=False)
+        for request_id in list(self._offered):
+            if request_id in plan.new_requests or request_id not in requests:
+                self.directory.take_in([self._offered.pop(request_id)])
         if self._num_loads:
             self._num_loads = {r: n for r, n in self._num_loads.items() if r in requests}
         return [*result.loaded, *result.failed_loads]

@@ -117,6 +117,11 @@ def with_names(options: ServerOptions, named: Mapping[str, str]) -> ServerOption
         raise ConfigError(
             "NAME=MODEL gives the name, and --served-model-name another", hint="leave one out"
         )
+    if options.prefill_engines and options.prefill_engines >= options.data_parallel_size:
+        raise ConfigError(
+            f"--prefill-engines {options.prefill_engines} leaves no engine to write answers",
+            hint=f"--data-parallel-size {options.prefill_engines + 1} or more",
+        )
     several = len(named) > 1
     if options.idle_unload is not None and not (several or options.engine_process):
         raise ConfigError(
@@ -158,6 +163,8 @@ def model_loader(
             **own,
             idle_seconds=options.idle_unload,
             num_replicas=options.data_parallel_size,
+            num_prefill=options.prefill_engines,
+            prefill_min_tokens=options.prefill_min_tokens,
             router=options.router,
         )
     observers: list[Observer] = []

@@ -10,6 +10,7 @@ import msgspec
 from twostroke.core.errors import EngineDeadError
 from twostroke.core.output import RequestOutput
 from twostroke.core.prefix_hit import PrefixHit
+from twostroke.core.request import KVOffer
 from twostroke.engine.messages import AddRequest, SampleSoFar
 
 MAX_LOST = 3  # engines that may end under a request with no token in between
@@ -30,6 +31,7 @@ class AnswerSoFar:
 
     Attributes:
         num_engines_lost: Engines that ended since it last got a token.
+        offered_in: Where the next engine fetches blocks of the prompt, which this one has computed.
     """
 
     def __init__(self, message: AddRequest, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,6 +42,12 @@ class AnswerSoFar:
         self._first_token_times: dict[int, float] = {}
         self._first: dict[int, tuple[int, PrefixHit | None]] = {}
         self.num_engines_lost = 0
+        self.offered_in: str | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether every sample that has not ended has got a token: the prompt is through."""
+        return all(self._tokens.values())
 
     def lose_engine(self) -> EngineDeadError | None:
         """Its engine has ended: why it is given up, if it is."""
@@ -83,4 +91,7 @@ class AnswerSoFar:
             )
             for index, tokens in self._tokens.items()
         ]
-        return msgspec.structs.replace(self._message, resumed=samples)
+        offer = None
+        if self.offered_in is not None:
+            offer = KVOffer(self.offered_in, len(self._message.request.prompt_token_ids))
+        return msgspec.structs.replace(self._message, resumed=samples, offer=offer)

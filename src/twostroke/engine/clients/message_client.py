@@ -81,6 +81,8 @@ class MessageClient:
         scheduler_config: The scheduler's settings.
         speculation: How tokens are guessed ahead, if they are.
         watched_targets: The targets that are watched, each as ``--target`` takes it.
+        hand_on: Gives a request whose first tokens have come to another client, or says that it
+            stays.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class MessageClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._closed = False
         self._status = EngineStatus()
+        self.hand_on: Callable[[str, AsyncStream], bool] | None = None
         self.meet(facts)
 
     def meet(self, facts: EngineFacts) -> None:
@@ -309,6 +312,17 @@ class MessageClient:
             # The id stays taken until the engine's last output: a step in flight still uses it.
             if (stream := self._streams.get(output.request_id)) and stream.put(output):
                 del self._streams[output.request_id]
+        if self.hand_on is not None:
+            for request_id in dict.fromkeys(output.request_id for output in outputs):
+                self._hand_on(request_id, self.hand_on)
+
+    def _hand_on(self, request_id: str, hand_on: Callable[[str, AsyncStream], bool]) -> None:
+        stream = self._streams.get(request_id)
+        if stream is None or stream.aborted or stream.so_far is None:
+            return
+        if stream.so_far.has_begun and hand_on(request_id, stream):
+            del self._streams[request_id]
+            self._send(AbortRequest(request_id))
 
     def _fail_all(self, error: ErrorMessage) -> None:
         failed, self._streams = self._streams, {}

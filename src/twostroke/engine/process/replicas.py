@@ -7,7 +7,8 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import (
@@ -34,25 +35,49 @@ MAX_SEGMENTS = 256  # what comes after them decides nothing
 _COUNTS = [each.name for each in fields(SchedulerStats) if each.name != "tiers"]
 
 
+class PrefillPool(NamedTuple):
+    """Engines that compute prompts for the others (DistServe, arXiv:2401.09670).
+
+    Attributes:
+        tiers: By index of each, where the others fetch the blocks that it has computed.
+        min_tokens: Shorter prompts are computed where their answers are.
+    """
+
+    tiers: Mapping[int, str]
+    min_tokens: int
+
+
 class Replicas:
-    """Implements ``EngineClient`` for several engines of one model, all alike.
+    """Implements ``EngineClient`` for several engines of one model.
 
     A router chooses where a request goes, by the requests that each engine has unfinished. When an
     engine ends, its requests go on in the others at once. Steps, snapshots and what the cache holds
     are shown of the first engine.
 
+    With a pool for prefill, long prompts go to one of its engines, and once their first tokens are
+    drawn, on to one of the others. While one of the two kinds is gone, the other does everything.
+
     Args:
         engines: The first is the one that is shown.
         router: Chooses among indices of ``engines``.
+        pool: Which of them are for prompts.
     """
 
-    def __init__(self, engines: Sequence[EngineProcess], router: Router[int]) -> None:
+    def __init__(
+        self,
+        engines: Sequence[EngineProcess],
+        router: Router[int],
+        pool: PrefillPool | None = None,
+    ) -> None:
         self.engines, self._router = list(engines), router
         self._first = engines[0]
         self._with = dict(enumerate(engines))
+        self._pool = pool or PrefillPool({}, 0)
         for engine in engines:
             engine.hand_over = self._adopt
             engine.when_back = self._share_waiting
+        for index, tier in self._pool.tiers.items():
+            engines[index].hand_on = partial(self._hand_on, tier)
 
     @property
     def info(self) -> ExecutorInfo:
@@ -95,7 +120,9 @@ class Replicas:
         loads = self._loads()
         if not loads:
             return self._first.submit(request)  # which says why not
-        return self._with[self._route(request, loads)].submit(request)
+        is_long = len(request.prompt_token_ids) >= self._pool.min_tokens
+        own = self._of_kind(loads, prefill=is_long)
+        return self._with[self._route(request, own)].submit(request)
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
         late: PredictedLateError | None = None
@@ -181,6 +208,21 @@ class Replicas:
             if engine.takes_requests
         }
 
+    def _of_kind(self, loads: dict[int, int], *, prefill: bool) -> dict[int, int]:
+        """Those of one kind, or all if there is none of it."""
+        own = {
+            index: load for index, load in loads.items() if (index in self._pool.tiers) == prefill
+        }
+        return own or loads
+
+    def _hand_on(self, tier: str, request_id: str, stream: AsyncStream) -> bool:
+        """Have another engine write the answer to a prompt that is through, if one runs."""
+        loads = {i: load for i, load in self._loads().items() if i not in self._pool.tiers}
+        if not loads or stream.so_far is None:
+            return False
+        stream.so_far.offered_in = tier
+        return self._give(request_id, stream, loads)
+
     def _route(self, request: GenerationRequest, loads: Mapping[int, int]) -> int:
         prompt = request.prompt_token_ids
         segments = tuple(itertools.islice(_segments(request), MAX_SEGMENTS))
@@ -193,9 +235,10 @@ class Replicas:
 
     def _adopt(self, request_id: str, stream: AsyncStream) -> bool:
         """Have the least loaded engine go on with a request; ``False`` if none runs."""
-        loads = self._loads()
-        if not loads:
-            return False
+        loads = self._of_kind(self._loads(), prefill=False)
+        return bool(loads) and self._give(request_id, stream, loads)
+
+    def _give(self, request_id: str, stream: AsyncStream, loads: Mapping[int, int]) -> bool:
         engine = self._with[min(loads, key=loads.__getitem__)]
         try:
             engine.adopt(request_id, stream)

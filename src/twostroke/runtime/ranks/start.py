@@ -59,7 +59,10 @@ def check_ranks(config: EngineConfig, *, is_foreign: bool) -> None:
     method = None if speculation is None else speculation.method
     for given, what in (
         (is_foreign, "models that transformers' own code runs"),
-        (config.tiers.needs_tiers, "--preemption swap, --kv-host-memory and --kv-disk"),
+        (
+            config.needs_tiers,
+            "--preemption swap, --kv-host-memory, --kv-disk and --prefill-engines",
+        ),
         (config.adapters.wanted, "--lora and --enable-lora"),
         (method is not None and method not in _OWN_DRAFTS, f"--speculation {method}"),
     ):

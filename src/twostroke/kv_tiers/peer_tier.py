@@ -1,0 +1,157 @@
+"""Blocks that another engine has, fetched by their keys."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from twostroke.core.request import BlockKey
+from twostroke.core.step import TierChange
+from twostroke.kv_cache.connector import ArrivedBlock, TierInfo
+from twostroke.kv_tiers.block_file import BlockKind
+from twostroke.kv_tiers.block_wire import (
+    MAX_KEYS,
+    WireError,
+    hello_of,
+    receive,
+    receive_block,
+    send_keys,
+)
+from twostroke.kv_tiers.change_log import ChangeLog
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 64 << 20  # bytes of blocks that have come and are not copied yet
+FETCH_SECONDS = 10.0  # without a byte, after which a peer is left
+
+
+class PeerTier:
+    """Implements ``KVConnector``: loads alone. It never waits for the peer to be there.
+
+    What it holds is known to whoever asks for it; a block that is not there fails its load, and is
+    computed.
+
+    Args:
+        path: The peer's socket.
+        kind: Of the blocks.
+        wake: Set when there is something to fetch.
+    """
+
+    def __init__(self, info: TierInfo, path: Path, kind: BlockKind, wake: threading.Event) -> None:
+        self._info, self._path, self._kind, self._wake = info, path, kind, wake
+        self._size = kind.payload_bytes
+        self._requested: deque[tuple[str, bytes]] = deque()
+        self._arrived: deque[ArrivedBlock] = deque()
+        self._log = ChangeLog(info.name)
+        self._changed = threading.Condition()
+        self._closing = False
+        self._connection: socket.socket | None = None
+        self._thread = threading.Thread(
+            target=self._fetch_all, name=f"twostroke-kv-{info.name}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def info(self) -> TierInfo:
+        return self._info
+
+    def save(self, key: BlockKey, block: memoryview) -> bool:
+        return False
+
+    def load(self, ticket: str, keys: Sequence[BlockKey]) -> None:
+        with self._changed:
+            for key in keys:
+                assert isinstance(key, bytes)
+                self._requested.append((ticket, key))
+            self._changed.notify_all()
+
+    def arrived(self, limit: int) -> list[ArrivedBlock]:
+        with self._changed:
+            blocks = [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+            self._changed.notify_all()
+        return blocks
+
+    def drop(self, keys: Iterable[BlockKey]) -> None:
+        """They are the peer's."""
+
+    def changes(self) -> TierChange:
+        with self._changed:
+            return self._log.take()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._requested.clear()
+            self._changed.notify_all()
+        if (connection := self._connection) is not None:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join(FETCH_SECONDS)
+
+    # ---- the thread ------------------------------------------------------------------------------
+
+    def _fetch_all(self) -> None:
+        while (asked := self._next()) is not None:
+            try:
+                self._fetch(asked)
+            except (OSError, WireError) as error:
+                self._leave(error)
+                for ticket, key in asked:
+                    self._put(ArrivedBlock(ticket, key, None))
+
+    def _next(self) -> list[tuple[str, bytes]] | None:
+        """What is asked next; ``None`` at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._requested)
+            if self._closing:
+                return None
+            count = min(len(self._requested), MAX_KEYS)
+            return [self._requested.popleft() for _ in range(count)]
+
+    def _fetch(self, asked: list[tuple[str, bytes]]) -> None:
+        connection = self._connection or self._connect()
+        send_keys(connection, [key for _, key in asked])
+        while asked:
+            began = time.perf_counter()
+            block = receive_block(connection, self._size)
+            ticket, key = asked.pop(0)
+            self._put(ArrivedBlock(ticket, key, block, time.perf_counter() - began))
+
+    def _put(self, block: ArrivedBlock) -> None:
+        with self._changed:
+            limit = max(1, MAX_WAITING // max(1, self._size))
+            self._changed.wait_for(lambda: self._closing or len(self._arrived) < limit)
+            self._arrived.append(block)
+            if block.data is None:
+                self._log.remove(block.key)
+        self._wake.set()
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(FETCH_SECONDS)
+        try:
+            connection.connect(str(self._path))
+            connection.sendall(hello_of(self._kind))
+            if receive(connection, 1) != b"\x01":
+                raise WireError("it has KV blocks of another model, format or size")
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _leave(self, error: Exception) -> None:
+        """What was under way is lost; the next fetch connects anew."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        if not self._closing:
+            logger.warning(
+                "KV blocks of %s are not to be had, and are computed: %s", self._info.name, error
+            )

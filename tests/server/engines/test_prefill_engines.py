@@ -1,0 +1,128 @@
+"""``twostroke serve --prefill-engines``: what is computed apart is written as if it were not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.running import ServerProcess, running_process, wait_until
+
+PROMPT = "Prefill reads the whole prompt at once, and decode writes one token per pass. " * 12
+CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("completions", {"prompt": PROMPT, "max_tokens": 60}),
+    "samples": ("completions", {"prompt": PROMPT, "n": 3, "max_tokens": 40, "logprobs": 2}),
+    "one-token": ("completions", {"prompt": PROMPT, "max_tokens": 1}),
+    "echo": ("completions", {"prompt": PROMPT, "echo": True, "logprobs": 1, "max_tokens": 20}),
+    "short": ("completions", {"prompt": "The river", "max_tokens": 60}),
+    "schema": (
+        "chat/completions",
+        {
+            "messages": [{"role": "user", "content": PROMPT}],
+            "max_tokens": 80,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {
+                    "name": "pair",
+                    "schema": {
+                        "type": "object",
+                        "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+                        "required": ["a", "b"],
+                        "additionalProperties": False,
+                    },
+                },
+            },
+        },
+    ),
+}
+FLAGS = ["--port", "0", "--max-num-seqs", "8", "--kv-cache-memory", "64MiB"]
+
+
+@pytest.fixture(scope="module")
+def together() -> Iterator[ServerProcess]:
+    with running_process("-m", "twostroke", "serve", *FLAGS) as process:
+        process.url()
+        yield process
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[ServerProcess]:
+    own = ["--data-parallel-size", "2", "--prefill-engines", "1", "--prefill-min-tokens", "32"]
+    with running_process("-m", "twostroke", "serve", *FLAGS, *own) as process:
+        process.url()
+        yield process
+        process.process.send_signal(signal.SIGTERM)
+        assert process.end() == 0
+
+
+def stream(server: ServerProcess, name: str, salt: str = "") -> list[Any]:
+    """The choices of each event."""
+    route, body = CALLS[name]
+    body = {"model": "pilot", "seed": 11, "temperature": 0.9, "stream": True, **body}
+    if salt:
+        body["cache_salt"] = salt
+    events = []
+    with httpx.stream("POST", f"{server.url()}/v1/{route}", json=body, timeout=60) as answer:
+        assert answer.status_code == 200, answer.read()
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                events.append(json.loads(line[6:])["choices"])
+    return events
+
+
+def text_of(events: list[Any]) -> dict[int, list[Any]]:
+    """By sample, what it says, without where events are cut."""
+    samples: dict[int, list[Any]] = {}
+    for choices in events:
+        for choice in choices:
+            own = samples.setdefault(choice["index"], ["", [], None])
+            own[0] += choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+            own[1] += (choice.get("logprobs") or {}).get("tokens") or []
+            own[2] = choice.get("finish_reason") or own[2]
+    return samples
+
+
+def loaded_blocks(server: ServerProcess) -> int:
+    metrics = httpx.get(f"{server.url()}/metrics").text
+    pattern = r'^twostroke:kv_tier_loaded_blocks_total\{.*tier="peer0".*\} (\S+)'
+    return sum(int(float(value)) for value in re.findall(pattern, metrics, re.MULTILINE))
+
+
+def engines_of(server: ServerProcess) -> list[int]:
+    listed = ["ps", "--ppid", str(server.process.pid), "-o", "pid=,args="]
+    lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
+    return sorted(int(line.split()[0]) for line in lines if "engine_process" in line)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_answers_are_the_same(together: ServerProcess, apart: ServerProcess, name: str) -> None:
+    expected = text_of(stream(together, name, salt=name))
+    before = loaded_blocks(apart)
+    assert text_of(stream(apart, name, salt=name)) == expected
+    if name in ("plain", "samples", "schema"):
+        assert loaded_blocks(apart) - before > 5
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_while_one_kind_is_gone_the_other_does_everything(
+    together: ServerProcess, apart: ServerProcess, which: int
+) -> None:
+    expected = text_of(stream(together, "plain"))
+    os.kill(engines_of(apart)[which], signal.SIGKILL)
+    assert text_of(stream(apart, "plain", salt=f"gone{which}")) == expected
+    wait_until(lambda: len(engines_of(apart)) == 2)
+    wait_until(lambda: apart.stderr.count("the engine runs again") > which)
+    assert text_of(stream(apart, "plain", salt=f"back{which}")) == expected
+
+
+def test_a_pool_without_others_is_refused() -> None:
+    with running_process("-m", "twostroke", "serve", "--prefill-engines", "1") as process:
+        assert process.end(30) != 0
+        assert "leaves no engine to write answers" in process.stderr
