@@ -110,8 +110,8 @@ def start_engine_process(
     pool = None
     if num_prefill:
         starts, pool = with_prefill(starts, num_prefill, prefill_min_tokens)
-    with ThreadPoolExecutor(max_workers=num_replicas) as pool:
-        starting = [pool.submit(start_engine, start) for start in starts]
+    with ThreadPoolExecutor(max_workers=num_replicas) as threads:
+        starting = [threads.submit(start_engine, start) for start in starts]
         checkpoint = find_checkpoint(config.model.model, config.model.revision)
         tokenizer = load_tokenizer(checkpoint, config.chat)
         grammars = GrammarCompiler(tokenizer)

@@ -105,4 +105,4 @@ def test_nothing_is_left_out_nor_taken_twice() -> None:
     whole = [Parameter("qkv.weight", (("w", (24, 8)),), sections=(16, 4, 4))]
     own = [Parameter("qkv.weight", (("w", (12, 8)),), sections=(8, 2, 2))]
     ranges = [shards_of(whole, own, rank, 2)["w"].ranges for rank in range(2)]
-    assert ranges == [((0, 8), (0, 2), (0, 2)), ((8, 16), (2, 4), (2, 4))]
+    assert ranges == [((0, 8), (16, 18), (20, 22)), ((8, 16), (18, 20), (22, 24))]

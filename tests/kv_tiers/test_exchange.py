@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -173,8 +174,9 @@ def test_nonsense_ends_its_own_connection_alone(
         stranger.sendall(sent)
         stranger.shutdown(socket.SHUT_WR)
         stranger.settimeout(5)
-        while stranger.recv(64):
-            pass
+        with suppress(ConnectionResetError):  # what it had not read
+            while stranger.recv(64):
+                pass
     peer.load("a", [key(1)])
     assert arrivals(peer, 1)[0].data == block(1)
 

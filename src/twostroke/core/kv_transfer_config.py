@@ -27,6 +27,9 @@ class KVTransferConfig:
         return self.kv_offered_at is not None or bool(self.kv_fetched_from)
 
 
+NO_EXCHANGE = KVTransferConfig()
+
+
 def peer_name(number: int) -> str:
     """The tier of the blocks that engine ``number`` of those that offer some has."""
     return f"peer{number}"

@@ -46,12 +46,14 @@ class Ranks:
         with _lost_process():
             dist.init_process_group(
                 backend,
-                store=dist.FileStore(file, size),
+                init_method=f"file://{file}",
                 rank=rank,
                 world_size=size,
                 timeout=timedelta(seconds=seconds),
             )
-            return cls(dist.GroupMember.WORLD)
+            group = dist.group.WORLD
+            assert group is not None  # as it has just been made
+            return cls(group)
 
     def sum(self, part: Tensor) -> Tensor:
         """The sum of every process's ``part``, float32, in the order of ranks.

@@ -25,6 +25,11 @@ def check_states(config: EngineConfig) -> None:
             " --speculation does not draft",
             hint="use one of " + ", ".join(DRAFTING),
         )
+    if config.transfer.is_used:
+        raise ConfigError(
+            "this model has recurrent layers, whose states --prefill-engines does not hand on",
+            hint="leave --prefill-engines out",
+        )
 
 
 def check_without_states(config: EngineConfig) -> None:

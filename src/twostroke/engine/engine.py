@@ -142,7 +142,8 @@ class Engine:
         except Exception as cause:
             logger.exception("step %d failed with %d requests", plan.step, len(plan.scheduled))
             failure = f"the forward pass failed: {type(cause).__name__}: {cause}"
-            error = ErrorMessage.of(RequestFailedError(failure))
+            self._fatal = cause if isinstance(cause, EngineDeadError) else None
+            error = ErrorMessage.of(self._fatal or RequestFailedError(failure))
             result = StepResult(
                 errors=dict.fromkeys(plan.scheduled, error),
                 failure=failure,
@@ -150,8 +151,6 @@ class Engine:
             )
             # Too little memory is the batch's fault; other failures may be the device's.
             self._consecutive_failures += not isinstance(cause, InsufficientMemoryError)
-            if isinstance(cause, EngineDeadError):
-                self._fatal = cause
         result.timings["schedule"] = started - plan.time
         return result
 

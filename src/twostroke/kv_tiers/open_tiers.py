@@ -13,11 +13,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.kv_tier_config import KVTierConfig
-from twostroke.core.kv_transfer_config import KVTransferConfig, peer_name
+from twostroke.core.kv_transfer_config import NO_EXCHANGE, KVTransferConfig, peer_name
 from twostroke.kv_cache.connector import KVConnector, TierInfo
 from twostroke.kv_tiers.block_file import BlockKind
 from twostroke.kv_tiers.disk_folder import DiskFolder
@@ -35,7 +34,12 @@ LEFT_BEHIND_SECONDS = 60.0
 
 
 def open_transfers(
-    whole: EngineConfig, memory: BlockMemory, kind: BlockKind, *, on_gpu: bool
+    config: KVTierConfig,
+    memory: BlockMemory,
+    kind: BlockKind,
+    *,
+    on_gpu: bool,
+    exchange: KVTransferConfig = NO_EXCHANGE,
 ) -> Transfers | None:
     """Open what is configured; ``None`` without tiers.
 
@@ -44,9 +48,9 @@ def open_transfers(
     Raises:
         ConfigError: A folder cannot be used, or a size is less than a block.
     """
-    if not whole.needs_tiers:
+    if not (config.needs_tiers or exchange.is_used):
         return None
-    config, wake = whole.tiers, threading.Event()
+    wake = threading.Event()
     with contextlib.ExitStack() as opened:  # what is open when another cannot be opened is closed
         disk = None
         if config.kv_disk is not None:
@@ -66,7 +70,7 @@ def open_transfers(
             tiers["host"] = _in_memory(_info("host", flag, config.kv_host_memory, kind), flag)
         if disk is not None:
             tiers["disk"] = disk
-        for name, tier in _open_exchange(whole.transfer, kind, wake):
+        for name, tier in _open_exchange(exchange, kind, wake):
             tiers[name] = tier
             opened.callback(tier.close)
         opened.pop_all()

@@ -93,6 +93,8 @@ class PeerTier:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         self._thread.join(FETCH_SECONDS)
+        if (connection := self._connection) is not None:
+            connection.close()
 
     # ---- the thread ------------------------------------------------------------------------------
 

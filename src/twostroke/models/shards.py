@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from twostroke.core.errors import ConfigError
 from twostroke.models.parameters import Parameter
@@ -48,7 +49,8 @@ def shards_of(
             if (dimension := _divided(name, full, small)) is not None:
                 sections = parameter.sections or (full[dimension],)
                 of_share = share.sections or (small[dimension],)
-                sizes = zip(sections, of_share, strict=True)
+                starts = accumulate(sections, initial=0)
+                sizes = zip(starts, sections, of_share)
                 shards[name] = Shard(dimension, tuple(_range(*each, rank, ranks) for each in sizes))
     return shards
 
@@ -75,7 +77,7 @@ def _divided(name: str, full: tuple[int, ...], small: tuple[int, ...]) -> int | 
     return differing[0] if differing else None
 
 
-def _range(full: int, small: int, rank: int, ranks: int) -> tuple[int, int]:
-    """Where a share of ``small`` of ``full`` begins and ends; shares may be there several times."""
-    first = rank * full // ranks // small * small
+def _range(start: int, full: int, small: int, rank: int, ranks: int) -> tuple[int, int]:
+    """Where a share of ``small`` lies in a section; shares may be there several times."""
+    first = start + rank * full // ranks // small * small
     return first, first + small

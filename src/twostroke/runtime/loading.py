@@ -330,7 +330,9 @@ def _open_transfers(
     size, length = config.cache.block_size, memory.block_bytes
     kind = BlockKind(model_id, memory.format, size, length, key_bytes)
     on_gpu = kv.device.type != "cpu"
-    return open_transfers(config, memory, kind, on_gpu=on_gpu), num_parts
+    return open_transfers(
+        config.tiers, memory, kind, on_gpu=on_gpu, exchange=config.transfer
+    ), num_parts
 
 
 def _max_model_len(wanted: int | None, model: ModelSpec) -> int:

@@ -11,7 +11,7 @@ from twostroke.core.config import CacheConfig
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.kv_groups import ONE_GROUP
 from twostroke.kv_cache.state_room import MAX_EMPTY_BLOCKS, CacheSize, StateSize, state_size
-from twostroke.runtime import kv_size
+from twostroke.runtime.caches import kv_size
 from twostroke.runtime.caches.kv_size import plan_cache_size
 
 CPU = torch.device("cpu")

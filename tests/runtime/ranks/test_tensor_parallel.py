@@ -127,7 +127,7 @@ def test_what_a_rank_cannot_load_is_said_by_the_first(tmp_path: Path, threads: N
     [
         ({"preemption": "swap", "swap_space": 2**20}, "--preemption swap"),
         ({"enable_lora": True}, "--lora and --enable-lora"),
-        ({"speculation": "early-exit:1"}, "--speculation early-exit"),
+        ({"speculation": "early-exit"}, "--speculation early-exit"),
         ({"model_impl": "transformers"}, "transformers' own code"),
     ],
 )

@@ -58,8 +58,8 @@ class ExpertStack:
                 stored = ((own, (spec.count, *matrix)),)
                 parameters.append(Parameter(f"stack.{name}", stored, False, sections))
             if spec.bias:
-                stored = ((f"{own}_bias", (spec.count, outputs)),)
-                parameters.append(Parameter(f"stack.{name}_bias", stored, False, sections))
+                bias = ((f"{own}_bias", (spec.count, outputs)),)
+                parameters.append(Parameter(f"stack.{name}_bias", bias, False, sections))
         return parameters
 
     def experts(self, spec: ExpertsSpec, parts: BranchParts) -> list[tuple[Linear, Linear]]:

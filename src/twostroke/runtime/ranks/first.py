@@ -17,6 +17,7 @@ from twostroke.layers.attention.base import (
     FixedTables,
     KernelCache,
 )
+from twostroke.layers.compiled.decoder_pass import CompiledPass
 from twostroke.layers.recurrent_state import NO_LAYER_STATES, LayerStates, StateShape
 from twostroke.models.decoder import Decoder
 from twostroke.runtime.hooks.base import PassHook
@@ -75,7 +76,7 @@ class FirstModel:
         own: This rank's share.
     """
 
-    compiled_pass = None
+    compiled_pass: CompiledPass | None = None
     asks_host = True
 
     def __init__(self, own: Decoder, processes: RankProcesses) -> None:
