@@ -14,6 +14,7 @@ from twostroke.models.decoder import Decoder
 from twostroke.models.parameters import Parameter
 from twostroke.models.registry import decoder_family
 from twostroke.models.support import parse_runnable
+from twostroke.runtime.backends import attention_backend
 from twostroke.runtime.cache_layouts import cache_layouts
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.torch_executor import TorchExecutor
@@ -82,4 +83,4 @@ def random_executor(
         weight_bytes=model.weight_bytes,
         device=str(device),
     )
-    return TorchExecutor(model, kv, info, [])
+    return TorchExecutor(model, kv, attention_backend(model.spec, kv), info, [])

@@ -18,7 +18,7 @@ from twostroke.checkpoints.open_checkpoint import find_checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerOptions
 from twostroke.core.errors import ConfigError
-from twostroke.core.kv_transfer_config import KVTransferConfig, peer_name
+from twostroke.core.kv_tier_config import KVTransferConfig, peer_name
 from twostroke.core.operator.named_models import with_share
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
@@ -79,8 +79,7 @@ def start_engine_process(
     max_queued_requests: int | None = None,
     idle_seconds: float | None = None,
     num_replicas: int = 1,
-    num_prefill: int = 0,
-    prefill_min_tokens: int = 1,
+    prefill: tuple[int, int] = (0, 1),
     router: RouterName = "prefix-affinity",
 ) -> LoadedModel:
     """Start the engine in a process of its own; the tokenizer is loaded here meanwhile.
@@ -89,27 +88,19 @@ def start_engine_process(
         log_level, log_json: Settings of the engine's log, which goes to the same place.
         take_calls: See ``Recorder``. What is to be recorded is written by this process.
         num_replicas: How many engines there are, which divide memory and cores.
-        num_prefill: How many of them compute prompts alone, those of ``prefill_min_tokens`` and
-            more.
+        prefill: How many of them compute prompts alone, and from how many tokens on.
         router: Chooses among them.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
     """
-    watched, recorder = config.observability, None
-    if watched.record is not None:
-        recorder = Recorder(1, watched.record, take_calls)
+    watched = config.observability
+    recorder = Recorder(1, watched.record, take_calls) if watched.record is not None else None
+    own = replace(config, observability=replace(watched, record=None))
     first = StartEngine(
-        package_version(),
-        replace(config, observability=replace(watched, record=None)),
-        served_model_name,
-        log_level=log_level,
-        log_json=log_json,
+        package_version(), own, served_model_name, log_level=log_level, log_json=log_json
     )
-    starts = start_of_each(first, num_replicas)
-    pool = None
-    if num_prefill:
-        starts, pool = with_prefill(starts, num_prefill, prefill_min_tokens)
+    starts, pool = with_prefill(start_of_each(first, num_replicas), *prefill)
     with ThreadPoolExecutor(max_workers=num_replicas) as threads:
         starting = [threads.submit(start_engine, start) for start in starts]
         checkpoint = find_checkpoint(config.model.model, config.model.revision)
@@ -212,9 +203,11 @@ def start_of_each(first: StartEngine, num_replicas: int) -> list[StartEngine]:
 
 
 def with_prefill(
-    starts: Sequence[StartEngine], num_prefill: int, min_tokens: int
-) -> tuple[list[StartEngine], PrefillPool]:
+    starts: list[StartEngine], num_prefill: int, min_tokens: int
+) -> tuple[list[StartEngine], PrefillPool | None]:
     """Have the last engines offer the blocks of prompts, and the others fetch them."""
+    if not num_prefill:
+        return starts, None
     folder = tempfile.mkdtemp(prefix="twostroke-blocks-")  # that only this user can open
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     first = len(starts) - num_prefill

@@ -35,6 +35,7 @@ from twostroke.models.family import DecoderFamily
 from twostroke.models.language_model import LanguageModel
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.models.support import parse_runnable
+from twostroke.runtime.backends import attention_backend
 from twostroke.runtime.cache_layouts import cache_layouts
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.reference import generate_naive
@@ -251,7 +252,7 @@ def engine_of(
         num_state_slots=num_slots if states.exist else 0,
         state_spacing=state_spacing(state_bytes, BLOCK * per_token),
     )
-    executor = TorchExecutor(model, kv, info, [])
+    executor = TorchExecutor(model, kv, attention_backend(model.spec, kv), info, [])
     cache = CacheConfig(enable_prefix_caching=caching)
     return LLMEngine(executor, config=EngineConfig(cache=cache, scheduler=scheduler, **parts))
 

@@ -23,8 +23,7 @@ from twostroke.core.flags.declared import (
     within,
 )
 from twostroke.core.kv_formats import FIRST_NAMES, KVCacheDtype, KVCacheDtypeName, StateDtype
-from twostroke.core.kv_tier_config import KVTierConfig
-from twostroke.core.kv_transfer_config import KVTransferConfig
+from twostroke.core.kv_tier_config import KVTierConfig, KVTransferConfig
 from twostroke.core.operator.chat_template_config import ChatTemplateConfig
 from twostroke.core.operator.lora_config import LoraConfig
 from twostroke.core.operator.sampling_defaults import read_overrides

@@ -6,6 +6,7 @@ Blocks alone are no use to such a model: a hit ends where its state was kept, to
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -44,3 +45,13 @@ class PrefixHit(msgspec.Struct, frozen=True):
     state_tokens: int
     block_tokens: int
     end: PrefixEnd
+
+
+class KVOffer(NamedTuple):
+    """Another engine has computed the first ``num_tokens`` of a request, and offers their blocks.
+
+    ``tier`` is where this engine fetches them, see ``TierInfo.loads_only``.
+    """
+
+    tier: str
+    num_tokens: int

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.logprobs import PositionLogprobs
-from twostroke.core.prefix_hit import PrefixHit
+from twostroke.core.prefix_hit import KVOffer, PrefixHit
 from twostroke.core.sampling_params import SamplingParams
 
 # Content of a full block and of all blocks before it: a hash of the tokens. Simulated requests
@@ -35,16 +34,6 @@ class RequestStatus(Enum):
     LOADING = "loading"
     RUNNING = "running"
     FINISHED = "finished"
-
-
-class KVOffer(NamedTuple):
-    """Another engine has computed the first ``num_tokens`` of a request, and offers their blocks.
-
-    ``tier`` is where this engine fetches them, see ``TierInfo.loads_only``.
-    """
-
-    tier: str
-    num_tokens: int
 
 
 @dataclass(slots=True, eq=False)

@@ -185,9 +185,8 @@ class Engine:
 
     def _give_up(self) -> list[RequestOutput]:
         """After too many failures in a row, or one that is for good, end everything."""
-        if self._fatal is not None:
-            return self.die(self._fatal)
-        if self._consecutive_failures < MAX_CONSECUTIVE_FAILURES:
+        if self._fatal is None and self._consecutive_failures < MAX_CONSECUTIVE_FAILURES:
             return []
         failures = f"{self._consecutive_failures} steps in a row failed"
-        return self.die(EngineDeadError(failures, hint="see the log; restart the server"))
+        hint = "see the log; restart the server"
+        return self.die(self._fatal or EngineDeadError(failures, hint=hint))

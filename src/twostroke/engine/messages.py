@@ -14,7 +14,8 @@ import msgspec
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.output import RequestOutput
-from twostroke.core.request import KVOffer, Request
+from twostroke.core.prefix_hit import KVOffer
+from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
 from twostroke.engine.cache_orders import CacheOrder, CacheReport

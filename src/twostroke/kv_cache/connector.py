@@ -47,7 +47,7 @@ class TierInfo:
             full, it takes no more.
         states_alone: The model's blocks hold nothing: only states of recurrent layers are kept.
         loads_only: Its blocks are another engine's: requests say which it has
-            (``core.request.KVOffer``), and nothing is saved there.
+            (``core.prefix_hit.KVOffer``), and nothing is saved there.
     """
 
     name: str

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.byte_sizes import format_bytes
-from twostroke.core.kv_tier_config import KVTierConfig
-from twostroke.core.kv_transfer_config import NO_EXCHANGE, KVTransferConfig, peer_name
+from twostroke.core.kv_tier_config import NO_EXCHANGE, KVTierConfig, KVTransferConfig, peer_name
 from twostroke.kv_cache.connector import KVConnector, TierInfo
 from twostroke.kv_tiers.block_file import BlockKind
 from twostroke.kv_tiers.disk_folder import DiskFolder

@@ -36,8 +36,8 @@ class Outbox:
     It listens on a Unix socket that only this user can open.
 
     Args:
-        path: Of the socket. What is left there by a process that has ended is replaced.
-        kind: Of the blocks; who asks for others is refused.
+        path: Where the socket is made. What is left there by a process that has ended is replaced.
+        kind: What its blocks are; who asks for others is refused.
 
     Raises:
         ConfigError: It cannot listen there.

@@ -39,7 +39,7 @@ class PeerTier:
 
     Args:
         path: The peer's socket.
-        kind: Of the blocks.
+        kind: What its blocks must be.
         wake: Set when there is something to fetch.
     """
 

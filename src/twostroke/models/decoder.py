@@ -10,7 +10,6 @@ import copy
 import torch
 from torch import Tensor
 
-from twostroke.distributed.rank_spec import rows_of_rank
 from twostroke.distributed.ranks import Ranks
 from twostroke.kernels.library import FORMATS
 from twostroke.layers.attention.base import Attention
@@ -42,8 +41,7 @@ class Decoder:
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers; bfloat16 on a CPU
             only.
         profiler: Measures the parts of a pass.
-        ranks: The processes among which it is divided, see ``distributed.rank_spec``; ``spec`` and
-            ``parameters`` are one's share.
+        ranks: The processes that have a share each; ``spec`` and ``parameters`` are of this one's.
     """
 
     def __init__(
@@ -58,11 +56,10 @@ class Decoder:
     ) -> None:
         self.spec = spec
         self._profiler = profiler
-        dividing = ranks if _is_divided(spec, ranks) else None
-        table = TokenTable(parameters, "embed", dividing)
+        table = TokenTable(parameters, "embed", spec.vocab_size, ranks)
         self.device, self.dtype = table.device, table.dtype
         self.kernels = kernels = table.kernels()
-        head = table if spec.tied else TokenTable(parameters, "head", dividing)
+        head = table if spec.tied else TokenTable(parameters, "head", spec.vocab_size, ranks)
         self._head = head.linear(quantization)
         # Tied and not rounded, one copy serves both.
         is_shared = spec.tied and (self._head.is_exact or table.is_kept)
@@ -197,8 +194,3 @@ class Decoder:
 
     def _linears(self) -> list[Linear]:
         return [linear for layer in self._layers for branch in layer for linear in branch.linears]
-
-
-def _is_divided(spec: ModelSpec, ranks: Ranks | None) -> bool:
-    """Whether each process has some rows of the tables of tokens, not all."""
-    return ranks is not None and rows_of_rank(spec.vocab_size, ranks.size) < spec.vocab_size

@@ -19,8 +19,8 @@ class Parameter:
     Attributes:
         parts: (name, shape) of each, stacked along the first dimension.
         is_bytes: They are bytes, which stay what they are in a model of whichever precision.
-        sections: Of a part that is itself several side by side (query, key and value in one), their
-            sizes; a process that has a share of the model has a share of each.
+        sections: Sizes of what lies side by side in one part (query, key and value); a process that
+            has a share of the model has a share of each.
     """
 
     name: str

@@ -38,7 +38,7 @@ NO_SHARDS: Mapping[str, Shard] = {}  # everything whole
 def shards_of(
     whole: Sequence[Parameter], own: Sequence[Parameter], rank: int, ranks: int
 ) -> dict[str, Shard]:
-    """By name of the stored tensor, what a process takes of it; others it takes whole.
+    """Find what a process takes of each stored tensor, by name; others it takes whole.
 
     Args:
         whole, own: The parameters of the model, and of the share of a process, in the same order.

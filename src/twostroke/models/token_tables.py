@@ -17,15 +17,18 @@ class TokenTable:
     """One table ``[vocab, hidden]``, taken out of ``source``.
 
     Args:
-        ranks: The processes of which each has some of the rows.
+        vocab: Its rows, of which ``source`` may have some.
+        ranks: The processes of which each has as many.
 
     Attributes:
         device, dtype: Of the rows that are looked up.
         is_kept: Whether it stays as it is stored.
     """
 
-    def __init__(self, source: ParameterSource, name: str, ranks: Ranks | None = None) -> None:
-        self._ranks = ranks
+    def __init__(
+        self, source: ParameterSource, name: str, vocab: int, ranks: Ranks | None = None
+    ) -> None:
+        self._vocab, self._ranks = vocab, ranks
         kept = take_kept(source, name, whole=True)
         self._weight: Tensor | StoredWeight = kept[0] if kept else source.pop(name)
         rows = self._weight if isinstance(self._weight, Tensor) else None
@@ -53,10 +56,10 @@ class TokenTable:
         return self.rows()
 
     def _of_all(self, own: Linear) -> Linear:
-        if self._ranks is None:
-            return own
         weight = self._weight
         rows = len(weight) if isinstance(weight, Tensor) else len(weight.codes)
+        if self._ranks is None or rows == self._vocab:
+            return own
         return DividedTable(own, rows, self._ranks)
 
 

@@ -162,7 +162,7 @@ def _load(
         hooks.insert(0, OtherRanks(others))  # closed last
     backend = attention_backend(target.spec, caches.target)
     backend = backend if others is None else FirstBackend(backend)
-    executor = TorchExecutor(target, caches.target, info, hooks, profiler, backend)
+    executor = TorchExecutor(target, caches.target, backend, info, hooks, profiler)
     return record_passes(executor, config, profiler, clock)
 
 

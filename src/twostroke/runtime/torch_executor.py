@@ -16,7 +16,6 @@ from twostroke.layers.activation import compiled_peaks
 from twostroke.layers.attention.base import AttentionBackend
 from twostroke.models.language_model import LanguageModel
 from twostroke.observability.profile import INPUT, NO_PROFILE, SAMPLING, Profiler
-from twostroke.runtime.backends import attention_backend
 from twostroke.runtime.device import (
     as_current,
     clock_of,
@@ -44,17 +43,16 @@ class TorchExecutor:
     Args:
         hooks: In order, see ``PassHook``; owned by the executor from here on.
         profiler: Measures the parts of a step that are not the model's.
-        backend: The attention over ``kv``; by default the fastest.
     """
 
     def __init__(
         self,
         model: LanguageModel,
         kv: KVTensors,
+        backend: AttentionBackend,
         info: ExecutorInfo,
         hooks: Sequence[PassHook],
         profiler: Profiler = NO_PROFILE,
-        backend: AttentionBackend | None = None,
     ) -> None:
         self.inputs = InputBatch(
             -(-info.max_model_len // kv.block_size) * info.kv_groups.count,
@@ -68,7 +66,6 @@ class TorchExecutor:
         self._profiler = profiler
         if model.device.type != "cpu":
             profiler.use_clock(clock_of(model.device))
-        backend = backend or attention_backend(model.spec, kv)
         passes = Passes(model, kv, backend, self.inputs, self.requests, profiler)
         self._loaded: _Loaded | None = _Loaded(model, kv, passes)
         library = load_library() if model.device.type == "cpu" else None

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from twostroke.core.kv_groups import is_state_key, state_key
-from twostroke.core.request import BlockKey, KVOffer, Request
+from twostroke.core.prefix_hit import KVOffer
+from twostroke.core.request import BlockKey, Request
 from twostroke.core.step import BlockTransfer, StepPlan, StepResult, TierChange
 from twostroke.kv_cache.block_table import Prefix
 from twostroke.kv_cache.connector import TierInfo

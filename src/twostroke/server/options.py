@@ -159,11 +159,11 @@ class ServerOptions:
     ends, its requests go on in the others.
     """
     prefill_engines: Annotated[int, within(0, 63)] = 0
-    """Of the --data-parallel-size engines, how many compute prompts alone, so that no answer waits
+    """How many of the --data-parallel-size engines compute prompts alone, so that no answer waits
     for a long prompt; the others fetch what they have computed, and write the answers.
     """
     prefill_min_tokens: Annotated[int, within(1, 2**31 - 1)] = 256
-    """With --prefill-engines: prompts of fewer tokens are computed where their answers are."""
+    """Shorter prompts are computed where their answers are, beside --prefill-engines."""
     router: RouterName = "prefix-affinity"
     """Which of several engines gets a request: `least-loaded`, `round-robin`, or by
     `prefix-affinity` the one that got most of its prompt before.

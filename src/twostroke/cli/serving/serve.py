@@ -163,8 +163,7 @@ def model_loader(
             **own,
             idle_seconds=options.idle_unload,
             num_replicas=options.data_parallel_size,
-            num_prefill=options.prefill_engines,
-            prefill_min_tokens=options.prefill_min_tokens,
+            prefill=(options.prefill_engines, options.prefill_min_tokens),
             router=options.router,
         )
     observers: list[Observer] = []

@@ -9,8 +9,7 @@ import msgspec
 
 from twostroke.core.errors import EngineDeadError
 from twostroke.core.output import RequestOutput
-from twostroke.core.prefix_hit import PrefixHit
-from twostroke.core.request import KVOffer
+from twostroke.core.prefix_hit import KVOffer, PrefixHit
 from twostroke.engine.messages import AddRequest, SampleSoFar
 
 MAX_LOST = 3  # engines that may end under a request with no token in between

@@ -209,7 +209,7 @@ class Replicas:
         }
 
     def _of_kind(self, loads: dict[int, int], *, prefill: bool) -> dict[int, int]:
-        """Those of one kind, or all if there is none of it."""
+        """Leave the other kind out, unless there is none of this one."""
         own = {
             index: load for index, load in loads.items() if (index in self._pool.tiers) == prefill
         }

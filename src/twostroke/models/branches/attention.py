@@ -56,9 +56,8 @@ class AttentionKind:
             both = [(self.key, kv * spec.key_dim), (self.value, kv * spec.value_dim)]
             outputs += both[:1] if spec.keys_as_values else both
             norms.append(("k_norm", self.key_norm, kv))
-        sections: tuple[int, ...] = ()
+        sections = tuple(rows for _, rows in outputs) if self.fused else ()
         if self.fused:
-            sections = tuple(rows for _, rows in outputs)
             outputs = [(self.fused, sum(sections))]
         parameters = [vector_parameter("input_norm", self.norm, hidden)] if self.norm else []
         parameters += linear_parameters("qkv", outputs, hidden, spec.qkv_bias, sections)

@@ -24,7 +24,7 @@ class StartRank(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         file: Where the ranks meet, see ``Ranks.join``.
         device: This rank's own.
-        log_level: As a number of ``logging``.
+        log_level: One of the numbers of ``logging``.
     """
 
     config: EngineConfig
