@@ -7,7 +7,7 @@ from torch import Tensor
 
 from twostroke.kernels.library import Library, load_library
 from twostroke.layers.linear import Linear, PackedLinear, TorchLinear, make_linear
-from twostroke.layers.stored_weights import StoredWeight
+from twostroke.layers.stored_blocks import KeptWeight
 from twostroke.models.parameters import ParameterSource, take_kept
 
 
@@ -21,7 +21,7 @@ class TokenTable:
 
     def __init__(self, source: ParameterSource, name: str) -> None:
         kept = take_kept(source, name, whole=True)
-        self._weight: Tensor | StoredWeight = kept[0] if kept else source.pop(name)
+        self._weight: Tensor | KeptWeight = kept[0] if kept else source.pop(name)
         rows = self._weight if isinstance(self._weight, Tensor) else None
         self.is_kept = rows is None
         self.device = torch.device("cpu") if rows is None else rows.device
