@@ -5,8 +5,8 @@
 //   q4_0:  float16 d, 16 bytes: elements i and i + 16 in the nibbles of byte i
 //   q8_0:  float16 d, 32 signed bytes
 //   q4_k:  float16 d and m, 12 bytes of scales, 128 bytes of nibbles: 32 bytes for each 64 elements
-//   q5_k:  float16 d and m, 12 bytes of scales, 32 bytes whose bit g is the fifth one of run g of 32
-//          elements, 128 bytes of nibbles
+//   q5_k:  float16 d and m, 12 bytes of scales, 32 bytes of which bit g is the fifth one of an
+//          element of run g, 128 bytes of nibbles
 //   q6_k:  128 bytes of nibbles and 64 of pairs of bits, 16 signed scales, float16 d
 //   mxfp4: an exponent, 16 bytes as q4_0 has them
 #pragma once
