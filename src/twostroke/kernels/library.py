@@ -118,6 +118,8 @@ class Library:
         self.sigmoid_mul = kernel("sigmoid_mul", address, count, address, count, count)
         # x, highest, index, rows, size
         self.peaks = kernel("peaks", address, address, address, count, count)
+        # format, rows, outputs, inputs, data, scales
+        self.pack_stored = kernel("pack_stored", c_int32, address, count, count, address, address)
         self._select = declare("select", c_char_p, restype=c_int)
         self._selected = declare("selected", restype=c_char_p)
         self._set_num_threads = declare("set_num_threads", c_int)

@@ -15,7 +15,8 @@ from twostroke.kernels.calls import LinearCall
 from twostroke.kernels.library import FORMATS, GROUP, Library
 from twostroke.layers.gpu.load import load_operators
 from twostroke.layers.packing import PackedWeight, can_pack, pack, rows_of
-from twostroke.layers.stored_weights import GROUP_INPUTS, StoredWeight, stored_rows
+from twostroke.layers.stored_blocks import KeptWeight
+from twostroke.layers.stored_weights import GROUP_INPUTS, stored_rows
 
 
 class Linear(Protocol):
@@ -77,12 +78,12 @@ def make_linear(
 
 
 def kept_linear(
-    weights: Sequence[StoredWeight], bias: Tensor | None, library: Library
+    weights: Sequence[KeptWeight], bias: Tensor | None, library: Library
 ) -> PackedLinear | JoinedLinear:
     """One layer of weights that stay as they are stored, one after the other."""
     parts, first = [], 0
     for weight in weights:
-        outputs = len(weight.codes)
+        outputs = weight.outputs
         own = None if bias is None else bias[first : first + outputs].contiguous()
         parts.append(PackedLinear(weight.packed(), own, library))
         first += outputs

@@ -60,6 +60,10 @@ class StoredWeight:
     minimum_factors: Tensor | None = None
     minimums: Tensor | None = None
 
+    @property
+    def outputs(self) -> int:
+        return len(self.codes)
+
     def reordered(self, order: Tensor) -> StoredWeight:
         """Take rows in another order."""
         return self._map(lambda part: part[order])

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from twostroke.layers.linear import Linear
-from twostroke.layers.stored_weights import StoredWeight
+from twostroke.layers.stored_blocks import KeptWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ParameterSource(Protocol):
 class KeptSource(Protocol):
     """One that may hold weights in formats that kernels multiply with."""
 
-    def pop_kept(self, name: str, *, whole: bool) -> list[StoredWeight]:
+    def pop_kept(self, name: str, *, whole: bool) -> list[KeptWeight]:
         """The weight of a linear layer as it is stored, one after the other where formats differ.
 
         Empty if it must be decoded: then it is still there.
@@ -75,7 +75,7 @@ class AdaptableSource(Protocol):
         ...
 
 
-def take_kept(source: ParameterSource, name: str, *, whole: bool) -> list[StoredWeight]:
+def take_kept(source: ParameterSource, name: str, *, whole: bool) -> list[KeptWeight]:
     """Take a weight that can stay as it is stored, see ``KeptSource``; else it is still there."""
     return source.pop_kept(name, whole=whole) if isinstance(source, KeptSource) else []
 

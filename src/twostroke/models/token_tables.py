@@ -9,7 +9,7 @@ from twostroke.distributed.ranks import Ranks
 from twostroke.kernels.calls import LinearCall
 from twostroke.kernels.library import Library, load_library
 from twostroke.layers.linear import Linear, PackedLinear, TorchLinear, make_linear
-from twostroke.layers.stored_weights import StoredWeight
+from twostroke.layers.stored_blocks import KeptWeight
 from twostroke.models.parameters import ParameterSource, take_kept
 
 
@@ -30,7 +30,7 @@ class TokenTable:
     ) -> None:
         self._vocab, self._ranks = vocab, ranks
         kept = take_kept(source, name, whole=True)
-        self._weight: Tensor | StoredWeight = kept[0] if kept else source.pop(name)
+        self._weight: Tensor | KeptWeight = kept[0] if kept else source.pop(name)
         rows = self._weight if isinstance(self._weight, Tensor) else None
         self.is_kept = rows is None
         self.device = torch.device("cpu") if rows is None else rows.device
@@ -57,7 +57,7 @@ class TokenTable:
 
     def _of_all(self, own: Linear) -> Linear:
         weight = self._weight
-        rows = len(weight) if isinstance(weight, Tensor) else len(weight.codes)
+        rows = len(weight) if isinstance(weight, Tensor) else weight.outputs
         if self._ranks is None or rows == self._vocab:
             return own
         return DividedTable(own, rows, self._ranks)

@@ -23,7 +23,7 @@ from twostroke.distributed.rank_spec import rank_spec, rows_of_rank
 from twostroke.distributed.ranks import Ranks
 from twostroke.kernels.library import GROUP, load_library
 from twostroke.layers.linear import Linear
-from twostroke.layers.stored_weights import StoredWeight, join_weights
+from twostroke.layers.stored_blocks import KeptWeight, join_kept
 from twostroke.model_spec.number_formats import NumberFormat, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
@@ -218,17 +218,19 @@ class StoredParameters:
     def adaptable(self, name: str, linear: Linear, order: Tensor | None) -> Linear:
         return linear if self._places is None else self._places.adaptable(name, linear, order)
 
-    def pop_kept(self, name: str, *, whole: bool) -> list[StoredWeight]:
+    def pop_kept(self, name: str, *, whole: bool) -> list[KeptWeight]:
         if name not in self._kept:
             return []
+        library = load_library()
+        assert library is not None, "a weight stays as it is stored where kernels run"
         own = self._expected[name].parts
-        parts = [self._files.kept(part, self._shards.get(part)) for part, _ in own]
+        parts = [self._files.kept(part, library, self._shards.get(part)) for part, _ in own]
         if whole and len({part.format for part in parts}) > 1:
             return []
         parameter = self._expected.pop(name)
         if self._progress is not None:
             self._progress(math.prod(parameter.shape) * self._dtype.itemsize)
-        return [join_weights([*own]) for _, own in groupby(parts, lambda part: part.format)]
+        return [join_kept([*own]) for _, own in groupby(parts, lambda part: part.format)]
 
     def pop(self, name: str) -> Tensor:
         parameter = self._expected.pop(name)

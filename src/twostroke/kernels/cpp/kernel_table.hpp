@@ -12,6 +12,7 @@
 #include "kernels.hpp"
 #include "layers/decoder_layers.hpp"
 #include "layers/drafting.hpp"
+#include "linear/pack_stored.hpp"
 #include "linear/several.hpp"
 #include "norms.hpp"
 #include "recurrent/convolution.hpp"

@@ -41,7 +41,10 @@ namespace twostroke {
     /* x: [tokens, 3 * channels], changed in place; out: [tokens, channels] */                   \
     kernel(gated_convolution, const ConvolutionCall& call)                                       \
     kernel(gated_delta, const DeltaCall& call)                                                   \
-    kernel(mamba2, const Mamba2Call& call)
+    kernel(mamba2, const Mamba2Call& call)                                                       \
+    /* rows: [outputs, blocks of a file's format]; data, scales: as linear/stored.hpp has them */ \
+    kernel(pack_stored, int32_t format, const uint8_t* rows, int64_t outputs, int64_t inputs,    \
+           uint8_t* data, uint8_t* scales)
 
 // One build's kernels.
 struct Kernels {

@@ -17,7 +17,7 @@ from twostroke.layers.linear import Linear, MultipliedLinear, kept_linear, make_
 from twostroke.layers.norm import MakeNorm, Norm
 from twostroke.layers.recurrent_state import LayerStates, StateShape
 from twostroke.layers.rotary import Rotation
-from twostroke.layers.stored_weights import StoredWeight
+from twostroke.layers.stored_blocks import KeptWeight
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.models.branches.addition import Addition
@@ -163,7 +163,7 @@ class BranchParts:
             return linear
         return MultipliedLinear(linear, factor.to(device))
 
-    def _kept(self, name: str, *, whole: bool) -> list[StoredWeight]:
+    def _kept(self, name: str, *, whole: bool) -> list[KeptWeight]:
         return take_kept(self.source, f"{self.index}.{name}", whole=whole)
 
     def linear_of(self, weight: Tensor, bias: Tensor | None) -> Linear:

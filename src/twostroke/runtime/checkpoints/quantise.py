@@ -23,7 +23,7 @@ from twostroke.core.errors import ConfigError, ModelLoadError, panic_text
 from twostroke.core.files import reason
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.kernels.library import GROUP
-from twostroke.layers.stored_weights import StoredWeight
+from twostroke.layers.stored_blocks import KeptWeight
 from twostroke.model_spec.model_files import weight_files
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
@@ -140,7 +140,7 @@ class _NotedSource:
         dtype = torch.uint8 if one.is_bytes else torch.bfloat16
         return torch.empty(one.shape, dtype=dtype, device="meta")
 
-    def pop_kept(self, name: str, *, whole: bool) -> list[StoredWeight]:
+    def pop_kept(self, name: str, *, whole: bool) -> list[KeptWeight]:
         """None is kept: it is only noted; see ``KeptSource``."""
         if name.endswith(".weight") or name == _HEAD:
             self.names |= {part for part, _ in self._expected[name].parts}

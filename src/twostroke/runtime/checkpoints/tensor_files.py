@@ -14,12 +14,13 @@ from torch import Tensor
 
 from twostroke.checkpoints.checkpoint import StoredTensor
 from twostroke.checkpoints.derived import DerivedTensor
-from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, SPLIT, dequantise, take_apart
+from twostroke.checkpoints.gguf.dequantise import BLOCKWISE, SPLIT, dequantise
 from twostroke.checkpoints.quantised.modules import QuantisedTensor
 from twostroke.checkpoints.quantised.unpack import held_by, scaled_values
 from twostroke.core.errors import ModelLoadError
 from twostroke.core.flags.byte_sizes import format_bytes
-from twostroke.kernels.library import GROUP
+from twostroke.kernels.library import GROUP, Library
+from twostroke.layers.stored_blocks import KeptWeight, StoredBlocks
 from twostroke.layers.stored_weights import PACKED_BITS, StoredWeight, inputs_together
 from twostroke.models.parameters import Parameter
 from twostroke.models.shards import NO_SHARDS, Shard
@@ -214,14 +215,14 @@ class TensorFiles:
         bits = [math.prod(own.shape) * PACKED_BITS[self._kept_format(own)] for own in parts]
         return int(sum(bits)) // 8
 
-    def kept(self, name: str, shard: Shard | None = None) -> StoredWeight:
-        """A matrix as it is stored, in a format that kernels take.
+    def kept(self, name: str, library: Library, shard: Shard | None = None) -> KeptWeight:
+        """A matrix as it is stored, in a format that the kernels take.
 
         Args:
             shard: What is wanted of it.
         """
         if shard is not None:
-            whole = self.kept(name)
+            whole = self.kept(name, library)
             if shard.dimension == 0:
                 return whole.reordered(torch.cat([torch.arange(*own) for own in shard.ranges]))
             ((first, end),) = shard.ranges
@@ -229,16 +230,12 @@ class TensorFiles:
         stored = self._tensors[name]
         if isinstance(stored, QuantisedTensor):
             return self._kept_integers(stored)
-        parts = take_apart(stored.format, self._bytes(stored).reshape(stored.shape[0], -1))
-        rest = (part if part is None else torch.from_numpy(part) for part in parts[1:])
-        factors, scales, minimum_factors, minimums = rest
-        codes = torch.from_numpy(parts.codes)
-        weight = StoredWeight(
-            KEPT_FORMATS[stored.format], codes, factors, scales, minimum_factors, minimums
-        )
+        outputs, inputs = stored.shape
+        rows = self._bytes(stored).reshape(outputs, -1)
+        weight = StoredBlocks(KEPT_FORMATS[stored.format], rows, inputs, library)
         if not stored.heads:
             return weight
-        return weight.reordered(_places(stored.shape[0], stored.heads).argsort())
+        return weight.reordered(_places(outputs, stored.heads).argsort())
 
     def _kept_integers(self, stored: QuantisedTensor) -> StoredWeight:
         weight = scaled_values(stored, self._bytes)
