@@ -27,7 +27,7 @@ from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import ProcessSource, start_engine
-from twostroke.engine.process.replicas import PrefillPool, Replicas
+from twostroke.engine.process.replicas import NO_POOL, PrefillPlan, PrefillPool, Replicas
 from twostroke.engine.workers.address import Address
 from twostroke.engine.workers.connect import WorkerSource, first_worker, unreached
 from twostroke.engine.workers.fingerprint import vocabulary_hash
@@ -79,7 +79,7 @@ def start_engine_process(
     max_queued_requests: int | None = None,
     idle_seconds: float | None = None,
     num_replicas: int = 1,
-    prefill: tuple[int, int] = (0, 1),
+    prefill: PrefillPlan = NO_POOL.plan,
     router: RouterName = "prefix-affinity",
 ) -> LoadedModel:
     """Start the engine in a process of its own; the tokenizer is loaded here meanwhile.
@@ -88,7 +88,7 @@ def start_engine_process(
         log_level, log_json: Settings of the engine's log, which goes to the same place.
         take_calls: See ``Recorder``. What is to be recorded is written by this process.
         num_replicas: How many engines there are, which divide memory and cores.
-        prefill: How many of them compute prompts alone, and from how many tokens on.
+        prefill: How many of them compute prompts alone, and which.
         router: Chooses among them.
 
     Raises:
@@ -100,7 +100,7 @@ def start_engine_process(
     first = StartEngine(
         package_version(), own, served_model_name, log_level=log_level, log_json=log_json
     )
-    starts, pool = with_prefill(start_of_each(first, num_replicas), *prefill)
+    starts, pool = with_prefill(start_of_each(first, num_replicas), prefill)
     with ThreadPoolExecutor(max_workers=num_replicas) as threads:
         starting = [threads.submit(start_engine, start) for start in starts]
         checkpoint = find_checkpoint(config.model.model, config.model.revision)
@@ -203,25 +203,26 @@ def start_of_each(first: StartEngine, num_replicas: int) -> list[StartEngine]:
 
 
 def with_prefill(
-    starts: list[StartEngine], num_prefill: int, min_tokens: int
-) -> tuple[list[StartEngine], PrefillPool | None]:
+    starts: list[StartEngine], plan: PrefillPlan
+) -> tuple[list[StartEngine], PrefillPool]:
     """Have the last engines offer the blocks of prompts, and the others fetch them."""
-    if not num_prefill:
-        return starts, None
+    if not plan.num_engines:
+        return starts, NO_POOL
     folder = tempfile.mkdtemp(prefix="twostroke-blocks-")  # that only this user can open
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    first = len(starts) - num_prefill
-    places = [f"{folder}/{number}" for number in range(num_prefill)]
+    first = len(starts) - plan.num_engines
+    places = [f"{folder}/{number}" for number in range(plan.num_engines)]
     own = []
     for index, start in enumerate(starts):
         if index < first:
             transfer = KVTransferConfig(kv_fetched_from=tuple(places))
         else:
-            transfer = KVTransferConfig(kv_offered_at=places[index - first])
+            place = places[index - first]
+            transfer = KVTransferConfig(kv_offered_at=place, kv_offered_memory=plan.memory)
         config = replace(start.config, transfer=transfer)
         own.append(msgspec.structs.replace(start, config=config))
-    tiers = {first + number: peer_name(number) for number in range(num_prefill)}
-    return own, PrefillPool(tiers, min_tokens)
+    tiers = {first + number: peer_name(number) for number in range(plan.num_engines)}
+    return own, PrefillPool(tiers, plan)
 
 
 def stop_unless_all(starting: Sequence[Future[StartedEngine]]) -> None:

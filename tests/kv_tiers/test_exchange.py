@@ -106,6 +106,18 @@ def test_what_is_not_there_or_was_evicted_fails(
     assert set(peer.changes().removed) == {key(0), key(77)}
 
 
+def test_many_that_are_not_there_cost_one_wait(offered: Outbox, peer: PeerTier) -> None:
+    """And nobody else waits for more than that."""
+    offered.save(key(1), block(1))
+    began = time.monotonic()
+    peer.load("a", [key(number) for number in range(100, 160)])
+    peer.load("b", [key(1)])
+    came = arrivals(peer, 61)
+    assert came[-1].data == block(1) and not any(each.data for each in came[:-1])
+    assert time.monotonic() - began < 5 * outbox_module.WAIT_SECONDS
+    assert not any(each.seconds for each in came[:-1])
+
+
 def test_a_peer_that_is_gone_fails_loads_and_one_that_is_back_serves(
     place: Path, peer: PeerTier
 ) -> None:

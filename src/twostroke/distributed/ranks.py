@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from twostroke.core.errors import EngineDeadError
+from twostroke.core.errors import ConfigError, EngineDeadError
 
 # Gloo has no 16-bit collectives on every build, and bytes are bytes.
 _AS_BYTES = torch.uint8
@@ -40,8 +40,14 @@ class Ranks:
         """Meet the others at a file that only they may write.
 
         Raises:
+            ConfigError: This process has joined others before.
             EngineDeadError: Some process did not come within ``seconds``.
         """
+        if dist.is_initialized():
+            raise ConfigError(
+                "this process is part of a group of torch.distributed already",
+                hint="load a second tensor-parallel model in a process of its own",
+            )
         backend = "nccl" if device.type == "cuda" else "gloo"
         with _lost_process():
             dist.init_process_group(
@@ -53,7 +59,9 @@ class Ranks:
             )
             group = dist.group.WORLD
             assert group is not None  # as it has just been made
-            return cls(group)
+            ranks = cls(group)
+        ranks.all_true(True)  # none needs the file any more
+        return ranks
 
     def sum(self, part: Tensor) -> Tensor:
         """The sum of every process's ``part``, float32, in the order of ranks.

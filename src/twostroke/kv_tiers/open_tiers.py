@@ -82,7 +82,7 @@ def _open_exchange(
     """What is offered to other engines, and what they offer."""
     if config.kv_offered_at is not None:
         size = config.kv_offered_memory
-        info = _info("offered", "--prefill-engines", size, kind, saves_filled=True)
+        info = _info("offered", "--prefill-memory", size, kind, saves_filled=True)
         yield info.name, Outbox(info, Path(config.kv_offered_at), kind)
     for number, place in enumerate(config.kv_fetched_from):
         info = TierInfo(

@@ -25,9 +25,9 @@ from twostroke.kv_tiers.memory_tier import MemoryTier
 
 logger = logging.getLogger(__name__)
 
-# A block may be asked for just before it is saved: the answer's first token is quicker.
-WAIT_SECONDS = 0.25
-IDLE_SECONDS = 60.0  # a fetch that takes nothing for so long is given up
+# Blocks may be asked for just before they are saved: the answer's first token is quicker.
+WAIT_SECONDS = 0.1
+SEND_SECONDS = 60.0  # an engine that takes nothing for so long is given up
 
 
 class Outbox:
@@ -110,8 +110,9 @@ class Outbox:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            connection.settimeout(IDLE_SECONDS)
             self._connections.add(connection)
+            if self._closing:  # which may not have seen this one
+                connection.close()
             threading.Thread(
                 target=self._serve, args=(connection,), name="twostroke-kv-sender", daemon=True
             ).start()
@@ -120,7 +121,6 @@ class Outbox:
         """Answer one engine until it goes."""
         try:
             with connection:
-                connection.settimeout(None)
                 hello = hello_of(self._kind)
                 is_ours = receive(connection, len(hello)) == hello
                 connection.sendall(bytes([is_ours]))
@@ -128,16 +128,25 @@ class Outbox:
                     logger.error("an engine asks for KV blocks of another model or format")
                     return
                 while keys := receive_keys(connection):
+                    connection.settimeout(SEND_SECONDS)
+                    self._wait_for(keys)
                     for key in keys:
                         send_block(connection, self._find(key))
+                    connection.settimeout(None)
         except (OSError, WireError) as error:
             if not self._closing:
                 logger.debug("an engine that fetched KV blocks is gone: %s", error)
         finally:
             self._connections.discard(connection)
 
+    def _wait_for(self, keys: Sequence[bytes]) -> None:
+        """Give them a moment to be there; some may never be."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._closing or all(map(self._memory.has, keys)), WAIT_SECONDS
+            )
+
     def _find(self, key: bytes) -> memoryview | None:
         """A copy: what is sent may be evicted meanwhile."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._memory.has(key), WAIT_SECONDS)
             return None if self._closing else self._memory.copy_of(key)

@@ -108,13 +108,15 @@ class PeerTier:
                     self._put(ArrivedBlock(ticket, key, None))
 
     def _next(self) -> list[tuple[str, bytes]] | None:
-        """What is asked next; ``None`` at the end."""
+        """What is asked next, for one request; ``None`` at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or self._requested)
             if self._closing:
                 return None
-            count = min(len(self._requested), MAX_KEYS)
-            return [self._requested.popleft() for _ in range(count)]
+            ticket, asked = self._requested[0][0], list[tuple[str, bytes]]()
+            while self._requested and self._requested[0][0] == ticket and len(asked) < MAX_KEYS:
+                asked.append(self._requested.popleft())
+            return asked
 
     def _fetch(self, asked: list[tuple[str, bytes]]) -> None:
         connection = self._connection or self._connect()
@@ -123,7 +125,8 @@ class PeerTier:
             began = time.perf_counter()
             block = receive_block(connection, self._size)
             ticket, key = asked.pop(0)
-            self._put(ArrivedBlock(ticket, key, block, time.perf_counter() - began))
+            seconds = 0.0 if block is None else time.perf_counter() - began
+            self._put(ArrivedBlock(ticket, key, block, seconds))
 
     def _put(self, block: ArrivedBlock) -> None:
         with self._changed:

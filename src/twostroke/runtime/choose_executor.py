@@ -27,13 +27,18 @@ def load_executor(
 
         if config.needs_tiers:
             raise ConfigError(
-                "encoders have no KV cache, so --preemption swap, --kv-host-memory and --kv-disk"
-                " mean nothing",
+                "encoders have no KV cache, so --preemption swap, --kv-host-memory, --kv-disk and"
+                " --prefill-engines mean nothing",
                 hint="leave them out",
             )
         if config.adapters.wanted:
             raise ConfigError(
                 "encoders take no LoRA adapters", hint="leave out --lora and --enable-lora"
+            )
+        if config.model.tensor_parallel_size > 1:
+            raise ConfigError(
+                "encoders are not divided: --tensor-parallel-size does not work with them",
+                hint="leave it out, or give --data-parallel-size",
             )
         return EncoderExecutor.load(config, checkpoint, profiler=profiler)
     return load_torch_executor(

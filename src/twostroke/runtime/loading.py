@@ -50,7 +50,7 @@ from twostroke.runtime.passes.record import record_passes
 from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.ranks.first import FirstBackend, FirstModel, OtherRanks
 from twostroke.runtime.ranks.processes import RankProcesses
-from twostroke.runtime.ranks.start import start_ranks
+from twostroke.runtime.ranks.start import ModelKind, start_ranks
 from twostroke.runtime.speculation.drafting import DraftModel, load_draft, load_heads, make_proposer
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.runtime.vectors.dense_modules import DenseModules
@@ -75,13 +75,13 @@ class _Models(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """``ranks`` and ``places``: see ``load_model``."""
+    """``scores_pairs`` and ``places``: see ``load_model``."""
 
     checkpoint: Checkpoint
     spec: ModelSpec
     device: torch.device
     max_model_len: int
-    ranks: bool
+    scores_pairs: bool
     places: AdapterPlaces | None
 
 
@@ -129,7 +129,8 @@ def _load(
     max_model_len = _max_model_len(config.model.max_model_len, spec)
     score_head = ScoreHead.load(checkpoint, spec.hidden_size, device)
     is_foreign = foreign is not None
-    others = start_ranks(config, spec, device, max_model_len, opened, is_foreign=is_foreign)
+    kind = ModelKind(is_foreign=is_foreign, scores_pairs=score_head is not None)
+    others = start_ranks(config, spec, device, max_model_len, opened, kind)
     _share_threads(device)
     clock.mark("config")
     places = adapter_places(config.adapters, is_foreign=is_foreign)
@@ -159,7 +160,7 @@ def _load(
     )
     hooks = _hooks(config, models, caches, transfers, grammars, vectors, store)
     if others is not None:
-        hooks.insert(0, OtherRanks(others))  # closed last
+        hooks.insert(0, OtherRanks(others))
     backend = attention_backend(target.spec, caches.target)
     backend = backend if others is None else FirstBackend(backend)
     executor = TorchExecutor(target, caches.target, backend, info, hooks, profiler)
@@ -280,7 +281,7 @@ def _load_target(
         config.model.quantization,
         profiler,
         kv_format=config.cache.kv_format,
-        ranks=wanted.ranks,
+        scores_pairs=wanted.scores_pairs,
         places=wanted.places,
         group=None if others is None else others.ranks,
     )

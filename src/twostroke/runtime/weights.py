@@ -58,7 +58,7 @@ def load_model(
     profiler: Profiler = NO_PROFILE,
     *,
     kv_format: str = "auto",
-    ranks: bool = False,
+    scores_pairs: bool = False,
     places: AdapterPlaces | None = None,
     group: Ranks | None = None,
 ) -> Decoder:
@@ -72,7 +72,7 @@ def load_model(
         max_length: Longest request in tokens; sizes the rotary table.
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers while they are read.
         kv_format: Format of the KV cache; ``auto`` is the model's precision.
-        ranks: It has a head for scores, which is read elsewhere, and perhaps no language head.
+        scores_pairs: It has a head for scores, which is read elsewhere, and maybe no language head.
         places: Where adapters may add to it; noted while it is built.
         group: The processes that share it; each reads its part.
 
@@ -83,7 +83,7 @@ def load_model(
             loaded.
     """
     files = TensorFiles(checkpoint.tensors())
-    family, spec, expected = match_checkpoint(files, spec, ranks=ranks)
+    family, spec, expected = match_checkpoint(files, spec, scores_pairs=scores_pairs)
     torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
     if quantization is not None:
         _check_quantization(torch_dtype, device)
@@ -130,7 +130,7 @@ def spared_bytes(kept: Sequence[Parameter], files: TensorFiles, dtype: torch.dty
 
 
 def match_checkpoint(
-    files: TensorFiles, spec: ModelSpec, *, ranks: bool
+    files: TensorFiles, spec: ModelSpec, *, scores_pairs: bool
 ) -> tuple[DecoderFamily, ModelSpec, list[Parameter]]:
     """The names that a checkpoint uses, its own spec, and its parameters; ``load_model`` explains.
 
@@ -139,11 +139,11 @@ def match_checkpoint(
     """
     family = decoder_family(spec.model_type)
     family, is_bare = names_as_stored(family, spec, files)
-    if is_bare or ranks:
+    if is_bare or scores_pairs:
         # Without a head, as embedding models are stored, the embedding stands in for it.
         spec = replace(spec, tied=spec.tied or family.head not in files)
     expected = family.parameters(spec)
-    needless = {family.head, SCORE_HEAD} if ranks else {family.head}
+    needless = {family.head, SCORE_HEAD} if scores_pairs else {family.head}
     beside = Beside(family, spec)
     files.check(
         expected,

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.declared import SIZE, Must, at_least, check_fields, each, within
 from twostroke.core.flags.values import require
+from twostroke.core.kv_tier_config import DefaultSize
 from twostroke.observability.json_log import LogFormat, LogLevel
 from twostroke.routing.routers import RouterName
 from twostroke.tools.reasoning import REASONING_OF_NAME
@@ -164,6 +165,10 @@ class ServerOptions:
     """
     prefill_min_tokens: Annotated[int, within(1, 2**31 - 1)] = 256
     """Shorter prompts are computed where their answers are, beside --prefill-engines."""
+    prefill_memory: Annotated[int, SIZE, at_least(1, "a positive size")] = DefaultSize(1 << 30)
+    """Bytes in which each of --prefill-engines keeps blocks for the others (accepts 4GiB). Prompts
+    that exceed it are computed where their answers are.
+    """
     router: RouterName = "prefix-affinity"
     """Which of several engines gets a request: `least-loaded`, `round-robin`, or by
     `prefix-affinity` the one that got most of its prompt before.

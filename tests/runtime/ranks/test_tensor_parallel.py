@@ -13,17 +13,18 @@ from typing import Any
 import pytest
 import torch
 
-from tests.checkpoints import tiny_config, write_checkpoint
+from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.models.tiny_families import FAMILIES
 from tests.runtime.mixed_models import ask, check_random_requests
 from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.config import EngineConfig
-from twostroke.core.errors import ConfigError, EngineDeadError
+from twostroke.core.errors import ConfigError, EngineDeadError, TwostrokeError
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.models.decoder import Decoder
 from twostroke.models.support import read_runnable
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.ranks import processes
+from twostroke.runtime.ranks.first import FirstModel
 from twostroke.runtime.ranks.processes import RankProcesses
 from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.runtime.weights import load_model
@@ -114,6 +115,61 @@ def test_a_rank_that_ends_or_hangs_ends_the_engine(
         engine.submit(ask("b", [3], 1, seed=1))
     engine.close()
     assert not Path(f"/proc/{second}").exists()
+
+
+def test_a_pass_that_fails_in_one_rank_alone_ends_the_engine(
+    tmp_path: Path, threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wait in the middle of it, and would take the next one's numbers for this one's."""
+    engine, executor = load(write_checkpoint(tmp_path, tiny_config("llama")))
+    second = pid_of_second(executor)
+    assert isinstance(executor.model, FirstModel)
+    engine.submit(ask("a", [3, 4, 5], 100, seed=1))
+    engine.step()
+
+    def no_memory(*arguments: object) -> None:
+        raise MemoryError("DefaultCPUAllocator")
+
+    monkeypatch.setattr(executor.model.own, "forward", no_memory)
+    assert "failed in the middle of a pass" in run_until_dead(engine, 5).message
+    began = time.monotonic()
+    engine.close()
+    assert time.monotonic() - began < 10 and not Path(f"/proc/{second}").exists()
+
+
+def test_memory_that_another_rank_lacks_is_said_at_the_start(tmp_path: Path, threads: None) -> None:
+    engine, executor = load(write_checkpoint(tmp_path, tiny_config("llama")))
+    with pytest.raises(TwostrokeError, match="memory"):
+        others_of(executor).allocate(2**42)
+    engine.close()
+
+
+def test_a_model_that_scores_pairs_is_divided(tmp_path: Path, threads: None) -> None:
+    raw = tiny_config("qwen2", architectures=["Qwen2ForSequenceClassification"], num_labels=1)
+    tensors = random_tensors(raw)
+    del tensors["lm_head.weight"]
+    tensors["score.weight"] = torch.randn(1, raw["hidden_size"])
+    engine, executor = load(write_checkpoint(tmp_path, raw, tensors))
+    assert not executor.info.generates
+    engine.close()
+
+
+def test_a_second_one_in_the_same_process_is_refused(tmp_path: Path, threads: None) -> None:
+    folder = write_checkpoint(tmp_path, tiny_config("llama"))
+    engine, _ = load(folder)
+    with pytest.raises(ConfigError, match="part of a group"):
+        load(folder)
+    engine.close()
+    again, _ = load(folder)
+    again.close()
+
+
+def test_threads_are_given_back(tmp_path: Path, threads: None) -> None:
+    torch.set_num_threads(4)
+    engine, _ = load(write_checkpoint(tmp_path, tiny_config("llama")))
+    assert torch.get_num_threads() == 2
+    engine.close()
+    assert torch.get_num_threads() == 4
 
 
 def test_what_a_rank_cannot_load_is_said_by_the_first(tmp_path: Path, threads: None) -> None:

@@ -19,7 +19,7 @@ BODY = {"model": "pilot", "prompt": "The river", "seed": 5, "max_tokens": 300, "
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    flags = ["-tp", "2", "--port", "0", "--kv-cache-memory", "64MiB"]
+    flags = ["-tp", "2", "--port", "0", "--kv-cache-memory", "64MiB", "--stall-timeout", "4"]
     with running_process("-m", "twostroke", "serve", *flags) as process:
         process.url()
         yield process
@@ -62,3 +62,12 @@ def test_a_stream_goes_on_where_a_rank_is_killed(server: ServerProcess) -> None:
     assert content_of(killed) == content_of(expected)
     wait_until(lambda: httpx.get(server.url() + "/health").status_code == 200)
     assert "rank 1 was ended by SIGKILL" in server.stderr
+
+
+def test_a_rank_that_hangs_is_ended_with_its_engine(server: ServerProcess) -> None:
+    (rank,) = rank_processes(server)
+    os.kill(rank, signal.SIGSTOP)
+    assert content_of(stream(server))  # in the next engine
+    wait_until(lambda: not Path(f"/proc/{rank}").exists())
+    wait_until(lambda: httpx.get(server.url() + "/health").status_code == 200)
+    assert len(rank_processes(server)) == 1

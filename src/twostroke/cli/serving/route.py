@@ -73,6 +73,7 @@ def check_options(options: ServerOptions) -> None:
     for given, flag in (
         (options.engine_process, "--engine-process"),
         (options.data_parallel_size > 1, "--data-parallel-size"),
+        (options.prefill_engines, "--prefill-engines"),
         (options.idle_unload is not None, "--idle-unload"),
         (options.kv_cache_share, "--kv-cache-share"),
         (options.context_ranker not in (None, SERVED), "--context-ranker MODEL"),

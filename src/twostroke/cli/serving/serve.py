@@ -68,9 +68,9 @@ def serve(
         next(iter(named.values()), None),
         *(model_options, cache, scheduler, observability, speculation, tiers, template, lora),
     )
-    options = with_names(options, named)
     if config.model.tensor_parallel_size > 1:  # what ends or hangs there must not end the server
         options = replace(options, engine_process=True)
+    options = with_names(options, named)
     shares = parse_shares(options.kv_cache_share, [name for name in named if name])
     configs = configs_by_name(config, named, shares) if len(named) > 1 else {}
     config = next(iter(configs.values()), config)
@@ -145,6 +145,7 @@ def model_loader(
     Raises:
         ConfigError: An option needs the engine in the server's own process.
     """
+    from twostroke.engine.process.replicas import PrefillPlan
     from twostroke.start_serving import start_engine_process, start_model
 
     load = partial(
@@ -163,7 +164,9 @@ def model_loader(
             **own,
             idle_seconds=options.idle_unload,
             num_replicas=options.data_parallel_size,
-            prefill=(options.prefill_engines, options.prefill_min_tokens),
+            prefill=PrefillPlan(
+                options.prefill_engines, options.prefill_min_tokens, options.prefill_memory
+            ),
             router=options.router,
         )
     observers: list[Observer] = []
@@ -183,7 +186,8 @@ def check_engine_process(options: ServerOptions) -> None:
         if given:
             raise ConfigError(
                 f"{flag} needs the engine in the server's process",
-                hint="leave out --engine-process",
+                hint="leave out what gives it one of its own: --engine-process,"
+                " --data-parallel-size, --tensor-parallel-size",
             )
 
 

@@ -115,10 +115,13 @@ class MessageClient:
         self._draining = self._closed = False
         self._status = EngineStatus()
         self.hand_on: Callable[[str, AsyncStream], bool] | None = None
+        # Handed on, by id: how many of its samples the engine has not ended yet.
+        self._leaving: dict[str, int] = {}
         self.meet(facts)
 
     def meet(self, facts: EngineFacts) -> None:
         """Go by what an engine has said of itself, which has no requests yet."""
+        self._leaving.clear()
         self.info: ExecutorInfo = facts.info
         self.scheduler_config: SchedulerConfig = facts.scheduler_config
         self.watched_targets = facts.watched_targets
@@ -154,7 +157,7 @@ class MessageClient:
         if self._draining:
             what = "has been closed" if self._closed else "is shutting down"
             raise ShuttingDownError(f"the engine {what}", hint="retry against another server")
-        if request.request_id in self._streams:
+        if self.has(request.request_id):
             raise InvalidRequestError(
                 f"request id {request.request_id!r} is in use", param="request_id"
             )
@@ -180,8 +183,8 @@ class MessageClient:
         return len(self._streams)
 
     def has(self, request_id: str) -> bool:
-        """Whether a request of that id is not through."""
-        return request_id in self._streams
+        """Whether its engine has a request of that id."""
+        return request_id in self._streams or request_id in self._leaving
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
         self._target_limit.check_least(tenant, request_id, waited)
@@ -309,6 +312,9 @@ class MessageClient:
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
+            if output.request_id in self._leaving:
+                self._note_left(output)
+                continue
             # The id stays taken until the engine's last output: a step in flight still uses it.
             if (stream := self._streams.get(output.request_id)) and stream.put(output):
                 del self._streams[output.request_id]
@@ -322,7 +328,15 @@ class MessageClient:
             return
         if stream.so_far.has_begun and hand_on(request_id, stream):
             del self._streams[request_id]
+            self._leaving[request_id] = stream.num_unfinished
             self._send(AbortRequest(request_id))
+
+    def _note_left(self, output: RequestOutput) -> None:
+        """Drop what comes of a request that was handed on, until nothing more can come."""
+        if output.finish_reason is not None:
+            self._leaving[output.request_id] -= 1
+            if not self._leaving[output.request_id]:
+                del self._leaving[output.request_id]
 
     def _fail_all(self, error: ErrorMessage) -> None:
         failed, self._streams = self._streams, {}

@@ -69,6 +69,11 @@ class AsyncStream:
             self._send_abort()
 
     @property
+    def num_unfinished(self) -> int:
+        """Samples that have not ended."""
+        return len(self._unfinished)
+
+    @property
     def num_engines_lost(self) -> int:
         """Engines that have ended under it since it last got a token."""
         return 0 if self.so_far is None else self.so_far.num_engines_lost

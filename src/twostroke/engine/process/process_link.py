@@ -54,7 +54,10 @@ class ProcessLink(SocketLink):
         return True
 
     def kill(self) -> None:
-        self._process.kill()
+        """End it with the processes of its group: ranks that compute with it."""
+        if self._process.poll() is None:  # else its number may be another's
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         self.send(Close())

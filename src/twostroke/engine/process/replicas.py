@@ -35,16 +35,31 @@ MAX_SEGMENTS = 256  # what comes after them decides nothing
 _COUNTS = [each.name for each in fields(SchedulerStats) if each.name != "tiers"]
 
 
+class PrefillPlan(NamedTuple):
+    """How many engines compute prompts for the others (DistServe, arXiv:2401.09670).
+
+    Attributes:
+        min_tokens: Shorter prompts are computed where their answers are.
+        memory: Bytes in which each keeps blocks for the others. So are prompts that exceed it.
+    """
+
+    num_engines: int = 0
+    min_tokens: int = 1
+    memory: int = 1 << 30
+
+
 class PrefillPool(NamedTuple):
-    """Engines that compute prompts for the others (DistServe, arXiv:2401.09670).
+    """Engines that compute prompts for the others.
 
     Attributes:
         tiers: By index of each, where the others fetch the blocks that it has computed.
-        min_tokens: Shorter prompts are computed where their answers are.
     """
 
-    tiers: Mapping[int, str]
-    min_tokens: int
+    tiers: Mapping[int, str] = {}
+    plan: PrefillPlan = PrefillPlan()
+
+
+NO_POOL = PrefillPool()
 
 
 class Replicas:
@@ -67,12 +82,12 @@ class Replicas:
         self,
         engines: Sequence[EngineProcess],
         router: Router[int],
-        pool: PrefillPool | None = None,
+        pool: PrefillPool = NO_POOL,
     ) -> None:
         self.engines, self._router = list(engines), router
         self._first = engines[0]
         self._with = dict(enumerate(engines))
-        self._pool = pool or PrefillPool({}, 0)
+        self._pool = pool
         for engine in engines:
             engine.hand_over = self._adopt
             engine.when_back = self._share_waiting
@@ -120,8 +135,7 @@ class Replicas:
         loads = self._loads()
         if not loads:
             return self._first.submit(request)  # which says why not
-        is_long = len(request.prompt_token_ids) >= self._pool.min_tokens
-        own = self._of_kind(loads, prefill=is_long)
+        own = self._of_kind(loads, prefill=self._goes_apart(request))
         return self._with[self._route(request, own)].submit(request)
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
@@ -176,15 +190,17 @@ class Replicas:
         return "; ".join(dict.fromkeys(told)) if len(told) == len(reasons) else None
 
     async def drain(self, timeout: float) -> None:
-        for engine in self.engines:
-            engine.hand_over = None
+        self._keep_where_they_are()
         await asyncio.gather(*(engine.drain(timeout) for engine in self.engines))
 
     def close(self) -> None:
-        for engine in self.engines:
-            engine.hand_over = None
+        self._keep_where_they_are()
         for engine in self.engines:
             engine.close()
+
+    def _keep_where_they_are(self) -> None:
+        for engine in self.engines:
+            engine.hand_over = engine.hand_on = None
 
     def _use_loop(self) -> None:
         """Have all go by the running loop, on which any of them may take another's requests."""
@@ -207,6 +223,10 @@ class Replicas:
             for index, engine in self._with.items()
             if engine.takes_requests
         }
+
+    def _goes_apart(self, request: GenerationRequest) -> bool:
+        size, plan = len(request.prompt_token_ids), self._pool.plan
+        return size >= plan.min_tokens and size * self.info.kv_bytes_per_token <= plan.memory
 
     def _of_kind(self, loads: dict[int, int], *, prefill: bool) -> dict[int, int]:
         """Leave the other kind out, unless there is none of this one."""
@@ -235,10 +255,13 @@ class Replicas:
 
     def _adopt(self, request_id: str, stream: AsyncStream) -> bool:
         """Have the least loaded engine go on with a request; ``False`` if none runs."""
-        loads = self._of_kind(self._loads(), prefill=False)
-        return bool(loads) and self._give(request_id, stream, loads)
+        return self._give(request_id, stream, self._of_kind(self._loads(), prefill=False))
 
     def _give(self, request_id: str, stream: AsyncStream, loads: Mapping[int, int]) -> bool:
+        # One that it was handed on by may have to end it yet.
+        loads = {i: load for i, load in loads.items() if not self._with[i].has(request_id)}
+        if not loads:
+            return False
         engine = self._with[min(loads, key=loads.__getitem__)]
         try:
             engine.adopt(request_id, stream)

@@ -15,7 +15,6 @@ from twostroke.runtime.cache_layouts import cache_layouts
 from twostroke.runtime.caches.kv_size import plan_cache_size
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.ranks.first import FirstKV
-from twostroke.runtime.ranks.messages import AllocateBlocks
 from twostroke.runtime.ranks.processes import RankProcesses
 from twostroke.runtime.speculation.drafting import DraftModel
 from twostroke.runtime.state_tensors import StateTensors, stored_shapes
@@ -100,7 +99,7 @@ def allocate_target(
     layers = _members(config, target).layers
     if processes is None:
         return KVTensors(layouts, num_blocks, device, layers, states, size)
-    processes.tell(AllocateBlocks(num_blocks))
+    processes.allocate(num_blocks)
     return FirstKV(processes, layouts, num_blocks, device, layers, states, size)
 
 

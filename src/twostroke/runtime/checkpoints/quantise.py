@@ -88,7 +88,7 @@ def quantise(
     """
     check_quantisable(checkpoint)
     tensors, spec = checkpoint.tensors(), read_runnable(checkpoint)
-    family, spec, expected = match_checkpoint(TensorFiles(tensors), spec, ranks=False)
+    family, spec, expected = match_checkpoint(TensorFiles(tensors), spec, scores_pairs=False)
     linears = _list_linears(spec, family, expected)
     heads = {name for one in expected if one.name == _HEAD for name, _ in one.parts}
     chosen = linears if head else linears - heads

@@ -42,7 +42,7 @@ def read_survey(checkpoint: Checkpoint) -> CheckpointSurvey:
         return _survey_foreign(checkpoint)
     spec = read_runnable(checkpoint)
     files = TensorFiles(checkpoint.tensors())
-    family, spec, expected = match_checkpoint(files, spec, ranks=has_score_head(raw))
+    family, spec, expected = match_checkpoint(files, spec, scores_pairs=has_score_head(raw))
     dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), "auto")
     stored = files.dtypes
     in_bytes = _count([each for each in expected if each.is_bytes])

@@ -154,11 +154,20 @@ class OtherRanks(PassHook):
 
 @contextmanager
 def exchanging(processes: RankProcesses) -> Iterator[None]:
-    """Say which process is gone, if what is exchanged in here fails for that."""
+    """Whatever fails in here ends the engine: other ranks wait in the middle of the same.
+
+    Says which process is gone, if it fails for that.
+    """
     try:
         yield
     except EngineDeadError as error:
-        raise processes.lost() from error
+        raise processes.part(processes.lost()) from error
+    except BaseException as error:
+        message = "a rank failed in the middle of a pass, and the others wait for it"
+        failure = processes.part(EngineDeadError(message, hint="see the log; restart the server"))
+        if isinstance(error, Exception):
+            raise failure from error
+        raise
 
 
 def _groups_of(slots: Tensor) -> int:

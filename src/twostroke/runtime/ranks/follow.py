@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from twostroke.checkpoints.open_checkpoint import find_checkpoint
-from twostroke.core.errors import EngineDeadError, ErrorMessage, TwostrokeError
+from twostroke.core.errors import EngineDeadError, EngineError, ErrorMessage, TwostrokeError
 from twostroke.core.freed_memory import share_heaps
 from twostroke.distributed.ranks import Ranks
 from twostroke.engine.process.frames import encode_frame, receive_frame
@@ -25,10 +25,11 @@ from twostroke.models.decoder import Decoder
 from twostroke.models.support import read_runnable
 from twostroke.runtime.backends import attention_backend
 from twostroke.runtime.caches.allocate import allocate_target
-from twostroke.runtime.device import as_current
+from twostroke.runtime.device import as_current, memory_error
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.ranks.messages import (
     AllocateBlocks,
+    BlocksAllocated,
     CopyBlocks,
     MakeLogits,
     RankIsHere,
@@ -104,8 +105,14 @@ def main(descriptor: int) -> None:
             try:
                 for order in _orders(connection):
                     follower.carry_out(order)
+                    if isinstance(order, AllocateBlocks):
+                        connection.sendall(encode_frame(BlocksAllocated()))
             except EngineDeadError as error:
                 logger.error("rank %d ends: %s", start.rank, error)
+            except Exception as error:  # the others notice that it has gone
+                logger.exception("rank %d ends", start.rank)
+                failed = memory_error(error) or EngineError(f"{type(error).__name__}: {error}")
+                connection.sendall(encode_frame(RankRefused(ErrorMessage.of(failed))))
 
 
 def _load(start: StartRank, connection: socket.socket) -> Follower:
@@ -125,6 +132,7 @@ def _load(start: StartRank, connection: socket.socket) -> Follower:
         start.max_model_len,
         config.model.quantization,
         kv_format=config.cache.kv_format,
+        scores_pairs=start.scores_pairs,
         group=ranks,
     )
     return Follower(start, ranks, model)

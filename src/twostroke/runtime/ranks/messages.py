@@ -24,6 +24,7 @@ class StartRank(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         file: Where the ranks meet, see ``Ranks.join``.
         device: This rank's own.
+        scores_pairs: See ``load_model``.
         log_level: One of the numbers of ``logging``.
     """
 
@@ -32,6 +33,7 @@ class StartRank(msgspec.Struct, frozen=True, tag=True):
     file: str
     device: str
     max_model_len: int
+    scores_pairs: bool
     log_level: int
 
 
@@ -43,8 +45,12 @@ class RankLoaded(msgspec.Struct, frozen=True, tag=True):
     """It has its share of the weights."""
 
 
+class BlocksAllocated(msgspec.Struct, frozen=True, tag=True):
+    """It has its share of the KV cache."""
+
+
 class RankRefused(msgspec.Struct, frozen=True, tag=True):
-    """It cannot be started."""
+    """It cannot be started, or lacks the memory for its share of the KV cache."""
 
     error: ErrorMessage
 
@@ -124,7 +130,7 @@ class CheckFinite(msgspec.Struct, frozen=True, tag=True):
 
 
 RankOrder = AllocateBlocks | RunPass | MakeLogits | CopyBlocks | ZeroSlots | CheckFinite
-RankAnswer = RankIsHere | RankLoaded | RankRefused
+RankAnswer = RankIsHere | RankLoaded | BlocksAllocated | RankRefused
 
 
 def bytes_of(numbers: Tensor) -> bytes:

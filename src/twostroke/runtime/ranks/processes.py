@@ -22,6 +22,8 @@ from twostroke.distributed.ranks import Ranks
 from twostroke.engine.process.frames import encode_frame, receive_frame
 from twostroke.engine.process.process_link import how_it_ended
 from twostroke.runtime.ranks.messages import (
+    AllocateBlocks,
+    BlocksAllocated,
     RankAnswer,
     RankIsHere,
     RankLoaded,
@@ -49,8 +51,17 @@ class RankProcesses:
         EngineDeadError: One ended at once, or did not come.
     """
 
-    def __init__(self, config: EngineConfig, device: torch.device, max_model_len: int) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        device: torch.device,
+        max_model_len: int,
+        *,
+        scores_pairs: bool = False,
+    ) -> None:
         size = config.model.tensor_parallel_size
+        self._num_threads = torch.get_num_threads()
+        self._failure: EngineDeadError | None = None
         self._followers: list[_Follower] = []
         self._folder = tempfile.TemporaryDirectory(prefix="twostroke-ranks-")  # 0700
         file = str(Path(self._folder.name, "ranks"))
@@ -63,11 +74,13 @@ class RankProcesses:
                     file,
                     device_of_rank(device, rank),
                     max_model_len,
+                    scores_pairs,
                     logging.getLogger("twostroke").getEffectiveLevel(),
                 )
                 self._followers.append(_start(own, size))
             self._wait_for(RankIsHere)
             self._ranks = Ranks.join(file, 0, size, PASS_SECONDS, device)
+            self._folder.cleanup()  # all have met
         except BaseException:
             self.close()
             raise
@@ -81,12 +94,29 @@ class RankProcesses:
         """Raises what keeps a rank from loading its share."""
         self._wait_for(RankLoaded)
 
+    def allocate(self, num_blocks: int) -> None:
+        """Have all allocate their shares of the KV cache; raises what keeps one from it."""
+        self.tell(AllocateBlocks(num_blocks))
+        self._wait_for(BlocksAllocated)
+        for follower in self._followers:
+            follower.connection.settimeout(PASS_SECONDS)
+
+    def part(self, error: EngineDeadError) -> EngineDeadError:
+        """Tell nothing more: this rank has left a pass in which the others wait for it.
+
+        Returns what every further order is refused with: ``error``, or one before it.
+        """
+        self._failure = self._failure or error
+        return self._failure
+
     def tell(self, order: RankOrder) -> None:
         """Send an order to all; they carry out one after the other, beside this process.
 
         Raises:
             EngineDeadError: A process is gone.
         """
+        if (failure := self._failure) is not None:
+            raise EngineDeadError(failure.message, hint=failure.hint) from failure
         frame = encode_frame(order)
         for follower in self._followers:
             try:
@@ -123,9 +153,10 @@ class RankProcesses:
         if self._ranks is not None:
             self._ranks.leave()
             self._ranks = None
+        torch.set_num_threads(self._num_threads)
         self._folder.cleanup()
 
-    def _wait_for(self, wanted: type[RankIsHere] | type[RankLoaded]) -> None:
+    def _wait_for(self, wanted: type[RankIsHere | RankLoaded | BlocksAllocated]) -> None:
         for follower in self._followers:
             data = receive_frame(follower.connection)
             if data is None:
@@ -153,8 +184,7 @@ def _start(start: StartRank, size: int) -> _Follower:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
+            pass_fds=[theirs.fileno()],  # in this process's group: what kills it all, kills it, too
             env={**os.environ, **threads},
         )
     follower = _Follower(start.rank, process, ours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import NamedTuple
 
 import torch
 
@@ -15,20 +16,28 @@ from twostroke.runtime.ranks.processes import RankProcesses, threads_of_rank
 _OWN_DRAFTS = ("ngram", "suffix", "draft", "medusa")  # read nothing of the target but its states
 
 
+class ModelKind(NamedTuple):
+    """Attributes:
+    is_foreign: Transformers' own code runs it.
+    scores_pairs: See ``load_model``.
+    """
+
+    is_foreign: bool
+    scores_pairs: bool
+
+
 def start_ranks(
     config: EngineConfig,
     spec: ModelSpec,
     device: torch.device,
     max_model_len: int,
     opened: ExitStack,
-    *,
-    is_foreign: bool,
+    kind: ModelKind,
 ) -> RankProcesses | None:
     """The processes of all ranks but this one, or ``None`` where there is one.
 
     Args:
         opened: Ends them.
-        is_foreign: Transformers' own code runs the model.
 
     Raises:
         ConfigError: The model, or what else is configured, cannot be divided.
@@ -36,7 +45,7 @@ def start_ranks(
     size = config.model.tensor_parallel_size
     if size == 1:
         return None
-    check_ranks(config, is_foreign=is_foreign)
+    check_ranks(config, is_foreign=kind.is_foreign)
     rank_spec(spec, size)
     if device.type == "cuda":
         last, count = (device.index or 0) + size, torch.cuda.device_count()
@@ -46,7 +55,7 @@ def start_ranks(
                 f" machine has {count}",
                 hint="give a smaller one",
             )
-    processes = RankProcesses(config, device, max_model_len)
+    processes = RankProcesses(config, device, max_model_len, scores_pairs=kind.scores_pairs)
     opened.callback(processes.close)
     if device.type == "cpu":
         torch.set_num_threads(threads_of_rank(size))

@@ -1,0 +1,101 @@
+"""Protects: a request that is handed on is written by one engine at a time, to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.engine.process.scripted_process import (
+    alive,
+    call,
+    pid_of,
+    started,
+    tokens_of,
+    undisturbed,
+    until,
+)
+from twostroke.engine.clients.stream import AsyncStream
+from twostroke.engine.process.replicas import PrefillPlan, PrefillPool, Replicas
+from twostroke.routing.routers import make_router
+
+LONG = 6  # tokens of the prompt of ``call``
+
+
+@contextmanager
+def running(plan: PrefillPlan) -> Iterator[Replicas]:
+    """The first answers, the second computes prompts."""
+    pool = PrefillPool({1: "peer0"}, plan)
+    replicas = Replicas([started(0), started(1)], make_router("least-loaded"), pool)
+    try:
+        yield replicas
+    finally:
+        replicas.close()
+    assert not any(alive(pid_of(engine)) for engine in replicas.engines)
+
+
+def loads(replicas: Replicas) -> list[int]:
+    return [engine.num_unfinished for engine in replicas.engines]
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+async def test_a_long_prompt_moves_once_its_first_tokens_are_there(samples: int) -> None:
+    request = call("a", max_tokens=60, n=samples)
+    expected = await undisturbed(request)
+    with running(PrefillPlan(1, LONG)) as replicas:
+        stream = replicas.submit(request)
+        assert loads(replicas) == [0, 1]
+        reading = asyncio.create_task(tokens_of(stream))
+        await until(lambda: loads(replicas) == [1, 0])
+        assert await reading == expected
+        await until(lambda: not replicas.engines[1].has("a"))
+
+
+async def test_short_prompts_and_those_that_do_not_fit_stay_where_answers_are() -> None:
+    for plan in (PrefillPlan(1, LONG + 1), PrefillPlan(1, LONG, memory=LONG - 1)):
+        with running(plan) as replicas:
+            first = replicas.engines[0]
+            first.info = replace(first.info, kv_bytes_per_token=1)
+            stream = replicas.submit(call("a"))
+            assert loads(replicas) == [1, 0]
+            await tokens_of(stream)
+
+
+async def test_what_comes_late_of_a_request_that_is_back_is_not_its_own() -> None:
+    """Its id stays taken where it was handed on from, until that engine has ended it."""
+    request = call("a", max_tokens=60)
+    expected = await undisturbed(request)
+    with running(PrefillPlan(1, LONG)) as replicas:
+        answering, computing = replicas.engines
+        own = computing.hand_on
+        assert own is not None
+
+        def stop(request_id: str, stream: AsyncStream) -> bool:
+            os.kill(pid_of(computing), signal.SIGSTOP)  # as if it were in a long step
+            computing.hand_on = None
+            return own(request_id, stream)
+
+        computing.hand_on = stop
+        reading = asyncio.create_task(tokens_of(replicas.submit(request)))
+        await until(lambda: loads(replicas) == [1, 0])
+        os.kill(pid_of(answering), signal.SIGKILL)
+        await until(lambda: answering.status.error is not None)
+        assert computing.has("a")
+        os.kill(pid_of(computing), signal.SIGCONT)
+        async with asyncio.timeout(30):
+            assert await reading == expected
+
+
+async def test_an_answer_that_begins_while_the_server_ends_is_written_to_its_end() -> None:
+    request = call("a", max_tokens=60)
+    expected = await undisturbed(request)
+    with running(PrefillPlan(1, LONG)) as replicas:
+        reading = asyncio.create_task(tokens_of(replicas.submit(request)))
+        await asyncio.sleep(0)
+        await replicas.drain(20)
+        assert await reading == expected
