@@ -143,14 +143,14 @@ def _write(
             count: {n: asdict(f) for n, f in each.items()} for count, each in measured.items()
         },
     }
-    path.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+    path.with_name(f"{path.name}.json").write_text(json.dumps(record, indent=1) + "\n")
     versions = ", ".join(sorted({f"{one['name']} {one['version']}" for one in about.values()}))
     text = (
         f"# Beside its peers\n\n{environment_text(where)}- {versions}\n- {what}; medians; all"
         " systems loaded\n  at once, rounds in turn, tokens timed in each engine's own"
         f" loop\n\n{tables(model, measured)}\n"
     )
-    path.with_suffix(".md").write_text(text)
+    path.with_name(f"{path.name}.md").write_text(text)
     print(text)
 
 
