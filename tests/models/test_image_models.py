@@ -24,6 +24,7 @@ _TOWER = {
     "image_size": 28,
     "patch_size": 14,
 }
+MROPE: dict[str, Any] = {"rope_type": "default", "type": "mrope", "mrope_section": [1, 1, 2]}
 # Of each: its text part, and its tower.
 IMAGE_MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gemma3": (FAMILIES["gemma3"], _TOWER),
@@ -33,6 +34,31 @@ IMAGE_MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**_TOWER, "vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16},
     ),
     "mistral3": (tiny_config("mistral", sliding_window=None, head_dim=12), _TOWER),
+    "qwen2_vl": (
+        tiny_config("qwen2_vl_text", rope_scaling=MROPE, attention_dropout=0.0),
+        {"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2},
+    ),
+    "qwen2_5_vl": (
+        tiny_config("qwen2_5_vl_text", rope_scaling=MROPE, tie_word_embeddings=True),
+        {"depth": 1, "hidden_size": 16, "out_hidden_size": 32, "num_heads": 2},
+    ),
+    "qwen3_vl": (
+        tiny_config(
+            "qwen3_vl_text", head_dim=12, rope_scaling={**MROPE, "mrope_section": [2, 2, 2]}
+        ),
+        {"depth": 1, "hidden_size": 16, "out_hidden_size": 32, "num_heads": 2},
+    ),
+    "qwen3_vl_moe": (
+        tiny_config(
+            "qwen3_vl_moe_text",
+            head_dim=12,
+            num_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            rope_scaling={**MROPE, "mrope_section": [2, 2, 2]},
+        ),
+        {"depth": 1, "hidden_size": 16, "out_hidden_size": 32, "num_heads": 2},
+    ),
     "qwen3_5": (FAMILIES["qwen3.5"], {"depth": 1, "hidden_size": 16, "num_heads": 2}),
     "qwen3_5_moe": (FAMILIES["qwen3.5-moe"], {"depth": 1, "hidden_size": 16, "num_heads": 2}),
 }

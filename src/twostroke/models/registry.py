@@ -46,7 +46,12 @@ MODEL_TYPES = {
     "smollm3": "llama",
 }
 # Models that read images, too: their text parts run.
-IMAGE_MODELS = ("gemma3", "gemma4", "llama4", "mistral3", "qwen3_5", "qwen3_5_moe")
+IMAGE_MODELS = (
+    *("gemma3", "gemma4", "llama4", "mistral3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"),
+    *("qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
+)
+# What these call theirs, where it is one of the families under another name.
+TEXT_PARTS = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text")
 
 
 def decoder_family(model_type: str) -> DecoderFamily:

@@ -51,6 +51,10 @@ def with_stored_experts(
     return replace(family, branches=tuple(branches))
 
 
+# Towers of files whose text part has no prefix (Qwen2-VL).
+_TOWERS = ("visual.",)
+
+
 class Beside:
     """Whether a tensor of a checkpoint belongs to something else than the text model.
 
@@ -68,6 +72,6 @@ class Beside:
         self._head, self._ignored = family.head, family.ignored
 
     def __call__(self, name: str) -> bool:
-        if name.startswith(self._ignored) or name in self._unused:
+        if name.startswith((*self._ignored, *_TOWERS)) or name in self._unused:
             return True
         return not name.startswith(self._root) and name != self._head

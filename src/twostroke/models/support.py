@@ -18,7 +18,7 @@ from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.recurrent_forms import Mamba2Form
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.models.registry import IMAGE_MODELS, MODEL_TYPES
+from twostroke.models.registry import IMAGE_MODELS, MODEL_TYPES, TEXT_PARTS
 
 _REFUSED_ROPE = {
     "dynamic": (
@@ -47,7 +47,7 @@ def parse_runnable(
     config: Mapping[str, Any], generation: Mapping[str, Any] | None = None
 ) -> ModelSpec:
     """Read and check the contents of ``config.json`` (and ``generation_config.json``)."""
-    spec = parse_model(config, generation, [*MODEL_TYPES, *IMAGE_MODELS])
+    spec = parse_model(config, generation, [*MODEL_TYPES, *IMAGE_MODELS, *TEXT_PARTS])
     read_scheme(config)  # which refuses what cannot be unpacked
     check_runnable(spec)
     return spec

@@ -57,6 +57,8 @@ def read_rope(fields: ConfigFields, family: Family, kind: str = "full_attention"
     kind = str(scaling.raw.get("rope_type", scaling.raw.get("type")) or "default")
     if kind == "su" or (kind == "yarn" and "long_factor" in scaling.raw):
         kind = "longrope"  # by the names of Phi-3's first files
+    if kind == "mrope":  # of text, all of whose axes are one position (arXiv:2409.12191)
+        kind = "default"
     if kind not in SCALED:
         return RopeSpec(theta=theta, kind=kind)
     # Phi-3's files state it outside; that comes first in transformers, too.

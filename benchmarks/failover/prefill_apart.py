@@ -1,6 +1,6 @@
 """How long readers of answers wait while long prompts arrive: computed in chunks, or apart.
 
-    python -m benchmarks.prefill_apart MODEL [--prompt-tokens 8000]
+    python -m benchmarks.failover.prefill_apart MODEL [--prompt-tokens 8000]
 
 Two engines on the same cores, three ways: both do everything, both in small chunks, or one computes
 prompts and the other answers (``--prefill-engines 1``). A few streams read long answers; meanwhile
@@ -28,7 +28,7 @@ import httpx
 from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import running_server
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 WAYS = {
     "both do everything": (),
     "both, chunks of 128": ("--max-prefill-chunk", "128"),
@@ -92,13 +92,16 @@ def main(
             f" {statistics.median(own.first_tokens):.2f} |"
         )
     print("\n".join(lines))
-    command = shlex.join(["python", "-m", "benchmarks.prefill_apart", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "benchmarks.failover.prefill_apart", *sys.argv[1:]])
     where = environment(command, other_programs.share())
     text = environment_text(where)
     text += f"- {Path(model).name}, prompts of {prompt_tokens} tokens beside {chats} answers\n\n"
     record: dict[str, Any] = {
         "environment": where,
-        "ways": {way: {"gaps": own.gaps, "ttft": own.first_tokens} for way, own in seen.items()},
+        "ways": {
+            way: {"gaps": statistics.quantiles(own.gaps, n=1000), "ttft": own.first_tokens}
+            for way, own in seen.items()
+        },
     }
     title = "Answers while long prompts arrive"
     write_record(out / "prefill_apart", title, text + "\n".join(lines) + "\n", record)
