@@ -85,7 +85,7 @@ def main(folder: Path, *files: Path, out: Path = RESULTS) -> None:
     where = environment(command, other_programs.share())
     text = (
         f"{environment_text(where)}\nPrompts of {PROMPT} tokens, answers of {OUTPUT}; resident:"
-        f" with a KV cache of up to {KV_BYTES >> 20} MiB and pages of the file.\n\n"
+        f" with a KV cache of up to {KV_BYTES >> 20} MiB\nand pages of the file.\n\n"
         + "\n".join(lines)
         + "\n"
     )

@@ -68,7 +68,7 @@ def main(*files: Path, llama_cpp: str, rounds: int = 3, out: Path = RESULTS) -> 
     where = environment(command, other_programs.share())
     text = (
         f"{environment_text(where)}\nFiles are not in the page cache. Imports are not counted."
-        f" Resident: after {REQUESTS} requests of {INPUT} + {OUTPUT} tokens at a time.\n\n"
+        f" Resident: after {REQUESTS} requests of {INPUT} +\n{OUTPUT} tokens at a time.\n\n"
         + "\n".join(lines)
         + "\n"
     )

@@ -48,17 +48,6 @@ IMAGE_MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
         {"depth": 1, "hidden_size": 16, "out_hidden_size": 32, "num_heads": 2},
     ),
-    "qwen3_vl_moe": (
-        tiny_config(
-            "qwen3_vl_moe_text",
-            head_dim=12,
-            num_experts=6,
-            num_experts_per_tok=3,
-            moe_intermediate_size=24,
-            rope_scaling={**MROPE, "mrope_section": [2, 2, 2]},
-        ),
-        {"depth": 1, "hidden_size": 16, "out_hidden_size": 32, "num_heads": 2},
-    ),
     "qwen3_5": (FAMILIES["qwen3.5"], {"depth": 1, "hidden_size": 16, "num_heads": 2}),
     "qwen3_5_moe": (FAMILIES["qwen3.5-moe"], {"depth": 1, "hidden_size": 16, "num_heads": 2}),
 }

@@ -56,7 +56,7 @@ def test_the_number_of_parameters_is_that_of_the_checkpoint(model_type: str, tie
             {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 1, "mscale_all_dim": -1}},
             "mscale_all_dim must be a positive number",
         ),
-        ({"model_type": "qwen3_vl_text"}, "unknown architecture: model_type is 'qwen3_vl_text'"),
+        ({"model_type": "qwen3_vl_moe_text"}, "architecture: model_type is 'qwen3_vl_moe_text'"),
         ({"model_type": "jamba"}, "unknown architecture: model_type is 'jamba'"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 2 layers"),
         (

@@ -48,10 +48,10 @@ MODEL_TYPES = {
 # Models that read images, too: their text parts run.
 IMAGE_MODELS = (
     *("gemma3", "gemma4", "llama4", "mistral3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"),
-    *("qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"),
+    *("qwen3_5", "qwen3_5_moe"),
 )
 # What these call theirs, where it is one of the families under another name.
-TEXT_PARTS = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text")
+TEXT_PARTS = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text")
 
 
 def decoder_family(model_type: str) -> DecoderFamily:
