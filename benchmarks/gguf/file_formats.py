@@ -102,7 +102,7 @@ def checkpoints(folder: Path, files: tuple[Path, ...], work: Path) -> Iterator[t
         made = work / to
         command = ["quantize", str(folder), "--to", to, "-o", str(made), "--no-compare"]
         subprocess.run([sys.executable, "-m", "twostroke", *command], check=True, stdout=sys.stderr)
-        yield f"`twostroke quantize --to {to}`", made
+        yield f"`quantize --to {to}`", made
         shutil.rmtree(made)
     raw = json.loads((folder / "config.json").read_text())
     for name, (quantization, pack) in PACKED.items():
@@ -140,7 +140,7 @@ def measure(path: Path, log: Path) -> Served:
             tokens[clients] = max(generate(server.url, clients) for _ in range(2))
         resident = status_bytes(server.process.pid, "VmRSS")
     size = sum(each.stat().st_size for each in ([path] if path.is_file() else path.iterdir()))
-    stored = ", ".join(survey["stored"])
+    stored = ", ".join(survey["stored"]).replace("compressed-tensors ", "")
     return Served(stored, survey["path"], size, server.ready_seconds, resident, tokens)
 
 
