@@ -6,6 +6,8 @@ the columns of every MLP. What the branches of a layer add is then the sum over 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -49,6 +51,8 @@ class Ranks:
                 hint="load a second tensor-parallel model in a process of its own",
             )
         backend = "nccl" if device.type == "cuda" else "gloo"
+        # What ranks of one machine exchange is not to be had from others.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         with _lost_process():
             dist.init_process_group(
                 backend,
