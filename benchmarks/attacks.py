@@ -249,6 +249,7 @@ async def have_memory_returned(url: str, key: str) -> None:
     for _ in range(8):  # one after the other: the last is freed, too, when that happens
         await _send_all(attacker, b" " * (4 * LIMIT))
     await attacker.close()
+    await asyncio.sleep(2 * TRIM_SECONDS)
 
 
 def main(
