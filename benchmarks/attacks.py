@@ -23,8 +23,8 @@ import cyclopts
 import httpx
 
 from benchmarks.body_delay import LIMIT, thoughts, worst_bodies
-from twostroke.http.body_size import TRIM_SECONDS
 from tests.constraints.hostile_forms import SCHEMAS, UNENDED, rules
+from twostroke.http.body_size import TRIM_SECONDS
 
 KEY_VARIABLE = "TWOSTROKE_ATTACK_KEY"
 TEXT = "/v1/completions"

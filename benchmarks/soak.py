@@ -186,7 +186,7 @@ async def soak(
                 await visitor.close()
 
         async def rest() -> int:
-            """Bytes in use while all visitors pause: holes in the heaps vary, so the least counts."""
+            """Bytes in use while all visitors pause: holes in heaps vary, so the least counts."""
             awake.clear()
             deadline = time.perf_counter() + IDLE_SECONDS
             while len(resting) < concurrency and time.perf_counter() < deadline:
