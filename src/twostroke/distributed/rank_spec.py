@@ -38,7 +38,7 @@ def rows_of_rank(rows: int, ranks: int) -> int:
 
 def _layer_of_rank(layer: LayerSpec, ranks: int) -> LayerSpec:
     if layer.recurrent is not None:
-        raise _refused("recurrent layers", "leave it out for this model")
+        raise _refused("recurrent layers")
     return replace(
         layer,
         attention=None if layer.attention is None else _attention(layer.attention, ranks),
@@ -49,7 +49,7 @@ def _layer_of_rank(layer: LayerSpec, ranks: int) -> LayerSpec:
 
 def _attention(whole: AttentionSpec, ranks: int) -> AttentionSpec:
     if whole.whole_norm:
-        raise _refused("norms over all heads", "leave it out for this model")
+        raise _refused("norms over all heads")
     heads = _share(whole.heads, ranks, "attention heads")
     kv_heads = whole.kv_heads
     if whole.latent is None:
@@ -101,5 +101,7 @@ def _undivided(count: int, what: str, ranks: int) -> ConfigError:
     )
 
 
-def _refused(what: str, hint: str) -> ConfigError:
-    return ConfigError(f"--tensor-parallel-size does not work with {what}", hint=hint)
+def _refused(what: str) -> ConfigError:
+    return ConfigError(
+        f"--tensor-parallel-size does not work with {what}", hint="leave it out for this model"
+    )

@@ -18,9 +18,6 @@ from torch import Tensor
 
 from twostroke.core.errors import ConfigError, EngineDeadError
 
-# Gloo has no 16-bit collectives on every build, and bytes are bytes.
-_AS_BYTES = torch.uint8
-
 
 class Ranks:
     """One process's place among those that share a model. All of them call everything, in turn.
@@ -86,7 +83,7 @@ class Ranks:
     def from_first(self, tensor: Tensor) -> Tensor:
         """What the first process gives; the others' ``tensor`` is overwritten with it."""
         with _lost_process():
-            dist.broadcast(tensor.view(_AS_BYTES), 0, self._group)
+            dist.broadcast(tensor.view(torch.uint8), 0, self._group)  # any precision
         return tensor
 
     def all_true(self, is_true: bool) -> bool:

@@ -34,7 +34,7 @@ FETCH_SECONDS = 10.0  # without a byte, after which a peer is left
 class PeerTier:
     """Implements ``KVConnector``: loads alone. It never waits for the peer to be there.
 
-    What it holds is known to whoever asks for it; a block that is not there fails its load, and is
+    Requests say what it holds; a block that is not there fails its load, and is
     computed.
 
     Args:

@@ -130,17 +130,17 @@ def _load(
     score_head = ScoreHead.load(checkpoint, spec.hidden_size, device)
     is_foreign = foreign is not None
     kind = ModelKind(is_foreign=is_foreign, scores_pairs=score_head is not None)
-    others = start_ranks(config, spec, device, max_model_len, opened, kind)
+    processes = start_ranks(config, spec, device, max_model_len, opened, kind)
     _share_threads(device)
     clock.mark("config")
     places = adapter_places(config.adapters, is_foreign=is_foreign)
     wanted = _Target(checkpoint, spec, device, max_model_len, score_head is not None, places)
-    target = foreign or _load_target(config, wanted, profiler, others)
+    target = foreign or _load_target(config, wanted, profiler, processes)
     store = open_store(config.adapters, target, places, adapters)
     models = _complete(config, checkpoint, target, max_model_len)
     release_cached_memory()  # what loading used for a moment counts as taken otherwise
     clock.mark("weights")
-    caches = allocate_caches(config, target, models.draft, max_model_len, others)
+    caches = allocate_caches(config, target, models.draft, max_model_len, processes)
     model_id = _model_id(config.model, checkpoint, target, caches.target, max_model_len)
     pooling = _pooling(config.model, checkpoint, spec)
     vectors = Vectors(DenseModules.load(checkpoint.path, pooling, device), score_head)
@@ -159,10 +159,10 @@ def _load(
         load_seconds=clock.seconds,
     )
     hooks = _hooks(config, models, caches, transfers, grammars, vectors, store)
-    if others is not None:
-        hooks.insert(0, OtherRanks(others))
+    if processes is not None:
+        hooks.insert(0, OtherRanks(processes))
     backend = attention_backend(target.spec, caches.target)
-    backend = backend if others is None else FirstBackend(backend)
+    backend = backend if processes is None else FirstBackend(backend)
     executor = TorchExecutor(target, caches.target, backend, info, hooks, profiler)
     return record_passes(executor, config, profiler, clock)
 
@@ -269,9 +269,9 @@ def _make_proposer(config: EngineConfig, models: _Models, caches: Caches) -> Pro
 
 
 def _load_target(
-    config: EngineConfig, wanted: _Target, profiler: Profiler, others: RankProcesses | None
+    config: EngineConfig, wanted: _Target, profiler: Profiler, processes: RankProcesses | None
 ) -> LanguageModel:
-    """The model, or with ``others`` this rank's share of it, which tells them of its passes."""
+    """The model, or with ``processes`` this rank's share of it, which tells them of its passes."""
     model = load_model(
         wanted.checkpoint,
         wanted.spec,
@@ -283,12 +283,12 @@ def _load_target(
         kv_format=config.cache.kv_format,
         scores_pairs=wanted.scores_pairs,
         places=wanted.places,
-        group=None if others is None else others.ranks,
+        group=None if processes is None else processes.ranks,
     )
-    if others is None:
+    if processes is None:
         return model
-    others.wait_until_loaded()
-    return FirstModel(model, others)
+    processes.wait_until_loaded()
+    return FirstModel(model, processes)
 
 
 def _complete(
