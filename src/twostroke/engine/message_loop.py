@@ -144,7 +144,9 @@ class MessageLoop:
             # The last outputs of some may have been lost with the step.
             self._send(EngineEnded(ErrorMessage.of(error)))
             return True
-        self._send(self.report(outputs))
+        # Between two steps it is as busy: a process that stops there must be seen to hang, too.
+        began = self.engine.clock() if self.engine.has_work() else None
+        self._send(self.report(outputs, began))
         return go_on and (self.engine.has_work() or not self._draining)
 
     def _take_inbox(self, outputs: list[RequestOutput]) -> bool:

@@ -150,7 +150,8 @@ class EngineStatus(msgspec.Struct, frozen=True):
     Attributes:
         stats: The scheduler's state after the latest step, arrival or abort.
         error: Why the engine takes no more requests, if that is so.
-        busy_since: When the step began that is under way, in seconds on the engine's clock.
+        busy_since: When the step began that is under way or is next, in seconds on the engine's
+            clock; ``None`` where there is nothing to do.
         draining: It finishes what it has, and then ends.
     """
 

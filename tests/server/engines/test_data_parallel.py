@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
+from tests.server.engines.processes import started_by
 from tests.server.engines.streamed_content import content_of
 from tests.server.running import ServerProcess, running_process, wait_until
 
@@ -38,9 +38,7 @@ def server() -> Iterator[ServerProcess]:
 
 def engines(server: ServerProcess) -> list[int]:
     """The processes that the server has started."""
-    listed = ["ps", "--ppid", str(server.process.pid), "-o", "pid=,args="]
-    lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
-    return [int(line.split()[0]) for line in lines if "engine_process" in line]
+    return started_by(server.process.pid, "engine_process")
 
 
 def busy_engine(server: ServerProcess) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.server.engines.processes import started_by
 from tests.server.engines.streamed_calls import chat_calls
 from tests.server.engines.streamed_content import content_of
 from tests.server.running import ServerProcess, running_process, wait_until
@@ -45,9 +45,7 @@ def server(recording: Path) -> Iterator[ServerProcess]:
 
 def engine_of(server: ServerProcess) -> int:
     """The id of the one process that the server has started."""
-    listed = ["ps", "--ppid", str(server.process.pid), "-o", "pid=,args="]
-    lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
-    (pid,) = (int(line.split()[0]) for line in lines if "engine_process" in line)
+    (pid,) = started_by(server.process.pid, "engine_process")
     return pid
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.server.engines.processes import started_by
 from tests.server.engines.streamed_calls import chat_calls
 from tests.server.engines.streamed_content import content_of
 from tests.server.running import ROOT, wait_until
@@ -58,11 +59,9 @@ def shell(command: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def started_by(process: subprocess.Popen[bytes], port: str) -> int:
+def worker_on(process: subprocess.Popen[bytes], port: str) -> int:
     """The process of the worker that listens on a port."""
-    listed = ["ps", "--ppid", str(process.pid), "-ww", "-o", "pid=,args="]
-    lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
-    (pid,) = (int(line.split()[0]) for line in lines if f":{port}" in line)
+    (pid,) = started_by(process.pid, f":{port}")
     return pid
 
 
@@ -103,6 +102,6 @@ def test_a_chat_survives_the_end_of_a_worker(tmp_path: Path) -> None:
         wait_until(lambda: log.read_text().count(" is here") == 2, 60)
         wait_until(lambda: httpx.get(f"{url}/health", timeout=30).status_code == 200)
         expected = stream(url)
-        by_port = {own[port]: started_by(workers, own[port]) for port in PORTS[1:]}
+        by_port = {own[port]: worker_on(workers, own[port]) for port in PORTS[1:]}
         assert content_of(stream(url, by_port)) == content_of(expected)
         assert httpx.get(f"{url}/health", timeout=30).status_code == 200

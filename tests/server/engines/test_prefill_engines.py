@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.server.engines.processes import started_by
 from tests.server.engines.streamed_content import content_of
 from tests.server.running import ServerProcess, running_process, wait_until
 
@@ -80,9 +80,7 @@ def fetched_tokens(server: ServerProcess) -> int:
 
 
 def engines_of(server: ServerProcess) -> list[int]:
-    listed = ["ps", "--ppid", str(server.process.pid), "-o", "pid=,args="]
-    lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
-    return sorted(int(line.split()[0]) for line in lines if "engine_process" in line)
+    return started_by(server.process.pid, "engine_process")
 
 
 @pytest.mark.parametrize("name", CALLS)

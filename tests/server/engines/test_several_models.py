@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.server.engines.processes import started_by
 from tests.server.running import ServerProcess, running_process, wait_until
 
 
@@ -26,9 +26,7 @@ def server() -> Iterator[ServerProcess]:
 
 
 def num_engines(server: ServerProcess) -> int:
-    listed = ["ps", "--ppid", str(server.process.pid), "-o", "args="]
-    lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
-    return sum("engine_process" in line for line in lines)
+    return len(started_by(server.process.pid, "engine_process"))
 
 
 def post(server: ServerProcess, path: str, **body: Any) -> httpx.Response:

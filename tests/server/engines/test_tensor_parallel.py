@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.server.engines.processes import started_by
 from tests.server.engines.streamed_content import content_of
 from tests.server.running import ServerProcess, running_process, wait_until
 
@@ -31,11 +31,8 @@ def server() -> Iterator[ServerProcess]:
 
 def rank_processes(server: ServerProcess) -> list[int]:
     """The ids of the processes that follow, children of the engine's."""
-    listed = ["ps", "-eo", "pid=,ppid=,args="]
-    lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
-    rows = [line.split(maxsplit=2) for line in lines]
-    engines = {row[0] for row in rows if row[1] == str(server.process.pid)}
-    return [int(row[0]) for row in rows if row[1] in engines and "ranks.follow" in row[2]]
+    engines = started_by(server.process.pid, "engine_process")
+    return [rank for engine in engines for rank in started_by(engine, "ranks.follow")]
 
 
 def stream(server: ServerProcess, kill_after: int | None = None) -> list[str]:
