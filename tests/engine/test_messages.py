@@ -33,6 +33,7 @@ from twostroke.engine.clients.base import EngineClient
 from twostroke.engine.clients.thread import AsyncEngine, ThreadLink
 from twostroke.engine.intake import Intake
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.message_loop import MessageLoop
 from twostroke.engine.messages import (
     AbortRequest,
     AdaptersAnswer,
@@ -298,3 +299,17 @@ def test_the_first_sample_leads_and_each_has_a_seed_of_its_own() -> None:
     assert [request.request_id for request in requests] == ["a#0", "a#1", "a#2"]
     assert [request.leader for request in requests] == [None, requests[0], requests[0]]
     assert len({request.spec.seed for request in requests}) == 3
+
+
+def test_an_engine_is_busy_from_a_requests_first_step_to_its_last_and_between_them() -> None:
+    """A process that stops, at any moment of its work, is seen to hang by its reports."""
+    engine, replies = LLMEngine(FakeExecutor()), list[EngineReply]()
+    inbox: queue.SimpleQueue[EngineMessage | Drain] = queue.SimpleQueue()
+    engine.submit(call("a", max_tokens=6))
+    inbox.put(Drain())
+    MessageLoop(engine, inbox, replies.append).serve()
+    reports = [reply for reply in replies if isinstance(reply, StepReport)]
+    assert sum(bool(report.outputs) for report in reports) == 6
+    *steps, last = [report.status.busy_since for report in reports]
+    assert all(since is not None for since in steps)
+    assert last is None, "there is nothing left to do"
