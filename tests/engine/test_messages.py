@@ -306,7 +306,8 @@ def test_an_engine_is_busy_from_a_requests_first_step_to_its_last_and_between_th
     engine, replies = LLMEngine(FakeExecutor()), list[EngineReply]()
     inbox: queue.SimpleQueue[EngineMessage | Drain] = queue.SimpleQueue()
     engine.submit(call("a", max_tokens=6))
-    inbox.put(Drain())
+    for message in (ForgetRequest("b"), ManageCache(1, ClearCache()), Drain()):
+        inbox.put(message)
     MessageLoop(engine, inbox, replies.append).serve()
     reports = [reply for reply in replies if isinstance(reply, StepReport)]
     assert sum(bool(report.outputs) for report in reports) == 6

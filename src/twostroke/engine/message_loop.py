@@ -104,13 +104,15 @@ class MessageLoop:
     def report(
         self,
         outputs: Sequence[RequestOutput] = (),
-        busy_since: float | None = None,
         *,
         with_records: bool = False,
     ) -> StepReport:
         """The engine as it is now, and what has changed since the last report."""
         if self._error is None and self.engine.dead is not None:
             self._error = ErrorMessage.of(self.engine.dead)
+        # Between two steps it is as busy: a process that stops there must be seen to hang, too.
+        is_busy = self._error is None and self.engine.has_work()
+        busy_since = self.engine.clock() if is_busy else None
         status = EngineStatus(self.engine.last_stats, self._error, busy_since, self._draining)
         num_left = self.engine.waiting_samples.take()
         events, kv_events = self._records.events(), self._records.kv_events()
@@ -133,7 +135,7 @@ class MessageLoop:
             go_on = self._take_inbox(outputs)
             if go_on and self.engine.has_work():
                 due = self._records.are_due()
-                self._send(self.report(busy_since=self.engine.clock(), with_records=due))
+                self._send(self.report(with_records=due))
                 outputs += self.engine.step()
         except MemoryError:
             raise
@@ -144,9 +146,7 @@ class MessageLoop:
             # The last outputs of some may have been lost with the step.
             self._send(EngineEnded(ErrorMessage.of(error)))
             return True
-        # Between two steps it is as busy: a process that stops there must be seen to hang, too.
-        began = self.engine.clock() if self.engine.has_work() else None
-        self._send(self.report(outputs, began))
+        self._send(self.report(outputs))
         return go_on and (self.engine.has_work() or not self._draining)
 
     def _take_inbox(self, outputs: list[RequestOutput]) -> bool:

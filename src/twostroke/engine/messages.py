@@ -150,8 +150,8 @@ class EngineStatus(msgspec.Struct, frozen=True):
     Attributes:
         stats: The scheduler's state after the latest step, arrival or abort.
         error: Why the engine takes no more requests, if that is so.
-        busy_since: When the step began that is under way or is next, in seconds on the engine's
-            clock; ``None`` where there is nothing to do.
+        busy_since: The engine's clock when it said so last that there is something to do; ``None``
+            where there is nothing.
         draining: It finishes what it has, and then ends.
     """
 
