@@ -122,7 +122,7 @@ def test_which_runs_count_depends_on_the_machine_alone() -> None:
 def test_the_machine_is_watched_while_a_workload_runs() -> None:
     engine = LLMEngine(FakeExecutor(num_blocks=600, block_size=16, max_model_len=4096))
     options = SimulatedWorkloadOptions(
-        workload="random", num_requests=3, rate=10.0, input_len=10, output_len=4
+        workload="random", num_requests=3, rate=2.0, input_len=10, output_len=4
     )
     probe = SpeedProbe()
     run = watched_run(engine, make_workload(options).workload, "test", probe, Speed(*probe()))
