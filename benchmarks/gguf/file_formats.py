@@ -38,7 +38,7 @@ PACKED = {
     "compressed-tensors W8A8": KEPT["w8a8"][1],
     "GPTQ, 4 bits": KEPT["gptq"][1],
     "GPTQ with desc_act": DECODED["gptq-ordered"],
-    "AWQ": DECODED["awq"],
+    "AWQ": KEPT["awq"][1],
     "fp8 by tensor": DECODED["fp8-tensor"],
     "ModelOpt NVFP4": DECODED["modelopt-nvfp4"],
 }

@@ -11,7 +11,7 @@ from twostroke.layers.linear import PackedLinear
 from twostroke.layers.mxfp4 import decode_mxfp4
 from twostroke.layers.stored_weights import GROUP_INPUTS, StoredWeight, from_mxfp4, join_weights
 
-MOST_CODES = {"q4_k": 15, "q5_k": 31, "q6_k": 63, "mxfp4": 15}
+MOST_CODES = {"q4_k": 15, "q5_k": 31, "q6_k": 63, "mxfp4": 15, "uint4": 15}
 
 
 def drawn(format: str, outputs: int, inputs: int, seed: int = 0) -> StoredWeight:
@@ -32,6 +32,9 @@ def drawn(format: str, outputs: int, inputs: int, seed: int = 0) -> StoredWeight
         codes = integers(-127, 127, inputs, torch.int8)
         return StoredWeight(format, codes, factors(groups))
     codes = integers(0, MOST_CODES[format], inputs, torch.uint8)
+    if format == "uint4":
+        zeros = integers(0, 16, groups, torch.uint8)
+        return StoredWeight(format, codes, factors(groups), minimums=zeros)
     if format == "mxfp4":
         return StoredWeight(format, codes, scales=integers(120, 130, groups, torch.uint8))
     if format == "q6_k":
@@ -83,7 +86,10 @@ def test_rows_are_taken_in_another_order_and_joined(format: str) -> None:
 
 @pytest.mark.parametrize(
     ("format", "bits"),
-    [("q8_0", 9), ("q4_k", 4.75), ("q5_k", 5.75), ("q6_k", 6.625), ("mxfp4", 4.25)],
+    [
+        *(("q8_0", 9), ("q4_k", 4.75), ("q5_k", 5.75), ("q6_k", 6.625)),
+        *(("mxfp4", 4.25), ("int4", 5), ("uint4", 5.25)),
+    ],
 )
 def test_bits_in_memory(format: str, bits: float) -> None:
     assert drawn(format, 64, 512).packed().nbytes * 8 == bits * 64 * 512
@@ -95,6 +101,16 @@ def test_rows_are_looked_up_in_a_packed_weight(library: Library, format: str) ->
     indices = torch.tensor([39, 0, 17, 17, 5])
     rows = PackedLinear(weight.packed(), None, library).weight_rows(indices)
     assert torch.equal(rows, weight.values()[indices].bfloat16())
+
+
+def test_a_zero_point_in_the_middle_gives_the_bits_of_weights_without(library: Library) -> None:
+    plain = drawn("int4", 40, 512)
+    codes, zeros = (plain.codes + 8).to(torch.uint8), torch.full((40, 16), 8, dtype=torch.uint8)
+    shifted = StoredWeight("uint4", codes, plain.factors, minimums=zeros)
+    x = torch.randn(33, 512, generator=torch.Generator().manual_seed(3)).bfloat16()
+    one, other = (PackedLinear(own.packed(), None, library) for own in (plain, shifted))
+    for rows in (1, 5, 33):
+        assert torch.equal(one.wide(x[:rows]), other.wide(x[:rows]))
 
 
 def test_mxfp4_of_safetensors_is_what_decoding_gives(library: Library) -> None:

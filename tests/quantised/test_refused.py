@@ -132,7 +132,7 @@ def refused(folder: Path) -> str:
 CASES = {
     "words": (words(symmetric=False, actorder="group"), in_words(symmetric=False, ordered=True)),
     "gptq": ({**GPTQ, "desc_act": True}, gptq(ordered=True)),
-    "awq": DECODED["awq"],
+    "awq": KEPT["awq"][1],
     "integers": DECODED["w8-zeros"],
     "fp8": (BLOCKS, fp8("block", "weight_scale_inv")),
     "nvfp4": (compressed("nvfp4-pack-quantized", FP4), nvfp4(divides=True)),

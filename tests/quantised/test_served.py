@@ -29,6 +29,7 @@ from twostroke.layers.linear import PackedLinear
 from twostroke.layers.packing import unpack
 from twostroke.models.decoder import Decoder
 from twostroke.models.support import read_runnable
+from twostroke.runtime.checkpoints.survey import read_survey
 from twostroke.runtime.reference import naive_logits
 from twostroke.runtime.weights import load_model
 
@@ -64,12 +65,22 @@ KEPT: dict[str, tuple[str, Case]] = {
     "gptq-8": ("int8", ({**GPTQ, "bits": 8, "group_size": -1}, gptq(8, -1))),
     "gptq-v2": ("int4", ({**GPTQ, "checkpoint_format": "gptq_v2"}, gptq(less=0))),
     "awq-symmetric": ("int4", (AWQ, awq(symmetric=True))),
+    "awq": ("uint4", (AWQ, awq())),
+    "awq-channel": ("uint4", ({**AWQ, "group_size": -1}, awq(-1))),
+    "gptq-zeros": ("uint4", ({**GPTQ, "sym": False}, gptq(symmetric=False))),
+    "gptq-v2-zeros": (
+        "uint4",
+        ({**GPTQ, "sym": False, "checkpoint_format": "gptq_v2"}, gptq(symmetric=False, less=0)),
+    ),
+    "w4a16-zeros": ("uint4", words(in_words(symmetric=False), symmetric=False)),
+    "w4a16-channel-zeros": (
+        "uint4",
+        words(
+            in_words(group=0, symmetric=False), symmetric=False, strategy="channel", group_size=None
+        ),
+    ),
 }
 DECODED: dict[str, Case] = {
-    "w4a16-zeros": words(in_words(symmetric=False), symmetric=False),
-    "w4a16-channel-zeros": words(
-        in_words(group=0, symmetric=False), symmetric=False, strategy="channel", group_size=None
-    ),
     "w4a16-ordered": words(in_words(ordered=True), actorder="group"),
     "w4a16-ordered-zeros": words(
         in_words(symmetric=False, ordered=True), symmetric=False, actorder="group"
@@ -108,15 +119,8 @@ DECODED: dict[str, Case] = {
     ),
     "nvfp4": (compressed("nvfp4-pack-quantized", FP4), nvfp4(divides=True)),
     "gptq-ordered": ({**GPTQ, "desc_act": True}, gptq(ordered=True)),
-    "gptq-zeros": ({**GPTQ, "sym": False}, gptq(symmetric=False)),
     "gptq-2": ({**GPTQ, "bits": 2}, gptq(2)),
     "gptq-8-groups": ({**GPTQ, "bits": 8}, gptq(8)),
-    "gptq-v2-zeros": (
-        {**GPTQ, "sym": False, "checkpoint_format": "gptq_v2"},
-        gptq(symmetric=False, less=0),
-    ),
-    "awq": (AWQ, awq()),
-    "awq-channel": ({**AWQ, "group_size": -1}, awq(-1)),
     "fp8-block": (BLOCKS, fp8("block", "weight_scale_inv")),
     "fp8-exponents": (
         {**BLOCKS, "scale_fmt": "ue8m0"},
@@ -169,7 +173,7 @@ def test_what_is_kept_is_not_rounded(
     """The kernels' weights are the folder's, to the bit; they round activations to int8."""
     format_, (stated, pack) = KEPT[name]
     quantised, exact, weights = write_both(tmp_path, stated, pack)
-    for quantization in (None, format_):
+    for quantization in (None, format_.removeprefix("u")):
         caplog.clear()
         model = load(quantised, quantization=quantization)
         assert "decoded" not in caplog.text
@@ -179,10 +183,23 @@ def test_what_is_kept_is_not_rounded(
         for linear, names in zip((*attention.linears, *mlp.linears), parts, strict=True):
             assert isinstance(linear, PackedLinear) and linear.packed.format == format_
             expected = torch.cat([weights[f"model.layers.1.{each}.weight"] for each in names])
-            assert torch.equal(unpack(linear.packed), expected)
+            every = torch.arange(len(expected))
+            own = linear.weight_rows(every) if format_ == "uint4" else unpack(linear.packed)
+            assert torch.equal(own, expected.to(own.dtype))
     reference = naive_logits(load(exact, "float32"), IDS)
     distance = (naive_logits(load(quantised), IDS) - reference).abs().mean()
     assert 0 < float(distance) < 0.05 * float(reference.std())
+
+
+@pytest.mark.skipif(load_library() is None, reason="needs the compiled kernels")
+def test_a_folder_of_float16_runs_in_bfloat16_where_its_weights_are_kept(tmp_path: Path) -> None:
+    quantised, _, _ = write_both(tmp_path, *KEPT["awq"][1], {**RAW, "torch_dtype": "float16"})
+    assert load(quantised).dtype == torch.bfloat16
+    assert read_survey(open_checkpoint(quantised)).dtype == "bfloat16"
+    assert load(quantised, "float16").dtype == torch.float16
+    raw = {**RAW, "torch_dtype": "float16"}
+    decoded, exact, _ = write_both(tmp_path / "decoded", *DECODED["float-channel"], raw)
+    assert load(decoded).dtype == load(exact).dtype == torch.float16
 
 
 @pytest.mark.skipif(load_library() is None, reason="needs the compiled kernels")
@@ -192,7 +209,7 @@ def test_another_width_is_rounded_from_the_decoded_weights(tmp_path: Path) -> No
     assert torch.equal(naive_logits(ours, IDS), naive_logits(expected, IDS))
 
 
-@pytest.mark.parametrize("name", ["w4a16", "gptq-ordered", "float-block"])
+@pytest.mark.parametrize("name", ["w4a16", "awq", "gptq-ordered", "float-block"])
 def test_served(name: str, tmp_path: Path) -> None:
     """Answers are those of the model alone, token by token."""
     stated, pack = DECODED[name] if name in DECODED else KEPT[name][1]
@@ -222,8 +239,8 @@ def test_experts_are_layers_like_others(tmp_path: Path) -> None:
         "head_dim": 16,
         "mlp_only_layers": [],
     }
-    quantised, exact, _ = write_both(tmp_path, *DECODED["awq"], raw)
-    ours, expected = load(quantised), load(exact)
+    quantised, exact, _ = write_both(tmp_path, *KEPT["awq"][1], raw)
+    ours, expected = load(quantised, "float32"), load(exact, "float32")
     assert torch.equal(naive_logits(ours, IDS), naive_logits(expected, IDS))
 
 

@@ -43,6 +43,7 @@ FORMATS = {  # ``WeightFormat``
     "q5_k": 5,
     "q6_k": 6,
     "mxfp4": 7,
+    "uint4": 8,
 }
 # ``Activation``, by their names.
 ACTIVATIONS = {

@@ -18,10 +18,14 @@ from twostroke.layers.packing import PackedWeight, pack_int4, pack_int8
 from twostroke.layers.pages import fresh_tensor
 
 # Inputs that share a scale, and what is taken off each code.
-GROUP_INPUTS = {"int4": 32, "q8_0": 32, "q4_k": 32, "q5_k": 32, "q6_k": 16, "mxfp4": 32}
+GROUP_INPUTS = {
+    **dict.fromkeys(("int4", "uint4", "q8_0", "q4_k", "q5_k", "mxfp4"), 32),
+    "q6_k": 16,
+}
 # Bits of a weight in memory, with its scales; of int8 they are too few to count.
 PACKED_BITS = {
     "int4": 5.0,
+    "uint4": 5.25,
     "int8": 8.0,
     "q8_0": 9.0,
     "q4_k": 4.75,
@@ -45,12 +49,14 @@ class StoredWeight:
 
     Attributes:
         codes: uint8 ``[outputs, inputs]``; of q8_0, int4 (which is GGUF's Q4_0) and int8, int8.
-        factors: float32, of q8_0 and int4 ``[outputs, inputs / 32]``, of int8 ``[outputs, 1]``,
-            else ``[outputs, inputs / 256]``; ``None`` for mxfp4.
+            Of uint4, which AWQ has, each scale has a zero point beside it.
+        factors: float32, of q8_0, int4 and uint4 ``[outputs, inputs / 32]``, of int8
+            ``[outputs, 1]``, else ``[outputs, inputs / 256]``; ``None`` for mxfp4.
         scales: Integers that a group's codes and its factor are multiplied with, ``[outputs,
             groups]``, uint8, of q6_k int8. Of mxfp4, exponents of 2, 127 too large.
         minimum_factors: Like ``factors``, for ``minimums``.
-        minimums: uint8 ``[outputs, groups]``. Times its factor it is taken off each weight.
+        minimums: uint8 ``[outputs, groups]``. Times its factor it is taken off each weight; of
+            uint4 off each code.
     """
 
     format: str
@@ -104,6 +110,8 @@ class StoredWeight:
         factors = self.factors.repeat_interleave(groups // self.factors.shape[1], 1)
         scales = factors if self.scales is None else factors * self.scales
         codes = codes - 32 if self.format == "q6_k" else codes
+        if self.format == "uint4" and self.minimums is not None:
+            codes = codes - self.minimums[:, :, None]
         values = scales[:, :, None] * codes
         if self.minimums is not None and self.minimum_factors is not None:
             factors = self.minimum_factors.repeat_interleave(8, 1)
@@ -188,6 +196,11 @@ def _read_scales(
         return None, packed.scales.view(-1, groups, LANES)[blocks, :, lanes]
     if packed.format == "q8_0":
         return (packed.scales.view(torch.float32).view(-1, groups, LANES)[blocks, :, lanes],)
+    if packed.format == "uint4":
+        both = packed.scales.view(-1, groups, 5 * LANES)[blocks]  # [rows, groups, bytes]
+        scales = both[:, :, : 4 * LANES].contiguous().view(torch.float32)
+        zeros = _of_lanes(both[:, :, 4 * LANES :], lanes)
+        return _of_lanes(scales, lanes), None, None, zeros
     supers = packed.inputs // SUPER_INPUTS
     records = packed.scales.view(len(packed.scales), supers, -1)[blocks]  # [rows, supers, bytes]
     has_minimum, own = packed.format != "q6_k", groups // supers * LANES
@@ -236,6 +249,9 @@ def _scales(weight: StoredWeight) -> Tensor:
         return _settled(_by_lanes(weight.scales).flatten(1))
     blocks = len(weight.codes) // LANES
     factors = _by_lanes(weight.factors).view(torch.uint8)  # [blocks, supers, 64]
+    if weight.scales is None and weight.minimums is not None:  # uint4
+        zeros = _by_lanes(weight.minimums)
+        return _settled(torch.cat((factors, zeros), 2).reshape(blocks, -1))  # groups of 80 bytes
     if weight.scales is None:
         return _settled(factors.reshape(blocks, -1))
     supers = factors.shape[1]

@@ -5,6 +5,7 @@ Nothing is initialized that is then overwritten.
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import time
@@ -37,6 +38,7 @@ from twostroke.runtime.adapters.places import AdapterPlaces
 from twostroke.runtime.checkpoints.tensor_files import DTYPES, TensorFiles
 from twostroke.runtime.device import free_memory
 
+logger = logging.getLogger(__name__)
 # How the kernels keep rounded weights; int8 has one scale per output, too little to count.
 _ROUNDED = {
     "int8": NumberFormat("int8", 8, "int8"),
@@ -68,7 +70,7 @@ def load_model(
         checkpoint: Where its names lack the usual prefix, it may lack the head, too; then the
             model's own spec says ``tied``. Of an image model, the text part is loaded.
         spec: What its ``config.json`` says, see ``read_runnable``.
-        dtype: ``auto`` keeps the checkpoint's precision.
+        dtype: ``auto`` keeps the checkpoint's precision, unless it ``runs_as_stored``.
         max_length: Longest request in tokens; sizes the rotary table.
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers while they are read.
         kv_format: Format of the KV cache; ``auto`` is the model's precision.
@@ -85,6 +87,9 @@ def load_model(
     files = TensorFiles(checkpoint.tensors())
     family, spec, expected = match_checkpoint(files, spec, scores_pairs=scores_pairs)
     torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
+    if dtype == "auto" and runs_as_stored(expected, files, torch_dtype, device, quantization):
+        logger.info("bfloat16 instead of float16: its weights are multiplied as they are stored")
+        torch_dtype = torch.bfloat16
     if quantization is not None:
         _check_quantization(torch_dtype, device)
     shards = NO_SHARDS
@@ -122,6 +127,24 @@ def kept_as_stored(
     if device.type != "cpu" or dtype != torch.bfloat16 or load_library() is None:
         return []
     return [each for each in expected if files.is_kept(each, quantization, shards)]
+
+
+def runs_as_stored(
+    expected: list[Parameter],
+    files: TensorFiles,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: str | None = None,
+) -> bool:
+    """Whether a checkpoint of float16 is faster and smaller in bfloat16.
+
+    Kernels take most of its matrices as they are stored then. Quantised folders state float16 more
+    often than not; their integers and scales are exact in either.
+    """
+    if dtype != torch.float16:
+        return False
+    kept = kept_as_stored(expected, files, torch.bfloat16, device, quantization)
+    return 2 * len(kept) > sum(len(each.shape) == 2 for each in expected)
 
 
 def spared_bytes(kept: Sequence[Parameter], files: TensorFiles, dtype: torch.dtype) -> int:

@@ -25,6 +25,7 @@ from twostroke.checkpoints.quantised.arrays import E2M1, E4M3, Bytes, Floats, co
 from twostroke.checkpoints.quantised.modules import QuantisedTensor
 
 ReadBytes = Callable[[StoredTensor], Bytes]  # the bytes of a stored tensor, flat
+MAX_ZERO = 127  # zero points that the kernels of 4 bits take, which is more than files have
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight outputs each place in a word holds
 
 
@@ -96,7 +97,7 @@ def scaled_values(weight: QuantisedTensor, read: ReadBytes) -> ScaledValues:
 
 
 def held_by(weight: QuantisedTensor, read: ReadBytes, group: int) -> str:
-    """What the compiled kernels' form holds this weight exactly: ``int4``, ``int8``, or nothing.
+    """The compiled kernels' form that holds it exactly: ``int4``, ``uint4``, ``int8``, or none.
 
     Of its tensors, only zero points and the order of its inputs are read.
 
@@ -111,12 +112,13 @@ def held_by(weight: QuantisedTensor, read: ReadBytes, group: int) -> str:
         return ""
     if scheme.bits == 8 and weight.groups > 1:
         return ""
-    zeros = _zeros(weight, read)
-    if zeros is not None and (zeros != 1 << (scheme.bits - 1)).any():
-        return ""
     if not np.array_equal(_group_of(weight, read), np.arange(inputs) // size):
         return ""
-    return f"int{scheme.bits}"
+    zeros = _zeros(weight, read)
+    if zeros is None or (zeros == 1 << (scheme.bits - 1)).all():
+        return f"int{scheme.bits}"
+    fits = scheme.bits == 4 and zeros.min() >= 0 and zeros.max() <= MAX_ZERO
+    return "uint4" if fits else ""
 
 
 def _unpack_words(words: NDArray[np.signedinteger | np.uint8], bits: int) -> Bytes:

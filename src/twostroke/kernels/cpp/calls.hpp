@@ -25,6 +25,7 @@ enum WeightFormat : int32_t {
     kQ5K = 5,
     kQ6K = 6,
     kMxfp4 = 7,
+    kUint4 = 8,
 };
 
 // y = x W^T + bias, over packed weights: linear/tiles.hpp describes their layout.

@@ -25,6 +25,7 @@ from twostroke.runtime.weights import (
     choose_dtype,
     kept_as_stored,
     match_checkpoint,
+    runs_as_stored,
     spared_bytes,
 )
 
@@ -43,12 +44,15 @@ def read_survey(checkpoint: Checkpoint) -> CheckpointSurvey:
     spec = read_runnable(checkpoint)
     files = TensorFiles(checkpoint.tensors())
     family, spec, expected = match_checkpoint(files, spec, scores_pairs=has_score_head(raw))
+    device = resolve_device("auto")
     dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), "auto")
+    if runs_as_stored(expected, files, dtype, device):
+        dtype = torch.bfloat16
     stored = files.dtypes
     in_bytes = _count([each for each in expected if each.is_bytes])
     count = spec.num_parameters if in_bytes else _count(expected)
     elements = _count(expected) - in_bytes
-    device, name = resolve_device("auto"), str(dtype).removeprefix("torch.")
+    name = str(dtype).removeprefix("torch.")
     kept = kept_as_stored(expected, files, dtype, device)
     has_kernels = device.type == "cpu" and load_library() is not None
     return CheckpointSurvey(

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -197,7 +198,8 @@ class TensorFiles:
         formats = {self._kept_format(self._tensors[name]) for name, _ in parameter.parts}
         if "int8" in formats and not parameter.name.endswith(".weight"):
             return False  # rows of a table are looked up, too
-        if "" in formats or not (quantization is None or formats == {quantization}):
+        widths = {each.removeprefix("u") for each in formats}  # with zero points or without
+        if "" in formats or not (quantization is None or widths == {quantization}):
             return False
         cut = {end for name, _ in parameter.parts for end in _columns(shards.get(name))}
         return all(end % inputs_together(own) == 0 for own in formats for end in cut)
@@ -238,12 +240,18 @@ class TensorFiles:
         return weight.reordered(_places(outputs, stored.heads).argsort())
 
     def _kept_integers(self, stored: QuantisedTensor) -> StoredWeight:
-        weight = scaled_values(stored, self._bytes)
-        scales = weight.scales
-        if stored.scheme.bits == 4:  # those of groups of 32, of which larger ones consist
-            scales = scales[:, weight.group_of[::GROUP]]
-        factors = torch.from_numpy(np.ascontiguousarray(scales))
-        return StoredWeight(f"int{stored.scheme.bits}", torch.from_numpy(weight.signed()), factors)
+        weight, format_ = scaled_values(stored, self._bytes), self._kept_format(stored)
+
+        def by_group(numbers: NDArray[Any], dtype: type[np.generic]) -> Tensor:
+            if stored.scheme.bits == 4:  # those of groups of 32, of which larger ones consist
+                numbers = numbers[:, weight.group_of[::GROUP]]
+            return torch.from_numpy(np.ascontiguousarray(numbers, dtype))
+
+        factors = by_group(weight.scales, np.float32)
+        if format_ != "uint4" or weight.zeros is None:
+            return StoredWeight(format_, torch.from_numpy(weight.signed()), factors)
+        codes = torch.from_numpy(np.ascontiguousarray(weight.codes))
+        return StoredWeight(format_, codes, factors, minimums=by_group(weight.zeros, np.uint8))
 
     def _unpack(self, stored: QuantisedTensor, target: Tensor) -> None:
         weight, (rows, inputs) = scaled_values(stored, self._bytes), stored.shape

@@ -1,7 +1,7 @@
-// Tiles of weights that stay as files store them: GGUF's blocks, and MXFP4.
+// Tiles of weights that stay as files store them: GGUF's blocks, MXFP4, and 4 bits with zero points.
 //
 // The formats are llama.cpp's (ggml-common.h) and the Open Compute Project's (Microscaling Formats
-// 1.0). Only the order differs: in a block of 16 outputs, those inputs that share a scale, a group,
+// 1.0); the last is what AWQ, and GPTQ without symmetry, make of groups of 32 or more. Only the order differs: in a block of 16 outputs, those inputs that share a scale, a group,
 // lie together, and words hold four inputs of one output as everywhere (linear/tiles.hpp).
 //   q8_0:  groups of 32, [8][16][4] signed bytes
 //   q4_k:  groups of 32, [4][16][4] bytes, nibbles as int4 has them
@@ -9,12 +9,14 @@
 //   q6_k:  groups of 16, [2][16][4] bytes of nibbles, then [16] words: the two bits from 2 s + 8 b
 //          on are those above the nibble of input 4 s + b
 //   mxfp4: groups of 32, [4][16][4] bytes of nibbles, each a float of 4 bits
+//   uint4: as q4_k
 // Scales:
 //   q8_0:  [groups][16] floats
 //   q4_k, q5_k: for each 256 inputs [16] floats d, [16] floats m, [8][16] bytes s and [8][16]
 //          bytes t: a weight is d s q - m t
 //   q6_k:  for each 256 inputs [16] floats d, [16][16] signed bytes s: a weight is d s (q - 32)
 //   mxfp4: [groups][16] bytes: exponents
+//   uint4: for each group [16] floats s and [16] bytes z: a weight is s (q - z)
 #pragma once
 
 #include <cstdint>
@@ -31,6 +33,7 @@ namespace twostroke {
 namespace {
 
 constexpr int kSuperInputs = 256;       // of a record of scales
+constexpr int kZeroRecord = 5 * kLanes;  // bytes of scales and zero points
 
 template <int FORMAT>
 constexpr int group_inputs() {
@@ -106,13 +109,18 @@ INLINED void load_steps(const char* group, int step, int part, vword& low, vword
 }
 
 // A group's scales, of the outputs from lane `lane` on, and in `minimum` what is taken off for each
-// input.
+// input; of uint4 before it is scaled.
 template <int FORMAT>
 INLINED vfloat load_scales(const char* scales, int64_t group, int lane, vfloat& minimum) {
     if constexpr (FORMAT == kQ8_0) return load<vfloat>(scales + group * kStepBytes + 4 * lane);
     if constexpr (FORMAT == kMxfp4) {
         const vint exponents = sign_extended(scales + group * kLanes + lane) & 0xff;
         return (vfloat)(exponents << 23) * 0.5f;
+    }
+    if constexpr (FORMAT == kUint4) {
+        const char* record = scales + group * kZeroRecord;
+        minimum = to_floats(sign_extended(record + kStepBytes + lane));
+        return load<vfloat>(record + 4 * lane);
     }
     constexpr int groups = kSuperInputs / group_inputs<FORMAT>();
     constexpr int num_factors = FORMAT == kQ6K ? 1 : 2, bytes = groups * kLanes;
@@ -129,6 +137,7 @@ template <int FORMAT>
 inline int64_t scale_bytes(int64_t inputs) {
     if (FORMAT == kQ8_0) return inputs / 32 * kStepBytes;
     if (FORMAT == kMxfp4) return inputs / 32 * kLanes;
+    if (FORMAT == kUint4) return inputs / 32 * kZeroRecord;
     const int64_t record = FORMAT == kQ6K ? kStepBytes + 16 * kLanes : 2 * kStepBytes + 16 * kLanes;
     return inputs / kSuperInputs * record;
 }
@@ -144,7 +153,7 @@ template <int FORMAT, int ROWS, int BLOCKS, bool UNPACKED>
 void tile_stored(const LinearCall& call, const PackedRows& x, int64_t row, int64_t block,
                  const char* bytes) {
     constexpr int N = BLOCKS * kSplit, kSteps = group_inputs<FORMAT>() / 4;
-    constexpr bool has_minimum = FORMAT == kQ4K || FORMAT == kQ5K;
+    constexpr bool has_minimum = FORMAT == kQ4K || FORMAT == kQ5K, has_zero = FORMAT == kUint4;
     const int64_t groups = call.inputs / group_inputs<FORMAT>(), steps = call.inputs / 4;
     const int64_t block_scales = scale_bytes<FORMAT>(call.inputs);
     const char* weight = static_cast<const char*>(call.weight);
@@ -156,7 +165,7 @@ void tile_stored(const LinearCall& call, const PackedRows& x, int64_t row, int64
         vint part[ROWS][N];
         UNROLL for (int i = 0; i < ROWS; ++i)
             UNROLL for (int j = 0; j < N; ++j)
-                part[i][j] = (has_minimum ? 0 : offsets[g * ROWS + i]) - vint{};
+                part[i][j] = (has_minimum || has_zero ? 0 : offsets[g * ROWS + i]) - vint{};
         const auto add_step = [&](const vword* w, int64_t step) {
             UNROLL for (int i = 0; i < ROWS; ++i) {
                 const vword inputs = broadcast_word(row_words + (step * ROWS + i) * 4);
@@ -185,8 +194,11 @@ void tile_stored(const LinearCall& call, const PackedRows& x, int64_t row, int64
             const vfloat scale = load_scales<FORMAT>(scales + j / kSplit * block_scales, g,
                                                      j % kSplit * kVectorLanes, minimum);
             UNROLL for (int i = 0; i < ROWS; ++i) {
-                sums[i][j] += __builtin_convertvector(part[i][j], vfloat) * scale;
-                if (has_minimum) sums[i][j] -= minimum * static_cast<float>(offsets[g * ROWS + i]);
+                vfloat products = __builtin_convertvector(part[i][j], vfloat);
+                const float total = static_cast<float>(offsets[g * ROWS + i]);
+                if (has_zero) products -= minimum * total;  // exact: both are integers
+                sums[i][j] += products * scale;
+                if (has_minimum) sums[i][j] -= minimum * total;
             }
         }
     }
@@ -220,6 +232,7 @@ void tile_in_format(const LinearCall& call, const PackedRows& x, int64_t row, in
         case kQ4K: return tile_stored<kQ4K, ROWS, BLOCKS, UNPACKED>(call, x, row, block, bytes);
         case kQ5K: return tile_stored<kQ5K, ROWS, BLOCKS, UNPACKED>(call, x, row, block, bytes);
         case kQ6K: return tile_stored<kQ6K, ROWS, BLOCKS, UNPACKED>(call, x, row, block, bytes);
+        case kUint4: return tile_stored<kUint4, ROWS, BLOCKS, UNPACKED>(call, x, row, block, bytes);
         default: return tile_stored<kMxfp4, ROWS, BLOCKS, UNPACKED>(call, x, row, block, bytes);
     }
 }
@@ -230,6 +243,7 @@ inline void unpack_in_format(const LinearCall& call, int64_t block, int64_t bloc
         case kQ4K: return unpack_stored<kQ4K>(call, block, blocks, bytes);
         case kQ5K: return unpack_stored<kQ5K>(call, block, blocks, bytes);
         case kQ6K: return unpack_stored<kQ6K>(call, block, blocks, bytes);
+        case kUint4: return unpack_stored<kUint4>(call, block, blocks, bytes);
         default: return unpack_stored<kMxfp4>(call, block, blocks, bytes);
     }
 }
