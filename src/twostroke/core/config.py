@@ -63,7 +63,9 @@ class ModelOptions:
     install) runs most other decoders, slower; `auto` takes the first that can.
     """
     dtype: Dtype = "auto"
-    """Precision of weights and activations; `auto` takes the checkpoint's."""
+    """Precision of weights and activations; `auto` takes the checkpoint's, but bfloat16 for one of
+    float16 whose quantised weights a CPU multiplies as they are stored.
+    """
     quantization: Quantization | None = None
     """Round the weights of linear layers while loading: `int8` or `int4`. On a CPU; half or a third
     of the bytes.

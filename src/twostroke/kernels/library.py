@@ -80,7 +80,7 @@ class Library:
         layout = declare("layout", restype=c_int64)
         structures = (own for part in (calls, pass_calls) for own in vars(part).values())
         sizes = {own: ctypes.sizeof(own) for own in structures if _is_structure(own)}
-        if layout() != calls.SEGMENT_BYTES + sum(sizes.values()):
+        if layout() != calls.SEGMENT_BYTES + sum(sizes.values()) + len(FORMATS):
             raise OSError(f"{path} was built from other sources")
         find = declare("kernel", c_char_p, restype=c_void_p)
 

@@ -49,14 +49,13 @@ class StoredWeight:
 
     Attributes:
         codes: uint8 ``[outputs, inputs]``; of q8_0, int4 (which is GGUF's Q4_0) and int8, int8.
-            Of uint4, which AWQ has, each scale has a zero point beside it.
         factors: float32, of q8_0, int4 and uint4 ``[outputs, inputs / 32]``, of int8
             ``[outputs, 1]``, else ``[outputs, inputs / 256]``; ``None`` for mxfp4.
         scales: Integers that a group's codes and its factor are multiplied with, ``[outputs,
             groups]``, uint8, of q6_k int8. Of mxfp4, exponents of 2, 127 too large.
         minimum_factors: Like ``factors``, for ``minimums``.
-        minimums: uint8 ``[outputs, groups]``. Times its factor it is taken off each weight; of
-            uint4 off each code.
+        minimums: uint8 ``[outputs, groups]``. Times its factor it is taken off each weight. Of
+            uint4, which AWQ has, zero points: they are taken off the codes.
     """
 
     format: str

@@ -45,6 +45,7 @@ _ROUNDED = {
     "int4": NumberFormat("int4", 4, "int8", scale_bits=32, group=GROUP),
 }
 MXFP4 = weight_format("mxfp4")  # of experts alone, kept as it is stored
+_TABLES = ("embed", "head", "layer_table")
 PROGRESS_AFTER_SECONDS = 1.0
 Advance = Callable[[int], None]  # called with each number of bytes that were loaded
 SCORE_HEAD = "score.weight"  # of a decoder that ranks pairs of texts, see ``ScoreHead``
@@ -138,13 +139,18 @@ def runs_as_stored(
 ) -> bool:
     """Whether a checkpoint of float16 is faster and smaller in bfloat16.
 
-    Kernels take most of its matrices as they are stored then. Quantised folders state float16 more
-    often than not; their integers and scales are exact in either.
+    Kernels take most of its weights as they are stored then. Quantised folders state float16 more
+    often than not. What is kept is exact in either; the rest, embeddings and norms say, is rounded.
     """
     if dtype != torch.float16:
         return False
     kept = kept_as_stored(expected, files, torch.bfloat16, device, quantization)
-    return 2 * len(kept) > sum(len(each.shape) == 2 for each in expected)
+    return 2 * _num_in_layers(kept) > _num_in_layers(expected)
+
+
+def _num_in_layers(parameters: Sequence[Parameter]) -> int:
+    """Elements, without the tables that have a row for each token."""
+    return sum(math.prod(each.shape) for each in parameters if each.name not in _TABLES)
 
 
 def spared_bytes(kept: Sequence[Parameter], files: TensorFiles, dtype: torch.dtype) -> int:

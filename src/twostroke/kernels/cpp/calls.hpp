@@ -26,6 +26,7 @@ enum WeightFormat : int32_t {
     kQ6K = 6,
     kMxfp4 = 7,
     kUint4 = 8,
+    kNumFormats
 };
 
 // y = x W^T + bias, over packed weights: linear/tiles.hpp describes their layout.

@@ -37,14 +37,15 @@ struct Selected<kernel> {
 
 extern "C" {
 
-// The size of the structures that both sides declare: a library from other sources differs.
+// The size of the structures that both sides declare, and how many formats there are: a library
+// from other sources differs.
 int64_t twostroke_layout() {
     return sizeof(LinearCall) + sizeof(AttentionCall) + sizeof(NormCall) + sizeof(AdditionCall) +
            sizeof(MixerCall) + sizeof(HeadsCall) + sizeof(MlpCall) + sizeof(LayerInputCall) +
            sizeof(LayerCall) + sizeof(GroupCall) + sizeof(PassCall) + sizeof(DraftCall) +
            sizeof(ExpertCall) + sizeof(RoutingCall) + sizeof(ExpertsCall) + sizeof(Segment) +
            sizeof(ConvolutionCall) + sizeof(MatrixCall) + sizeof(DeltaCall) + sizeof(Mamba2Call) +
-           sizeof(LowRankCall) + sizeof(LatentCall) + sizeof(BesideCall);
+           sizeof(LowRankCall) + sizeof(LatentCall) + sizeof(BesideCall) + kNumFormats;
 }
 
 // Selects "avx512", "avxvnni", "avx2" or "generic"; returns 0 if this processor cannot run it.
