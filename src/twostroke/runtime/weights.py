@@ -71,7 +71,7 @@ def load_model(
         checkpoint: Where its names lack the usual prefix, it may lack the head, too; then the
             model's own spec says ``tied``. Of an image model, the text part is loaded.
         spec: What its ``config.json`` says, see ``read_runnable``.
-        dtype: ``auto`` keeps the checkpoint's precision, unless it ``runs_as_stored``.
+        dtype: ``auto`` keeps the checkpoint's precision, see ``decoder_dtype``.
         max_length: Longest request in tokens; sizes the rotary table.
         quantization: ``int8`` or ``int4`` rounds the weights of linear layers while they are read.
         kv_format: Format of the KV cache; ``auto`` is the model's precision.
@@ -87,10 +87,7 @@ def load_model(
     """
     files = TensorFiles(checkpoint.tensors())
     family, spec, expected = match_checkpoint(files, spec, scores_pairs=scores_pairs)
-    torch_dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), dtype)
-    if dtype == "auto" and runs_as_stored(expected, files, torch_dtype, device, quantization):
-        logger.info("bfloat16 instead of float16: its weights are multiplied as they are stored")
-        torch_dtype = torch.bfloat16
+    torch_dtype = decoder_dtype(spec, expected, files, dtype, device, quantization)
     if quantization is not None:
         _check_quantization(torch_dtype, device)
     shards = NO_SHARDS
@@ -130,22 +127,28 @@ def kept_as_stored(
     return [each for each in expected if files.is_kept(each, quantization, shards)]
 
 
-def runs_as_stored(
+def decoder_dtype(
+    spec: ModelSpec,
     expected: list[Parameter],
     files: TensorFiles,
-    dtype: torch.dtype,
+    wanted: str,
     device: torch.device,
     quantization: str | None = None,
-) -> bool:
-    """Whether a checkpoint of float16 is faster and smaller in bfloat16.
+) -> torch.dtype:
+    """The precision of ``--dtype`` for a decoder.
 
-    Kernels take most of its weights as they are stored then. Quantised folders state float16 more
-    often than not. What is kept is exact in either; the rest, embeddings and norms say, is rounded.
+    ``auto`` is the checkpoint's, but bfloat16 for one of float16 whose layers kernels mostly take
+    as they are stored then. Quantised folders state float16 more often than not. What is kept is
+    exact in either; the rest, such as embeddings and norms, is rounded.
     """
-    if dtype != torch.float16:
-        return False
+    dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), wanted)
+    if wanted != "auto" or dtype != torch.float16:
+        return dtype
     kept = kept_as_stored(expected, files, torch.bfloat16, device, quantization)
-    return 2 * _num_in_layers(kept) > _num_in_layers(expected)
+    if 2 * _num_in_layers(kept) <= _num_in_layers(expected):
+        return dtype
+    logger.info("bfloat16 instead of float16: its weights are multiplied as they are stored")
+    return torch.bfloat16
 
 
 def _num_in_layers(parameters: Sequence[Parameter]) -> int:

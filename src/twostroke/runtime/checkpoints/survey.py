@@ -23,9 +23,9 @@ from twostroke.runtime.device import resolve_device
 from twostroke.runtime.vectors.encoder_weights import match_encoder
 from twostroke.runtime.weights import (
     choose_dtype,
+    decoder_dtype,
     kept_as_stored,
     match_checkpoint,
-    runs_as_stored,
     spared_bytes,
 )
 
@@ -45,9 +45,7 @@ def read_survey(checkpoint: Checkpoint) -> CheckpointSurvey:
     files = TensorFiles(checkpoint.tensors())
     family, spec, expected = match_checkpoint(files, spec, scores_pairs=has_score_head(raw))
     device = resolve_device("auto")
-    dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), "auto")
-    if runs_as_stored(expected, files, dtype, device):
-        dtype = torch.bfloat16
+    dtype = decoder_dtype(spec, expected, files, "auto", device)
     stored = files.dtypes
     in_bytes = _count([each for each in expected if each.is_bytes])
     count = spec.num_parameters if in_bytes else _count(expected)

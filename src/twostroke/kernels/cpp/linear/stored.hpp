@@ -1,8 +1,8 @@
 // Tiles of weights that stay as files store them: GGUF's blocks, MXFP4, 4 bits with zero points.
 //
 // The formats are llama.cpp's (ggml-common.h) and the Open Compute Project's (Microscaling Formats
-// 1.0); AWQ has the last, and so has GPTQ without symmetry. Only the order differs: in a block of 16
-// outputs, those inputs that share a scale, a group, lie together, and words hold four inputs of
+// 1.0); AWQ has the last, and so has GPTQ without symmetry. Only the order differs: in a block of
+// 16 outputs, those inputs that share a scale, a group, lie together, and words hold four inputs of
 // one output as everywhere (linear/tiles.hpp).
 //   q8_0:  groups of 32, [8][16][4] signed bytes
 //   q4_k:  groups of 32, [4][16][4] bytes, nibbles as int4 has them
