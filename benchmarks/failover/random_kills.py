@@ -17,7 +17,6 @@ import random
 import shlex
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ import httpx
 
 from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import ServerProcess, running_server
+from tests.server.engines.processes import started_by
 from tests.server.engines.streamed_calls import chat_calls
 from tests.server.engines.streamed_content import content_of
 
@@ -176,12 +176,9 @@ async def stream(client: httpx.AsyncClient, kind: str, seed: int) -> list[str]:
 
 def processes_of(server: ServerProcess) -> list[int]:
     """The engines' processes, and those of their ranks."""
-    listed = ["ps", "-eo", "pid=,ppid=,args="]
-    lines = subprocess.run(listed, capture_output=True, text=True).stdout.splitlines()
-    rows = [line.split(maxsplit=2) for line in lines]
-    engines = {row[0] for row in rows if row[1] == str(server.process.pid) and "engine" in row[2]}
-    ranks = {row[0] for row in rows if row[1] in engines and "ranks.follow" in row[2]}
-    return sorted(map(int, engines | ranks))
+    engines = started_by(server.process.pid, "engine_process")
+    ranks = [rank for engine in engines for rank in started_by(engine, "ranks.follow")]
+    return sorted([*engines, *ranks])
 
 
 def leaked_blocks(url: str) -> float:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import psutil
 
+_GONE = (psutil.NoSuchProcess, psutil.ZombieProcess)
+
 
 def started_by(parent: int, containing: str) -> list[int]:
-    """The ids of the children of a process whose command line contains a text, in order."""
+    """The ids of the children of a process whose command line contains a text, in order.
+
+    None, if the process has ended.
+    """
     pids: list[int] = []
-    for child in psutil.Process(parent).children():
+    try:
+        children = psutil.Process(parent).children()
+    except _GONE:
+        return pids
+    for child in children:
         try:
             command = " ".join(child.cmdline())
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        except _GONE:
             continue
         if containing in command:
             pids.append(child.pid)
