@@ -35,6 +35,7 @@ from twostroke.core.operator.lora_config import LoraConfig
 from twostroke.core.speculation_config import Speculation, SpeculationConfig
 from twostroke.engine.workers.options import RouterOptions, WorkerOptions
 from twostroke.gateway.options import GatewayOptions
+from twostroke.routing.autoscaler import AutoscalerOptions
 from twostroke.server.options import ServerOptions
 from twostroke.simulator.calibration.options import CalibrationOptions
 from twostroke.simulator.deployment.options import DeploymentOptions
@@ -47,7 +48,7 @@ SECTIONS: dict[str, Any] = {
         KVTierConfig, Speculation, SpeculationConfig, ChatTemplateConfig, LoraConfig, ServerOptions,
         GatewayOptions, WorkloadOptions, ServeBenchOptions, OfflineBenchOptions,
         CalibrationOptions, DeploymentOptions, SimulatedWorkloadOptions, WorkerOptions,
-        RouterOptions,
+        RouterOptions, AutoscalerOptions,
     )
 }  # fmt: skip
 # What a section needs before a single field can be wrong.
