@@ -15,6 +15,7 @@ from twostroke.simulator.cost.estimate import Estimate
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.pool import FixedPool
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
 from twostroke.spec_decode.synthetic import SyntheticAcceptance
@@ -94,7 +95,7 @@ def make_fleet(
         )
         for number in range(replicas)
     ]
-    return Fleet(engines, make_router(router), workload, max_model_len), engines
+    return Fleet(FixedPool(engines), make_router(router), workload, max_model_len), engines
 
 
 def run_fleet(

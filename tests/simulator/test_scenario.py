@@ -12,10 +12,13 @@ import pytest
 
 from tests.simulator.scenarios import runs, scenario
 from twostroke.core.config import CacheConfig, SchedulerOptions
-from twostroke.core.errors import ModelLoadError
+from twostroke.core.errors import ConfigError, ModelLoadError
 from twostroke.model_spec.public_models import find_model
+from twostroke.routing.autoscaler import AutoscalerOptions
+from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.reports.fields import run_fields
 from twostroke.simulator.results.run import Run
+from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.simulate import simulate
 from twostroke.simulator.sweep import sweep
 
@@ -198,3 +201,11 @@ def test_defaults_are_those_of_the_simulated_device() -> None:
         setting = run.scenario.setting()
         settings[gpu] = (setting["max_num_seqs"], setting["max_num_batched_tokens"])
     assert settings == {"h100": (256, 8192), "cpu": (64, 2048)}
+
+
+def test_a_pool_begins_within_its_bounds() -> None:
+    scaling = AutoscalerOptions(autoscale="kv", min_replicas=2, max_replicas=3)
+    Scenario(deployment=DeploymentOptions(replicas=3), scaling=scaling)
+    for replicas in (1, 4):
+        with pytest.raises(ConfigError, match="--min-replicas to --max-replicas: 2 to 3, got"):
+            Scenario(deployment=DeploymentOptions(replicas=replicas), scaling=scaling)

@@ -8,7 +8,9 @@ import pytest
 
 from tests.simulator.scenarios import scenario
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
+from twostroke.routing.autoscaler import AutoscalerOptions
 from twostroke.simulator.deployment.options import DeploymentOptions
+from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.sweep import keep_fitting, parse_axis, sweep
 
 
@@ -84,3 +86,11 @@ def test_a_sweep_leaves_out_what_does_not_fit_and_refuses_what_does_not_exist() 
         keep_fitting(sweep(asked, ("gpu=l4,a10",)))
     with pytest.raises(ConfigError, match="unknown device"):
         keep_fitting(sweep(asked, ("gpu=l4,h10o",)))
+
+
+def test_flags_of_one_run_are_changed_together() -> None:
+    """A pool of 16 is allowed only where as many are allowed."""
+    own = replace(Scenario(), scaling=AutoscalerOptions(autoscale="kv"))
+    (run,) = sweep(own, ("replicas=16", "max_replicas=16"))
+    assert run.deployment.replicas == run.scaling.max_replicas == 16
+    assert run.label == "replicas=16, max_replicas=16"

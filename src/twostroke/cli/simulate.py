@@ -23,12 +23,13 @@ from twostroke.cli.simulation_files import (
 from twostroke.core.config import CacheConfig, SchedulerOptions
 from twostroke.core.errors import ConfigError, InvalidRequestError
 from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.routing.autoscaler import AutoscalerOptions
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.reports.options import OutputOptions
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from twostroke.observability.observer import Observer
     from twostroke.simulator.results.run import Run
@@ -50,6 +51,7 @@ EXIT_OVERLOADED = 3
 
 DeploymentFlags = Annotated[DeploymentOptions, _section("Deployment", 0)]
 WorkloadFlags = Annotated[SimulatedWorkloadOptions, _section("Workload", 1)]
+ScalingFlags = Annotated[AutoscalerOptions, _section("Autoscaling", 6)]
 OutputFlags = Annotated[OutputOptions, _section("Output", 2)]
 
 
@@ -63,6 +65,7 @@ def simulate(
     scheduler: SchedulerFlags | None = None,
     cache: CacheFlags | None = None,
     tiers: TierFlags | None = None,
+    scaling: ScalingFlags | None = None,
 ) -> int:
     """Simulate how MODEL would serve a workload on other hardware.
 
@@ -96,6 +99,7 @@ def simulate(
         scheduler=scheduler or SchedulerOptions(),
         cache=cache or CacheConfig(),
         tiers=tiers or KVTierConfig(),
+        scaling=scaling or AutoscalerOptions(),
         targets=output.targets(),
         watched=parse_targets(output.target),
     )
@@ -210,6 +214,7 @@ def report(
             raise ConfigError(
                 f"{flag} is of one run, not of a sweep", hint="leave out one of the two"
             )
+    refuse_to_watch_a_pool(scenarios, of_one_run)
     files = recordings(output.record, scenario.deployment.replicas)
     if output.record is not None and len(files) > 1:
         files.append(fleet_file(output.record))
@@ -243,6 +248,19 @@ def report(
     write_files(runs, new, fields, output, metrics)
     refuse_without_answers(runs)
     return fields, new
+
+
+def refuse_to_watch_a_pool(
+    scenarios: Iterable[Scenario], flags: Iterable[tuple[str, object]]
+) -> None:
+    """Raise ConfigError for what watches replicas that are there from the first second on."""
+    changes = any(scenario.scaling.autoscale is not None for scenario in scenarios)
+    for flag, value in flags:
+        if value and changes:
+            raise ConfigError(
+                f"{flag} watches replicas that stay, and --autoscale starts and ends them",
+                hint="leave out one of the two; --output-json has each start and end of a pool",
+            )
 
 
 def refuse_without_answers(runs: Sequence[Run]) -> None:

@@ -34,7 +34,8 @@ from twostroke.simulator.deployment.deployment import Deployment, deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
 from twostroke.simulator.fleet.kept_events import KeptEvents
-from twostroke.simulator.fleet.make_replicas import make_replicas
+from twostroke.simulator.fleet.make_replicas import replica_maker
+from twostroke.simulator.fleet.pool import FixedPool
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 
 NICENESS = 10
@@ -48,11 +49,12 @@ def answer_question(asked: AskedRun) -> SimulatedRun:
     """
     options, cache, scheduler, deployment = _deploy(asked)
     watching = [KeptEvents() for _ in range(asked.replicas)]
-    replicas = make_replicas(
+    make = replica_maker(
         deployment, options, cache, scheduler, observers=[[events] for events in watching]
     )
+    pool = FixedPool([make(number) for number in range(asked.replicas)])
     router = make_router(options.router)
-    fleet = Fleet(replicas, router, OpenLoop(_specs(asked)), deployment.max_model_len)
+    fleet = Fleet(pool, router, OpenLoop(_specs(asked)), deployment.max_model_len)
     return _sum_up(asked, deployment, fleet.run(), watching)
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 from twostroke.core.config import CacheConfig, SchedulerOptions
 from twostroke.core.errors import InsufficientMemoryError
+from twostroke.core.flags.values import require
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.targets import Target
+from twostroke.routing.autoscaler import AutoscalerOptions
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.deployment.deployment import Deployment, deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
@@ -33,13 +35,23 @@ class Scenario:
     scheduler: SchedulerOptions = field(default_factory=SchedulerOptions)
     cache: CacheConfig = field(default_factory=CacheConfig)
     tiers: KVTierConfig = field(default_factory=KVTierConfig)
+    scaling: AutoscalerOptions = field(default_factory=AutoscalerOptions)
     targets: Mapping[str, float] = field(default_factory=dict)
     watched: tuple[Target, ...] = ()
     label: str = ""
 
+    def __post_init__(self) -> None:
+        scaling, replicas = self.scaling, self.deployment.replicas
+        if scaling.autoscale is None:
+            return
+        allowed = f"from --min-replicas to --max-replicas: {scaling.min_replicas or 1} to"
+        is_within = scaling.min_replicas <= replicas <= scaling.max_replicas
+        require(is_within, "--replicas", replicas, f"{allowed} {scaling.max_replicas}")
+
     def setting(self) -> dict[str, Any]:
         """All flags with their values, as plain values."""
-        sections = (self.deployment, self.workload, self.scheduler, self.cache, self.tiers)
+        parts = (self.deployment, self.workload, self.scheduler, self.cache, self.tiers)
+        sections = (*parts, self.scaling)
         merged = {name: value for section in sections for name, value in asdict(section).items()}
         return {
             name: str(value) if isinstance(value, Path) else value for name, value in merged.items()

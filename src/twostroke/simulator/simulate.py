@@ -9,7 +9,7 @@ from twostroke.observability.routes import RouteEvent
 from twostroke.routing.routers import make_router
 from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
-from twostroke.simulator.fleet.make_replicas import make_replicas
+from twostroke.simulator.fleet.make_replicas import make_pool, replica_maker
 from twostroke.simulator.jumping.decode_curve import Bound
 from twostroke.simulator.results.columns import Columns, to_columns
 from twostroke.simulator.results.run import Run
@@ -74,6 +74,8 @@ def _notes(
     if unused := ["--" + name.replace("_", "-") for name in workload.without_effect()]:
         chosen = f"--workload {workload.workload} --arrivals {workload.arrivals}"
         notes.append(f"nothing depends on {', '.join(unused)} with {chosen}")
+    if unused := scenario.scaling.without_effect():
+        notes.append(f"nothing depends on {', '.join(unused)} without --autoscale")
     return tuple(notes)
 
 
@@ -88,7 +90,7 @@ def _run(
 ) -> tuple[FleetResult, Columns, Summary, str | None]:
     """One simulation; the last value is the workload's note."""
     options = scenario.deployment
-    replicas = make_replicas(
+    make = replica_maker(
         deployment,
         options,
         scenario.cache,
@@ -102,7 +104,7 @@ def _run(
     )
     made = make_workload(scenario.workload)
     fleet = Fleet(
-        replicas,
+        make_pool(deployment, options, scenario.scaling, make),
         make_router(options.router),
         made.workload,
         deployment.max_model_len,

@@ -39,10 +39,17 @@ def sweep(scenario: Scenario, axes: tuple[str, ...]) -> list[Scenario]:
 
 def vary(scenario: Scenario, changes: Mapping[str, str]) -> Scenario:
     """The scenario with other values of some flags, given as text. Raises ConfigError."""
-    varied = scenario
+    changed: dict[str, dict[str, Any]] = {}
     for name, text in changes.items():
-        varied = _with_flag(varied, name, text)
-    return replace(varied, label=", ".join(f"{name}={value}" for name, value in changes.items()))
+        section, value = _flag_value(scenario, name, text)
+        changed.setdefault(section, {})[name] = value
+    # All at once: one may be allowed only together with another.
+    sections: dict[str, Any] = {
+        section: replace(getattr(scenario, section), **values)
+        for section, values in changed.items()
+    }
+    label = ", ".join(f"{name}={value}" for name, value in changes.items())
+    return replace(scenario, **sections, label=label)
 
 
 def parse_axis(text: str) -> tuple[str, list[str]]:
@@ -107,14 +114,12 @@ def _doubling(low: float, high: float) -> Iterator[float]:
     yield high
 
 
-def _with_flag(scenario: Scenario, name: str, text: str) -> Scenario:
-    for section in ("deployment", "workload", "scheduler", "cache", "tiers"):
+def _flag_value(scenario: Scenario, name: str, text: str) -> tuple[str, Any]:
+    """The section of a scenario that has this flag, and what the text gives it."""
+    for section in ("deployment", "workload", "scheduler", "cache", "tiers", "scaling"):
         options = getattr(scenario, section)
         if name in {f.name for f in fields(options)}:
-            value = _convert(name, text, typing.get_type_hints(type(options))[name])
-            changed: Any = replace(options, **{name: value})
-            sections: dict[str, Any] = {section: changed}
-            return replace(scenario, **sections)
+            return section, _convert(name, text, typing.get_type_hints(type(options))[name])
     raise ConfigError(
         f"--sweep: there is no flag {name!r}",
         hint="sweep any flag of model, workload, scheduling, cache",

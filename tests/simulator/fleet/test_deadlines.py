@@ -15,6 +15,7 @@ from twostroke.routing.routers import make_router
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.simulator.fleet.fleet import Fleet, FleetResult
 from twostroke.simulator.fleet.kept_events import KeptEvents
+from twostroke.simulator.fleet.pool import FixedPool
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 
@@ -36,7 +37,7 @@ def run(
         observers=[events],
         targets=TTFTTargets(parse_targets(targets or (f"ttft={TARGET}",)), "m"),
     )
-    fleet = Fleet([replica], make_router("round-robin"), OpenLoop(specs), 100_000)
+    fleet = Fleet(FixedPool([replica]), make_router("round-robin"), OpenLoop(specs), 100_000)
     return fleet.run(), events.events
 
 

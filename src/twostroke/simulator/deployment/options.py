@@ -37,7 +37,7 @@ class DeploymentOptions:
     tp: NumDevices = 1
     """Devices that share the model (tensor parallelism)."""
     replicas: NumDevices = 1
-    """Engines, each on its own devices."""
+    """Engines, each on its own devices; with --autoscale those at the beginning."""
     router: RouterName = "round-robin"
     """Chooses each request's replica; prefix-affinity: the last one with the same prompt prefix."""
     weight_dtype: str = "auto"
@@ -62,7 +62,13 @@ class DeploymentOptions:
     host_bandwidth: Bandwidth = 25.0
     """GB/s between a device and its host's memory: for --preemption swap and tiers."""
     disk_bandwidth: Bandwidth = 3.0
-    """GB/s of the host's disk: for --kv-disk, whose folder the simulator does not touch."""
+    """GB/s of the host's disk: for --kv-disk, whose folder the simulator does not touch, and for
+    weights of replicas that --autoscale starts.
+    """
+    start_seconds: Annotated[float | None, within(0, 86_400)] = None
+    """Seconds until a replica that --autoscale starts takes requests; by default 30, and its
+    weights at --disk-bandwidth.
+    """
     efficiencies: str = "auto"
     """auto (fitted to the device), data-sheet (shared by all), or a file of twostroke calibrate."""
     kernel_tables: Path | None = None

@@ -15,7 +15,7 @@ from twostroke.observability.latency import time_per_output_token
 from twostroke.observability.routes import RouteEvent
 from twostroke.routing.routers import Route, Router
 from twostroke.simulator.fleet.loads import ReplicaLoads
-from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.fleet.pool import Pool, ScalingEvent
 from twostroke.simulator.fleet.requests import make_request, to_routed
 from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.workloads.base import RequestSpec, Workload
@@ -59,7 +59,10 @@ class FleetResult:
         requests: Those that finished, by number.
         refused: Numbers of those that no replica could ever hold.
         refused_early: Numbers of those that would have missed their targets.
-        logs: One per replica.
+        logs: One per replica that there ever was.
+        replica_seconds: How long replicas were paid for, all together.
+        replicas_most: Most of them at once.
+        scaling: What an autoscaler decided.
         prefix_queries: Tokens looked up in the prefix caches.
         prefix_hits: Tokens found there.
         interrupted: Ctrl-C stopped it before the end.
@@ -71,6 +74,9 @@ class FleetResult:
     logs: list[StepLog] = field(default_factory=list)
     total_blocks: int = 0
     block_size: int = 0
+    replica_seconds: float = 0.0
+    replicas_most: int = 0
+    scaling: list[ScalingEvent] = field(default_factory=list)
     prefix_queries: int = 0
     prefix_hits: int = 0
     num_preemptions: int = 0
@@ -80,8 +86,9 @@ class FleetResult:
 class Fleet:
     """Runs a workload to its end.
 
-    The earlier of two things happens first: the next arrival, or the next step of the replica that
-    is furthest behind. A replica may run ahead up to the next time at which it can get a request.
+    The earliest of three things happens first: the next arrival, a change of the pool, or the next
+    step of the replica that is furthest behind. A replica may run ahead up to the next time at
+    which it can get a request. Where no replica takes requests, they are held until one does.
 
     Args:
         max_model_len: Most tokens of a request, prompt and output.
@@ -90,14 +97,15 @@ class Fleet:
 
     def __init__(
         self,
-        replicas: Sequence[Replica],
+        pool: Pool,
         router: Router[int],
         workload: Workload,
         max_model_len: int,
         on_route: Callable[[RouteEvent], None] | None = None,
     ) -> None:
         self._on_route = on_route
-        self._replicas = replicas
+        self._pool = pool
+        self._info = pool.replicas[0].executor.info
         self._router = router
         self._workload = workload
         self._reactive = workload.reactive
@@ -108,9 +116,10 @@ class Fleet:
         self._scheduled: Iterator[RequestSpec] = workload.arrivals()
         self._next_scheduled = next(self._scheduled, None)
         self._follow_ups: list[tuple[float, int, RequestSpec]] = []  # a heap, by arrival
+        self._held: list[RequestSpec] = []  # since no replica takes requests
         self._specs: dict[str, tuple[RequestSpec, int]] = {}
         self._num_blocks = 0  # that all requests so far will fill, in one group of layers
-        self._result = FleetResult(logs=[replica.log for replica in replicas])
+        self._result = FleetResult()
 
     def run(self, progress: Callable[[int], None] = lambda _: None) -> FleetResult:
         """Simulate until the last request has ended, or Ctrl-C.
@@ -123,27 +132,28 @@ class Fleet:
                 pass
         except KeyboardInterrupt:
             self._result.interrupted = True
-            for log in self._result.logs:
-                log.drop_unfinished()
+            for replica in self._pool.replicas:
+                replica.log.drop_unfinished()
         return self._sum_up()
 
     def _turn(self, progress: Callable[[int], None]) -> bool:
-        arrival = self._next_arrival()
-        busy = [
-            replica
-            for replica in self._replicas
-            if replica.clock.now < arrival and replica.has_work()
-        ]
+        arrival, change = self._next_arrival(), self._pool.next_change
+        until = min(arrival, change)
+        working = [replica for replica in self._pool.replicas if replica.has_work()]
+        busy = [replica for replica in working if replica.clock.now < until]
         if not busy:
-            if arrival == math.inf:
+            if arrival == math.inf and not working and not self._held:
                 return False
-            self._admit(self._pop_arrival(), progress)
+            if change <= arrival:
+                self._change_pool(change, progress)
+            else:
+                self._admit(self._pop_arrival(), arrival, progress)
             return True
         replica = min(busy, key=lambda replica: replica.clock.now) if len(busy) > 1 else busy[0]
-        until, reactive = arrival, self._reactive
+        reactive = self._reactive
         if reactive:
             # A request that ends on another replica may bring a follow-up, from its time on.
-            until = min([arrival, *(other.clock.now for other in busy if other is not replica)])
+            until = min([until, *(other.clock.now for other in busy if other is not replica)])
         while True:
             if finished := replica.run(until):
                 for request in finished:
@@ -167,35 +177,47 @@ class Fleet:
         self._next_scheduled = next(self._scheduled, None)
         return spec
 
-    def _admit(self, spec: RequestSpec, progress: Callable[[int], None]) -> None:
+    def _change_pool(self, now: float, progress: Callable[[int], None]) -> None:
+        self._pool.change(len(self._held))
+        if self._held and self._pool.loads(now):
+            held, self._held = self._held, []
+            for spec in held:
+                self._admit(spec, now, progress)
+
+    def _admit(self, spec: RequestSpec, now: float, progress: Callable[[int], None]) -> None:
         """Send a request to a replica, or refuse it as the live engine does: early, or too long."""
-        info = self._replicas[0].executor.info
+        info = self._info
         total, groups = spec.total_tokens, info.kv_groups
         if (
             total > self._max_model_len
             or groups.most_blocks(total, info.block_size) > info.num_blocks
         ):
-            self._refuse(spec, self._result.refused, progress)
+            self._refuse(spec, now, self._result.refused, progress)
             return
-        loads = ReplicaLoads(self._replicas, spec.arrival)
+        loads = self._pool.loads(now)
+        if not loads:
+            self._held.append(spec)
+            self._pool.ask_for_one(now)
+            return
         route = self._router.route(to_routed(spec), loads)
-        replica = route.replica
+        number = route.replica
+        replica = self._pool.replicas[number]
         request = make_request(spec, self._params, info.block_size, self._num_blocks, groups.count)
-        refused = self._replicas[replica].refuses(request)
+        refused = replica.refuses(request)
         if self._on_route is not None:
             self._on_route(_route_event(spec, route, loads, refused))
         if refused:
-            self._refuse(spec, self._result.refused_early, progress)
+            self._refuse(spec, now, self._result.refused_early, progress)
             return
         self._num_blocks += len(request.block_hashes) // groups.count
-        self._specs[request.request_id] = spec, replica
-        self._replicas[replica].add(request)
+        self._specs[request.request_id] = spec, number
+        replica.add(request)
 
     def _refuse(
-        self, spec: RequestSpec, refused: list[int], progress: Callable[[int], None]
+        self, spec: RequestSpec, now: float, refused: list[int], progress: Callable[[int], None]
     ) -> None:
         refused.append(spec.number)
-        self._expect(self._workload.after(spec, spec.arrival))
+        self._expect(self._workload.after(spec, now))
         progress(1)
 
     def _expect(self, specs: Sequence[RequestSpec]) -> None:
@@ -232,22 +254,27 @@ class Fleet:
             self._expect(self._workload.after(spec, finish))
 
     def _sum_up(self) -> FleetResult:
-        result = self._result
+        result, replicas = self._result, self._pool.replicas
         result.requests.sort(key=lambda request: request.number)
-        result.block_size = self._replicas[0].executor.info.block_size
-        result.total_blocks = sum(replica.kv.pool.num_blocks for replica in self._replicas)
-        result.prefix_queries = sum(replica.kv.prefix_queries for replica in self._replicas)
-        result.prefix_hits = sum(replica.kv.prefix_hits for replica in self._replicas)
+        result.logs = [replica.log for replica in replicas]
+        result.block_size = self._info.block_size
+        result.total_blocks = self._pool.most * replicas[0].kv.pool.num_blocks
+        result.prefix_queries = sum(replica.kv.prefix_queries for replica in replicas)
+        result.prefix_hits = sum(replica.kv.prefix_hits for replica in replicas)
         result.num_preemptions = sum(
-            replica.scheduler.batch.num_preemptions for replica in self._replicas
+            replica.scheduler.batch.num_preemptions for replica in replicas
         )
+        end = max((log.end[-1] for log in result.logs if len(log)), default=0.0)
+        result.replica_seconds = self._pool.replica_seconds(end)
+        result.replicas_most = self._pool.most
+        result.scaling = list(self._pool.events)
         return result
 
 
 def _route_event(
     spec: RequestSpec, route: Route[int], loads: ReplicaLoads, refused: bool
 ) -> RouteEvent:
-    counts = list(loads.values())
+    counts = dict(loads)
     return RouteEvent(
         time=spec.arrival,
         request_id=spec.request_id,
@@ -256,7 +283,7 @@ def _route_event(
         prompt_tokens=spec.prompt_tokens,
         prefix_tokens=route.prefix_tokens,
         load=counts[route.replica],
-        least_load=min(counts),
-        most_load=max(counts),
+        least_load=min(counts.values()),
+        most_load=max(counts.values()),
         refused=refused,
     )

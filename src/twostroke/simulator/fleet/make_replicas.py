@@ -1,26 +1,48 @@
-"""From a deployment to the engines of its replicas."""
+"""From a deployment to the engines of its replicas, and the pool that has them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.targets import Target
 from twostroke.observability.observer import Observer
+from twostroke.routing.autoscaler import AutoscalerOptions
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
+from twostroke.simulator.fleet.pool import FixedPool, Pool
 from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.fleet.scaled_pool import ScaledPool
 from twostroke.simulator.fleet.tiers import Bandwidths, SimulatedTiers
 from twostroke.simulator.jumping.decode_curve import Bound
 from twostroke.spec_decode.synthetic import SyntheticAcceptance
 from twostroke.timing.step_shape import SETTLING
 
+# Until a process has its devices, and an engine its graphs; its weights come on top.
+USUAL_START_SECONDS = 30.0
 
-def make_replicas(
+
+def make_pool(
+    deployment: Deployment,
+    options: DeploymentOptions,
+    scaling: AutoscalerOptions,
+    make: Callable[[int], Replica],
+) -> Pool:
+    """All replicas from the start, or those that an autoscaler starts."""
+    if scaling.autoscale is None:
+        return FixedPool([make(number) for number in range(options.replicas)])
+    seconds = options.start_seconds
+    if seconds is None:
+        read = deployment.weight_bytes * options.tp / (1e9 * options.disk_bandwidth)
+        seconds = USUAL_START_SECONDS + read
+    return ScaledPool(make, scaling, options.replicas, seconds)
+
+
+def replica_maker(
     deployment: Deployment,
     options: DeploymentOptions,
     cache: CacheConfig,
@@ -32,8 +54,8 @@ def make_replicas(
     seed: int = 0,
     observers: Sequence[Sequence[Observer]] = (),
     targets: Sequence[Target] = (),
-) -> list[Replica]:
-    """Fresh engines at time 0.
+) -> Callable[[int], Replica]:
+    """What makes the engine of an index, fresh at time 0.
 
     Args:
         bound: Which end of the cost model's interval is taken for the truth.
@@ -46,8 +68,9 @@ def make_replicas(
     if speculation is not None:
         acceptance = SyntheticAcceptance(speculation.acceptance_rate, seed)
     bandwidths = Bandwidths(1e9 * options.host_bandwidth, 1e9 * options.disk_bandwidth)
-    replicas, host = [], deployment.cost.efficiencies.host
-    for number in range(options.replicas):
+    host = deployment.cost.efficiencies.host
+
+    def make(number: int) -> Replica:
         below = None
         if tiers is not None and tiers.needs_tiers:
             below = SimulatedTiers(tiers, deployment.info, bandwidths)
@@ -61,16 +84,15 @@ def make_replicas(
             waking=host.wake > 0,
             tiers=below,
         )
-        replicas.append(
-            Replica(
-                executor,
-                scheduler,
-                enable_prefix_caching=cache.enable_prefix_caching,
-                jump=jump,
-                observers=observers[number] if observers else (),
-                speculation=speculation,
-                targets=TTFTTargets(targets, options.model),
-                preemption="recompute" if tiers is None else tiers.preemption,
-            )
+        return Replica(
+            executor,
+            scheduler,
+            enable_prefix_caching=cache.enable_prefix_caching,
+            jump=jump,
+            observers=observers[number] if number < len(observers) else (),
+            speculation=speculation,
+            targets=TTFTTargets(targets, options.model),
+            preemption="recompute" if tiers is None else tiers.preemption,
         )
-    return replicas
+
+    return make

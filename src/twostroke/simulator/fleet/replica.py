@@ -115,6 +115,23 @@ class Replica:
         self._finish_times = [time for time in self._finish_times if time > now]
         return len(self.scheduler.requests) + len(self._finish_times)
 
+    def demand(self) -> tuple[float, int]:
+        """What its requests need now.
+
+        Returns:
+            How full it is: KV blocks that they hold, and that those which wait will need for what
+            they have, of all blocks; or all requests of ``--max-num-seqs``, if that is more. Then
+            the prompt tokens that wait.
+        """
+        pool, info, running = self.kv.pool, self.executor.info, self.scheduler.running
+        blocks, prompts = pool.num_blocks - pool.num_free, 0
+        for request in self.scheduler.requests.values():
+            if request.request_id not in running:
+                blocks += info.kv_groups.most_blocks(request.num_tokens, info.block_size)
+                prompts += request.num_missing_tokens
+        places = len(self.scheduler.requests) / self.scheduler.config.max_num_seqs
+        return max(blocks / max(1, pool.num_blocks), places), prompts
+
     def run(self, until: float) -> list[Request]:
         """Take one step, or a run of those that begin before ``until``. Returns what has ended."""
         if self._overdue is not None:

@@ -18,6 +18,7 @@ from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.kept_events import KeptEvents
+from twostroke.simulator.fleet.pool import FixedPool
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.replay.fitted_cost import fit_cost
 from twostroke.simulator.replay.machine_speed import MachineSpeed
@@ -67,7 +68,7 @@ def _run(job: ReplayJob, settings: Settings, cost: CostModel, speed: MachineSpee
     )
     steps = KeptEvents()
     replica = Replica(SimulatedExecutor(info, cost, VirtualClock()), config, observers=[steps])
-    fleet = Fleet([replica], make_router("round-robin"), OpenLoop(specs), longest)
+    fleet = Fleet(FixedPool([replica]), make_router("round-robin"), OpenLoop(specs), longest)
     results = {result.number: result for result in fleet.run().requests}
     shift = speed.work_at(requests[0].arrival) - LEAD_SECONDS
 

@@ -79,6 +79,9 @@ def summary_fields(summary: Summary) -> dict[str, Any]:
         "kv_peak": use.kv_peak,
         "batch_mean": use.batch_mean,
         "binding": use.binding,
+        "replicas_mean": summary.replicas_mean,
+        "replicas_most": summary.replicas_most,
+        "replicas_started": summary.started,
         "dollars": summary.dollars,
         "dollars_per_million_tokens": summary.dollars_per_million_tokens,
         "dollars_per_million_output_tokens": summary.dollars_per_million_output_tokens,
@@ -119,6 +122,10 @@ def run_fields(run: Run) -> dict[str, Any]:
         },
         **summary_fields(run.summary),
         "interval": {bound: summary_fields(summary) for bound, summary in run.interval.items()},
+        "scaling": [
+            {"time": event.time, "before": event.before, "wanted": event.wanted}
+            for event in run.result.scaling
+        ],
         "timeline": timeline(run),
     }
 

@@ -63,6 +63,7 @@ def _count_rows(run: Run) -> list[tuple[str, str]]:
         ("Time with a step running", f"{use.busy:.1%}"),
         ("MFU, MBU while it runs", f"{use.mfu:.1%}, {use.mbu:.1%}"),
         ("KV cache, mean and peak", f"{use.kv_mean:.1%}, {use.kv_peak:.1%}"),
+        *_scaling_rows(run),
         ("Steps wait mostly for", _shares(use.binding)),
         ("Requests wait mostly for", waits or "none waits"),
         ("Cost per million tokens ($)", f"{summary.dollars_per_million_tokens:.3f}"),
@@ -89,6 +90,18 @@ def _steady_rows(summary: Summary) -> list[tuple[str, str]]:
         ("Ramp, steady window, drain (s)", ", ".join(f"{seconds:.2f}" for seconds in parts)),
         ("Steady throughput (req/s)", f"{steady.request_throughput:.2f}"),
         ("Steady output throughput (tok/s)", f"{steady.output_throughput:.2f}"),
+    ]
+
+
+def _scaling_rows(run: Run) -> list[tuple[str, str]]:
+    """How the pool changed, if it may."""
+    if run.scenario.scaling.autoscale is None:
+        return []
+    summary = run.summary
+    counts = f"{summary.replicas_mean:.2f}, {summary.replicas_most}"
+    return [
+        ("Replicas, mean and most", counts),
+        ("Replicas started", f"{summary.started}"),
     ]
 
 

@@ -44,9 +44,12 @@ class Summary:
         waiting_for: Shares of the time that requests wait, by the reason why the first of them
             does (``Reason``); ``step``: for the step under way when they arrived.
         steady: Its steady window, and whether it keeps up.
+        replicas_mean: How many were paid for, on average.
+        replicas_most: Most at once.
+        started: Replicas that an autoscaler started.
         drafts: Drafts of all requests, including those that an interruption left.
-        dollars: Cost of all devices for ``duration``.
-        watt_hours: At the devices' rated power for ``duration``: an upper bound.
+        dollars: Cost of all devices for as long as their replicas were there.
+        watt_hours: At the devices' rated power for as long: an upper bound.
     """
 
     duration: float
@@ -68,6 +71,9 @@ class Summary:
     drafts: DraftCounts
     use: Utilisation
     steady: SteadyState
+    replicas_mean: float
+    replicas_most: int
+    started: int
     dollars: float
     watt_hours: float
 
@@ -109,7 +115,7 @@ def summarize_run(
     )
     hardware = deployment.hardware
     price = hardware.price_per_hour if options.price_per_hour is None else options.price_per_hour
-    device_hours = options.tp * options.replicas * duration / 3600
+    device_hours = options.tp * result.replica_seconds / 3600
     return Summary(
         duration=duration,
         completed=len(requests),
@@ -130,12 +136,15 @@ def summarize_run(
         else 0.0,
         preemptions=result.num_preemptions,
         use=utilisation(
-            columns, deployment, options.replicas, duration, deployment.info.kv_cache_dtype
+            columns, deployment, result.replica_seconds, deployment.info.kv_cache_dtype
         ),
         steady=steady_state(requests, columns),
         drafts=DraftCounts(
             int(columns.accepted.sum()), int(columns.rejected.sum()), int(columns.new_tokens.sum())
         ),
+        replicas_mean=result.replica_seconds / duration if duration else 0.0,
+        replicas_most=result.replicas_most,
+        started=len(result.logs) - options.replicas,
         dollars=price * device_hours,
         watt_hours=hardware.power_watts * device_hours,
     )

@@ -39,9 +39,9 @@ class Utilisation:
 
 
 def utilisation(
-    columns: Columns, deployment: Deployment, replicas: int, duration: float, kv_dtype: str
+    columns: Columns, deployment: Deployment, replica_seconds: float, kv_dtype: str
 ) -> Utilisation:
-    """The utilisation of a run of ``duration`` seconds on ``replicas`` replicas."""
+    """The utilisation of a run for which replicas were there ``replica_seconds`` in all."""
     seconds = columns.duration
     busy = float(seconds.sum())
     if not busy:
@@ -53,7 +53,7 @@ def utilisation(
         used = np.zeros(len(used))
     batch = columns.decode_requests + (columns.prefill_tokens > 0)
     return Utilisation(
-        busy=busy / (duration * replicas),
+        busy=busy / replica_seconds,
         mfu=float(step_flops(columns, deployment).sum())
         / (busy * devices * hardware.dense_flops[cost.compute_format]),
         mbu=float(step_bytes(columns, deployment, kv_dtype).sum())
