@@ -1,0 +1,1 @@
+"""Pools of replicas that grow and shrink."""
