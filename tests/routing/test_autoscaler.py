@@ -21,7 +21,7 @@ IDLE = ReplicaReading(kv=0.0, busy=0.0, requests=0)
 
 
 def scaler(**fields: Any) -> Autoscaler:
-    return Autoscaler(AutoscalerOptions(**{"autoscale": "kv", **fields}))
+    return Autoscaler(AutoscalerOptions(**{"autoscale": "kv", "autoscale_target": 0.6, **fields}))
 
 
 def full(share: float, **fields: Any) -> ReplicaReading:
@@ -32,8 +32,8 @@ def full(share: float, **fields: Any) -> ReplicaReading:
 def test_the_sum_of_the_signal_is_shared_by_as_many_as_have_its_target(
     signal: ScalingSignal,
 ) -> None:
-    reading = ReplicaReading(kv=1.2, busy=1.4, requests=32)
-    assert scaler(autoscale=signal).decide(0.0, [reading] * 2, 0) == 4
+    reading = ReplicaReading(kv=0.6, busy=1.4, requests=32)
+    assert scaler(autoscale=signal, autoscale_target=None).decide(0.0, [reading] * 2, 0) == 4
 
 
 def test_requests_that_wait_for_blocks_count_as_much_as_those_that_have_them() -> None:

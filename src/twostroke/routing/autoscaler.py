@@ -17,7 +17,7 @@ from twostroke.core.flags.values import require
 
 ScalingSignal = Literal["kv", "utilisation", "requests"]
 # What is aimed at, by signal: of the blocks, of the time, requests.
-TARGETS: dict[ScalingSignal, float] = {"kv": 0.6, "utilisation": 0.7, "requests": 16.0}
+TARGETS: dict[ScalingSignal, float] = {"kv": 0.3, "utilisation": 0.7, "requests": 16.0}
 # A pool that is this near to what it needs stays as it is.
 TOLERANCE = 0.1
 
@@ -51,7 +51,7 @@ class AutoscalerOptions:
     max_replicas: Annotated[int, within(1, 10_000)] = 8
     """Most replicas, with those that start."""
     autoscale_target: Annotated[float | None, within(0.01, 10_000)] = None
-    """What each replica should have: 0.6 (of its KV blocks), 0.7 (of the time), 16 (requests)."""
+    """What each replica should have: 0.3 (of its KV blocks), 0.7 (of the time), 16 (requests)."""
     autoscale_ttft: Annotated[float | None, within(0.001, 3600)] = None
     """Also grow where a new request's first token would come later than this, in seconds."""
     autoscale_interval: Annotated[float, within(0.1, 3600)] = 15.0
