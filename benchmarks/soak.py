@@ -63,7 +63,7 @@ FLAGS = {
 # key without an attacker again, which shows what memory the attacks have left behind.
 WARM_UP_SHARE, ATTACKS_SHARE, CALM_END_SHARE = 0.4, 0.5, 0.08
 # Of the warm-up, before and during its own attacks: what they make grow once is grown by then.
-CALM_SHARE, FIRST_ATTACKS_SHARE = 0.12, 0.2
+CALM_SHARE, FIRST_ATTACKS_SHARE = 0.12, 0.28
 SLICE_SECONDS = 10.0  # at most, of a time with or without an attack
 REPEATED_SECONDS = 3.0
 MEMORY_TOLERANCE = 0.02
