@@ -1,6 +1,6 @@
 """The autoscaler: how many replicas a pool needs, from what its replicas say of themselves.
 
-Pure: whoever runs a pool asks it in equal intervals, and starts and drains what it says.
+Pure: what runs a pool asks it in equal intervals, and starts and drains replicas accordingly.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class AutoscalerOptions:
                 hint="give no more as the least than as the most",
             )
         if self.autoscale == "utilisation":  # it is 1 at most, and 1 must be too much
-            most = 1 / (1 + TOLERANCE)
-            allowed = f"{most:.1f} or less with --autoscale utilisation"
-            require(self.target <= most, "--autoscale-target", self.target, allowed)
+            largest_target = 1 / (1 + TOLERANCE)
+            allowed = f"{largest_target:.1f} or less with --autoscale utilisation"
+            require(self.target <= largest_target, "--autoscale-target", self.target, allowed)
 
     def without_effect(self) -> list[str]:
         """The flags that were given, and mean nothing without a signal."""
