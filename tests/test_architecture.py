@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import re
 from collections import Counter, defaultdict
@@ -129,6 +130,26 @@ def test_functions_are_read_without_scrolling() -> None:
         and (node.end_lineno or 0) - node.lineno >= MAX_LINES_OF_A_FUNCTION
     }
     assert not long
+
+
+def test_what_several_threads_decode_has_one_decoder() -> None:
+    # msgspec 0.22 ends the process where two threads make a type's first decoder together.
+    made = {
+        f"{name}:{call.lineno}"
+        for name, tree in modules().items()
+        if name.startswith(("twostroke.engine.", "twostroke.inspector.", "twostroke.kv_tiers."))
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+        if call.func.attr == "Decoder" or (call.func.attr == "decode" and _of_a_class(call))
+    }
+    assert made == set()
+
+
+def _of_a_class(call: ast.Call) -> bool:
+    types = [word.value for word in call.keywords if word.arg == "type"]
+    return any(isinstance(node, ast.Name) and node.id not in dir(builtins) for node in types)
 
 
 def test_docstrings_begin_with_a_subject_or_a_verb() -> None:

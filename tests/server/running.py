@@ -70,11 +70,15 @@ def running_server(
         thread.join(timeout=10)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Poll a callable until it is true."""
+def wait_until(
+    condition: Callable[[], bool],
+    seconds: float = 30.0,
+    why: Callable[[], str] = lambda: "timed out",
+) -> None:
+    """Poll a callable until it is true; ``why`` says what there is instead."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "timed out"
+        assert time.monotonic() < deadline, why()
         time.sleep(0.005)
 
 
@@ -98,7 +102,7 @@ class ServerProcess:
 
     def url(self) -> str:
         """Where it listens, once it is ready."""
-        wait_until(lambda: "curl" in self.stderr and self.stderr.endswith("\n"), 60)
+        wait_until(self._is_ready, 60, lambda: f"not ready; it wrote: {self.stderr!r}")
         match = re.search(r"https?://127.0.0.1:\d+", self.stderr)
         assert match is not None
         return match[0]
@@ -108,6 +112,12 @@ class ServerProcess:
         code = self.process.wait(seconds)
         self._reader.join()
         return code
+
+    def _is_ready(self) -> bool:
+        if "curl" in self.stderr and self.stderr.endswith("\n"):
+            return True
+        assert self.process.poll() is None, f"it has ended; it wrote: {self.stderr!r}"
+        return False
 
     def _read(self) -> None:
         assert self.process.stderr is not None

@@ -39,6 +39,9 @@ class Saved(msgspec.Struct):
     is_known: bool = True
 
 
+_SAVED = msgspec.msgpack.Decoder(Saved)  # made once: several threads read
+
+
 class BlockReplay:
     """Follows steps one after the other.
 
@@ -63,7 +66,7 @@ class BlockReplay:
     @classmethod
     def restore(cls, data: bytes) -> BlockReplay:
         """What ``save`` gave, as a replay of its own."""
-        return cls(msgspec.msgpack.decode(zlib.decompress(data), type=Saved))
+        return cls(_SAVED.decode(zlib.decompress(data)))
 
     def save(self) -> bytes:
         """All that is needed to go on from here."""

@@ -38,6 +38,8 @@ from twostroke.observability.tracing.stations import CallLine, CallStations
 
 _HEAD = re.compile(rb'\{"step":(\d{1,18}),"time":(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?),')
 HINT = "give a file that was written with --record"
+_EVENTS = msgspec.json.Decoder(StepEvent)  # made once: several threads read
+_CALL_LINES = msgspec.json.Decoder(CallLine)
 MAX_DECODED = 8192  # steps that are decoded for one answer; more are answered from the overview
 OVERVIEW_ROWS = 4096
 FEW_ROWS = 64  # of the overview: a part of time with fewer is read from its own steps
@@ -78,7 +80,7 @@ class Recording:
         self._begins: array[int] = array("q")
         self._ends: array[int] = array("q")
         self._call_lines: array[int] = array("q")  # where each begins, then where it ends
-        self._decoder = msgspec.json.Decoder(StepEvent)
+        self._decoder = _EVENTS
         self._file = LineFile(path)
         try:
             self._find_lines()
@@ -201,7 +203,7 @@ class Recording:
             return None
         begin, end = self._call_lines[place], self._call_lines[place + 1]
         line = await asyncio.to_thread(self._file.read, begin, end)
-        return msgspec.json.decode(line, type=CallLine).call
+        return _CALL_LINES.decode(line).call
 
     def tenant_of_content(self, request_id: str) -> None:
         """Recordings hold no text."""
@@ -312,7 +314,7 @@ class Recording:
         for place in range(0, len(self._call_lines), 2):
             begin, end = self._call_lines[place], self._call_lines[place + 1]
             try:
-                line = msgspec.json.decode(self._file.read(begin, end), type=CallLine)
+                line = _CALL_LINES.decode(self._file.read(begin, end))
             except (ConfigError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             for request_id in line.call.request_ids:

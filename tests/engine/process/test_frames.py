@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from twostroke.core.errors import EngineError
 from twostroke.engine.messages import ForgetRequest
-from twostroke.engine.process.frames import FrameCutter, encode_frame, message_decoder
+from twostroke.engine.process.frames import MESSAGES, FrameCutter, encode_frame
 
 
 @given(st.lists(st.text(max_size=300)), st.lists(st.integers(1, 200), min_size=1))
 def test_messages_are_whole_wherever_the_stream_is_cut(names: list[str], sizes: list[int]) -> None:
     data = b"".join(encode_frame(ForgetRequest(name)) for name in names)
-    cutter, decoder, received = FrameCutter(), message_decoder(), []
+    cutter, decoder, received = FrameCutter(), MESSAGES, []
     start, number = 0, 0
     while start < len(data):
         size = sizes[number % len(sizes)]

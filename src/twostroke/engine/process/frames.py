@@ -17,22 +17,16 @@ MAX_FRAME_BYTES = 2**30  # what is longer is no message: the other side speaks s
 RECEIVE_BYTES = 2**18
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=int)  # the one that is none of msgspec's: DefaultSize
+# Made when the module is loaded, as all decoders of this package are: two threads that make the
+# first ones for a type at the same time end the process (msgspec 0.22 shares a half-made one).
+MESSAGES: msgspec.msgpack.Decoder[EngineMessage] = msgspec.msgpack.Decoder(EngineMessage)
+REPLIES: msgspec.msgpack.Decoder[EngineReply] = msgspec.msgpack.Decoder(EngineReply)
 
 
 def encode_frame(message: object) -> bytes:
     """A message with its length."""
     data = _encoder.encode(message)
     return _HEADER.pack(len(data)) + data
-
-
-def message_decoder() -> msgspec.msgpack.Decoder[EngineMessage]:
-    """Reads what a client sends."""
-    return msgspec.msgpack.Decoder(EngineMessage)
-
-
-def reply_decoder() -> msgspec.msgpack.Decoder[EngineReply]:
-    """Reads what an engine sends."""
-    return msgspec.msgpack.Decoder(EngineReply)
 
 
 def receive_frame(

@@ -24,6 +24,7 @@ from twostroke.engine.process.socket_link import SocketLink
 
 MODULE = "twostroke.engine_process"
 END_SECONDS = 30.0  # for the step that runs when the engine is closed
+_ANSWERS: msgspec.msgpack.Decoder[StartAnswer] = msgspec.msgpack.Decoder(StartAnswer)
 PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 
@@ -130,8 +131,7 @@ def start_engine(start: StartEngine) -> StartedEngine:
         raise EngineDeadError(
             f"the engine's process {how_it_ended(code)} before it was ready", hint="see the log"
         )
-    answers: msgspec.msgpack.Decoder[StartAnswer] = msgspec.msgpack.Decoder(StartAnswer)
-    answer = answers.decode(data)
+    answer = _ANSWERS.decode(data)
     if isinstance(answer, EngineRefused):
         process.wait()
         ours.close()

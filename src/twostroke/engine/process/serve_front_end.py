@@ -19,14 +19,15 @@ from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.message_loop import MessageLoop
 from twostroke.engine.messages import AddRequest, Close, Drain, EngineMessage
 from twostroke.engine.process.frames import (
+    MESSAGES,
     RECEIVE_BYTES,
     FrameCutter,
     encode_frame,
-    message_decoder,
 )
 from twostroke.engine.process.handshake import EngineRefused, EngineStarted, StartEngine
 
 logger = logging.getLogger(__name__)
+_STARTS = msgspec.msgpack.Decoder(StartEngine)
 ORPHAN_SECONDS = 10.0  # for the step that runs when the front end is gone
 
 
@@ -49,7 +50,7 @@ class FrontEnd:
         data = next(self._frames, None)
         if data is None:
             raise EOFError
-        return msgspec.msgpack.decode(data, type=StartEngine)
+        return _STARTS.decode(data)
 
     def send(self, message: object) -> None:
         """Wait until it is on its way; on any thread. Dropped, if the front end is gone.
@@ -80,10 +81,9 @@ class FrontEnd:
         self._grammars = grammars
 
     def _listen(self, when_gone: Callable[[], None]) -> None:
-        decoder = message_decoder()
         try:
             for data in self._frames:
-                message = decoder.decode(data)
+                message = MESSAGES.decode(data)
                 if isinstance(message, AddRequest):
                     self._compile(message)
                 self.inbox.put(message)

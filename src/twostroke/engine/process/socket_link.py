@@ -14,9 +14,9 @@ from twostroke.engine.clients.link import Receiver
 from twostroke.engine.messages import EngineMessage, StepReport
 from twostroke.engine.process.frames import (
     RECEIVE_BYTES,
+    REPLIES,
     FrameCutter,
     encode_frame,
-    reply_decoder,
 )
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class SocketLink(ABC):
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._socket = connection
-        self._cutter, self._decoder = FrameCutter(), reply_decoder()
+        self._cutter, self._decoder = FrameCutter(), REPLIES
         self._unsent = bytearray()
         self._lock = threading.Lock()  # of what is to be sent
         self._loop: asyncio.AbstractEventLoop | None = None

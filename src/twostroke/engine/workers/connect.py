@@ -39,6 +39,8 @@ CONNECT_SECONDS = 5.0
 REFUSAL_CHARACTERS = 500
 FIRST_PAUSE = 0.5
 PAUSES = (0.0, 0.25, 0.5, 1.0, 2.0)  # the last goes on: to knock costs next to nothing
+_CHALLENGES = msgspec.msgpack.Decoder(Challenge)
+_ANSWERS: msgspec.msgpack.Decoder[WorkerAnswer] = msgspec.msgpack.Decoder(WorkerAnswer)
 _HINT = "start it: twostroke worker MODEL --listen HOST:PORT"
 
 
@@ -149,10 +151,9 @@ def connect_worker(address: Address, token: bytes, version: str) -> tuple[Worker
 
 def _greet(connection: socket.socket, address: Address, token: bytes, version: str) -> Welcome:
     deadline = time.monotonic() + GREETING_SECONDS
-    answers: msgspec.msgpack.Decoder[WorkerAnswer] = msgspec.msgpack.Decoder(WorkerAnswer)
     try:
         data = _receive(connection, address, GREETING_BYTES, deadline)
-        challenge = msgspec.msgpack.decode(data, type=Challenge)
+        challenge = _CHALLENGES.decode(data)
         if challenge.protocol != PROTOCOL:
             raise ConfigError(
                 f"worker {address} greets by protocol {challenge.protocol}, this router by"
@@ -163,7 +164,7 @@ def _greet(connection: socket.socket, address: Address, token: bytes, version: s
         proof = prove(token, "front end", challenge.nonce, nonce)
         greeting = FrontEndGreeting(PROTOCOL, version, nonce, proof, time.monotonic())
         connection.sendall(encode_frame(greeting))
-        answer = answers.decode(_receive(connection, address, WELCOME_BYTES, deadline))
+        answer = _ANSWERS.decode(_receive(connection, address, WELCOME_BYTES, deadline))
     except OSError as error:
         message = f"worker {address} has gone while it was greeted: {reason(error)}"
         raise EngineDeadError(message, hint=_HINT) from error

@@ -37,6 +37,7 @@ from twostroke.engine.workers.greeting import (
 )
 
 logger = logging.getLogger(__name__)
+_GREETINGS = msgspec.msgpack.Decoder(FrontEndGreeting)
 MAX_GREETED_AT_ONCE = 16
 CLOSE_SECONDS = 1.0
 
@@ -163,7 +164,7 @@ class WorkerListener:
         if data is None:
             raise EngineError(f"it did not say who it is within {GREETING_SECONDS:g} s")
         try:
-            greeting = msgspec.msgpack.decode(data, type=FrontEndGreeting)
+            greeting = _GREETINGS.decode(data)
         except UNREADABLE as error:
             raise EngineError("what it says is no greeting of a front end") from error
         if greeting.protocol != PROTOCOL:

@@ -18,6 +18,8 @@ from twostroke.core.errors import InvalidRequestError
 from twostroke.questions.replay import Failure, Replay, ReplayJob
 
 COMMAND = (sys.executable, "-m", "twostroke.simulator.replay")
+_FAILURES = msgspec.json.Decoder(Failure)  # made once: several threads read
+_REPLAYS = msgspec.json.Decoder(Replay)
 MAX_SECONDS = 45.0  # beside an engine that has the processor first
 POLL_SECONDS = 0.25
 
@@ -81,9 +83,9 @@ def _read(output: bytes, complaints: bytes) -> Replay:
     try:
         answer = msgspec.json.decode(output, type=dict[str, msgspec.Raw])
         if "failed" in answer:
-            failure = msgspec.json.decode(output, type=Failure)
+            failure = _FAILURES.decode(output)
             raise InvalidRequestError(failure.failed, param="begin", hint=failure.hint or None)
-        return msgspec.json.decode(output, type=Replay)
+        return _REPLAYS.decode(output)
     except msgspec.DecodeError:
         last = complaints.decode(errors="replace").strip().splitlines()[-1:]
         raise ReplayFailedError(*last) from None

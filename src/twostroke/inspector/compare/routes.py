@@ -25,6 +25,7 @@ MAX_TOKENS = 2**20
 MAX_BODY = 4096
 MAX_WAITING = 2  # one runs; a page that asks anew waits until its first question is dropped
 LEFT = 499  # nginx's number for a client that has left
+_QUESTIONS = msgspec.json.Decoder(Question)
 
 
 def compare_router(find_source: Callable[[], StepSource]) -> APIRouter:
@@ -99,7 +100,7 @@ async def _answer(
 def _read_question(body: bytes) -> Question:
     """Raises ``InvalidRequestError`` with the field's name."""
     try:
-        question = msgspec.json.decode(body, type=Question)
+        question = _QUESTIONS.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(
             f"the body is no question: {error}",

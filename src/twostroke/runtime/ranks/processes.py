@@ -33,6 +33,7 @@ from twostroke.runtime.ranks.messages import (
 )
 
 MODULE = "twostroke.runtime.ranks.follow"
+_ANSWERS: msgspec.msgpack.Decoder[RankAnswer] = msgspec.msgpack.Decoder(RankAnswer)
 PASS_SECONDS = 60.0  # that a rank waits for another one within a pass
 END_SECONDS = 5.0  # for a rank to end by itself
 
@@ -161,7 +162,7 @@ class RankProcesses:
             data = receive_frame(follower.connection)
             if data is None:
                 raise self.lost(follower)
-            answer: RankAnswer = msgspec.msgpack.decode(data, type=RankAnswer)
+            answer: RankAnswer = _ANSWERS.decode(data)
             if isinstance(answer, RankRefused):
                 raise answer.error.to_exception()
             assert isinstance(answer, wanted)

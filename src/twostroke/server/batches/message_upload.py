@@ -44,6 +44,9 @@ class _Item(msgspec.Struct, forbid_unknown_fields=True):
     params: msgspec.Raw
 
 
+_ITEMS = msgspec.json.Decoder(_Item)  # made once: uploads are read on several threads
+
+
 class _Line(msgspec.Struct):
     custom_id: str
     body: msgspec.Raw
@@ -92,7 +95,7 @@ class RequestLines:
     def _line(self, raw: bytes) -> bytes:
         place = f"{REQUESTS}[{self.total - 1}]"
         try:
-            item = msgspec.json.decode(raw, type=_Item)
+            item = _ITEMS.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequestError(f"{place}: {error}", param=place) from error
         name = item.custom_id
