@@ -55,6 +55,8 @@ def load(start: StartEngine) -> LLMEngine:
         raise InsufficientMemoryError("there is no room", hint="buy some")
     if start.served_model_name == "gone":
         os._exit(7)
+    if start.served_model_name == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
     return FailingEngine(ScriptedExecutor(), Tokenizer(byte_level()), start.config, rank=start.rank)
 
 

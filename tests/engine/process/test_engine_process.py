@@ -260,6 +260,12 @@ def test_a_start_that_is_refused_says_why() -> None:
         start_engine(StartEngine("other", CONFIG))
 
 
+def test_a_start_that_something_has_stopped_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_link, "PATIENCE", 1.0)
+    with pytest.raises(EngineDeadError, match="did nothing for 1 s while it started"):
+        start_engine(StartEngine(VERSION, CONFIG, served_model_name="stopped"))
+
+
 def test_configurations_cross_unchanged() -> None:
     """Among them those whose defaults depend on the device."""
     for options in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.frames import encode_frame, receive_frame
 from twostroke.engine.process.handshake import EngineRefused, StartAnswer, StartEngine
 from twostroke.engine.process.socket_link import SocketLink
+from twostroke.engine.process.start_watch import PATIENCE, StartWatch
 
 MODULE = "twostroke.engine_process"
 END_SECONDS = 30.0  # for the step that runs when the engine is closed
@@ -103,7 +105,7 @@ def start_engine(start: StartEngine) -> StartedEngine:
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: The engine cannot be started.
-        EngineDeadError: Its process ended before it was ready.
+        EngineDeadError: Its process ended, or hung, before it was ready.
     """
     ours, theirs = socket.socketpair()
     with theirs:
@@ -119,9 +121,10 @@ def start_engine(start: StartEngine) -> StartedEngine:
         )
     try:
         ours.sendall(encode_frame(start))
+        _wait_for_answer(ours, process.pid)
         data = receive_frame(ours)
     except BaseException:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)  # it is not reaped: the number is still its own
         process.wait()
         ours.close()
         raise
@@ -137,6 +140,17 @@ def start_engine(start: StartEngine) -> StartedEngine:
         ours.close()
         raise answer.to_exception()
     return StartedEngine(ProcessLink(process, ours), answer.facts)
+
+
+def _wait_for_answer(connection: socket.socket, pid: int) -> None:
+    """Raises ``EngineDeadError`` if the process stops to work before it has said anything."""
+    watch = StartWatch(pid, PATIENCE)
+    while not select.select([connection], [], [], 1.0)[0]:
+        if watch.hangs():
+            raise EngineDeadError(
+                f"the engine's process did nothing for {PATIENCE:g} s while it started",
+                hint="see the log; something may have stopped it",
+            )
 
 
 def _environment(num_threads: int) -> dict[str, str]:

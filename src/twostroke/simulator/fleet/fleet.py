@@ -16,6 +16,7 @@ from twostroke.observability.routes import RouteEvent
 from twostroke.routing.routers import Route, Router
 from twostroke.simulator.fleet.loads import ReplicaLoads
 from twostroke.simulator.fleet.pool import Pool, ScalingEvent
+from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.requests import make_request, to_routed
 from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.workloads.base import RequestSpec, Workload
@@ -116,6 +117,7 @@ class Fleet:
         self._scheduled: Iterator[RequestSpec] = workload.arrivals()
         self._next_scheduled = next(self._scheduled, None)
         self._follow_ups: list[tuple[float, int, RequestSpec]] = []  # a heap, by arrival
+        self._working: list[tuple[float, int]] = []  # a heap of replicas, by how far they are
         self._held: list[RequestSpec] = []  # since no replica takes requests
         self._specs: dict[str, tuple[RequestSpec, int]] = {}
         self._num_blocks = 0  # that all requests so far will fill, in one group of layers
@@ -139,9 +141,8 @@ class Fleet:
     def _turn(self, progress: Callable[[int], None]) -> bool:
         arrival, change = self._next_arrival(), self._pool.next_change
         until = min(arrival, change)
-        working = [replica for replica in self._pool.replicas if replica.has_work()]
-        busy = [replica for replica in working if replica.clock.now < until]
-        if not busy:
+        working = self._working
+        if not working or working[0][0] >= until:
             if arrival == math.inf and not working and not self._held:
                 return False
             if change <= arrival:
@@ -149,20 +150,26 @@ class Fleet:
             else:
                 self._admit(self._pop_arrival(), arrival, progress)
             return True
-        replica = min(busy, key=lambda replica: replica.clock.now) if len(busy) > 1 else busy[0]
-        reactive = self._reactive
-        if reactive:
+        _, number = heapq.heappop(working)
+        replica = self._pool.replicas[number]
+        if self._reactive and working:
             # A request that ends on another replica may bring a follow-up, from its time on.
-            until = min([until, *(other.clock.now for other in busy if other is not replica)])
-        while True:
+            until = min(until, working[0][0])
+        self._run(replica, until, progress)
+        if replica.has_work():
+            heapq.heappush(working, (replica.clock.now, number))
+        return True
+
+    def _run(self, replica: Replica, until: float, progress: Callable[[int], None]) -> None:
+        while replica.has_work():
             if finished := replica.run(until):
                 for request in finished:
                     self._finish(request)
                 progress(len(finished))
-                if reactive:
-                    return True
-            if replica.clock.now >= until or not replica.has_work():
-                return True
+                if self._reactive:
+                    return
+            if replica.clock.now >= until:
+                return
 
     # ---- arrivals --------------------------------------------------------------------------------
 
@@ -211,7 +218,10 @@ class Fleet:
             return
         self._num_blocks += len(request.block_hashes) // groups.count
         self._specs[request.request_id] = spec, number
+        was_idle = not replica.has_work()
         replica.add(request)
+        if was_idle:
+            heapq.heappush(self._working, (replica.clock.now, number))
 
     def _refuse(
         self, spec: RequestSpec, now: float, refused: list[int], progress: Callable[[int], None]
