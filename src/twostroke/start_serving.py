@@ -112,7 +112,7 @@ def start_engine_process(
     queued_each = None if max_queued_requests is None else -(-max_queued_requests // num_replicas)
     engines = [
         EngineProcess(
-            ProcessSource(start),
+            ProcessSource(start, alone=num_replicas == 1),
             started.result(),
             tokenizer=tokenizer,
             grammars=grammars,

@@ -232,9 +232,9 @@ class EngineProcess(MessageClient):
             elif self._asleep:
                 self._on_loop(self._sleep_on)  # the next request tries again
             else:
+                logger.error("%s, and cannot be started again", reason)
                 error = given_up(f"{reason}, and cannot be started again")
-                self._on_loop(partial(self._give_up, error))
-                return
+                return self._on_loop(partial(self._give_up, error))
 
     def _offer(self, started: StartedEngine) -> None:
         """Have the client go on with it; close it where that closes instead."""

@@ -77,7 +77,7 @@ def start_again(
         try:
             return source.start(), number + 1
         except TwostrokeError as error:
-            if str(error) != logged:
+            if str(error) != logged or source.gives_up:
                 logger.error("there is no engine: %s", error)
             logged = str(error)
             tell(error)

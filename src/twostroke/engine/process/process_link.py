@@ -76,9 +76,15 @@ class ProcessLink(SocketLink):
 
 
 class ProcessSource(NamedTuple):
-    """Implements ``EngineSource``: each engine is a process of its own."""
+    """Implements ``EngineSource``: each engine is a process of its own.
+
+    Attributes:
+        alone: There is no other engine beside it: a server that has none says so, and ends its
+            attempts. Beside others it is started again and again.
+    """
 
     settings: StartEngine
+    alone: bool = True
 
     @property
     def config(self) -> EngineConfig:
@@ -90,7 +96,7 @@ class ProcessSource(NamedTuple):
 
     @property
     def gives_up(self) -> bool:
-        return True
+        return self.alone
 
     @property
     def again(self) -> str:
