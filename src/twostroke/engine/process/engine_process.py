@@ -234,7 +234,8 @@ class EngineProcess(MessageClient):
             else:
                 logger.error("%s, and cannot be started again", reason)
                 error = given_up(f"{reason}, and cannot be started again")
-                return self._on_loop(partial(self._give_up, error))
+                self._on_loop(partial(self._give_up, error))
+                return
 
     def _offer(self, started: StartedEngine) -> None:
         """Have the client go on with it; close it where that closes instead."""
