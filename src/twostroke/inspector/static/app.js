@@ -11,6 +11,7 @@ import { listenForPopovers } from "./lib/popovers.js";
 import { connection, description, playing, start, trouble, useKey } from "./lib/source.js";
 import { Share, openShare } from "./lib/share/share.js";
 import { TimeBar } from "./lib/timebar.js";
+import { ChatPage } from "./pages/chat/chat.js";
 import { Live } from "./pages/live.js";
 import { Timeline } from "./pages/timeline.js";
 import { RequestPage } from "./pages/request.js";
@@ -24,6 +25,7 @@ import { Learn } from "./pages/learn.js";
 
 /** In the order of the navigation; `g` and `key` lead to a page. `kind` is what alone has it. */
 const PAGES = [
+  { name: "chat", title: "Chat", key: "c", content: ChatPage, kind: "live" },
   { name: "live", title: "Live", key: "l", content: Live },
   { name: "timeline", title: "Timeline", key: "t", content: Timeline },
   { name: "request", title: "Request", key: "r", content: RequestPage },
@@ -217,8 +219,9 @@ listen(
   () => {
     select(null);
     filter.value = "";
-    const { compare, from, to } = extra.value; // it is closed by its own button
-    extra.value = compare ? { compare, from, to } : {};
+    // A comparison is closed by its own button, and a conversation stays open.
+    const { compare, from, to, chat } = extra.value;
+    extra.value = { ...(chat && { chat }), ...(compare && { compare, from, to }) };
   },
   openShare,
 );

@@ -4,7 +4,9 @@ import { effect, signal } from "./html.js";
 import { description, playing, seek } from "./source.js";
 import { store } from "./store.js";
 
-export const page = signal("live");
+/** Where an address without a page leads. */
+const FIRST = "live";
+export const page = signal(FIRST);
 /** `{kind, id}` of a `request` or `gap`, `{kind, step}` or `{kind, block}`; null is nothing. */
 export const selected = signal(null);
 export const filter = signal("");
@@ -30,7 +32,7 @@ export function readAddress(pages) {
   reading = true;
   const [name, query] = location.hash.replace(/^#\/?/, "").split("?");
   const values = new URLSearchParams(query ?? "");
-  page.value = pages.includes(name) ? name : pages[0];
+  page.value = pages.includes(name) ? name : FIRST;
   filter.value = values.get("filter") ?? "";
   selected.value = readSelection(values);
   const {

@@ -25,7 +25,7 @@ let key = sessionStorage.getItem("twostroke-key") ?? "";
 
 const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-class NeedsKey extends Error {}
+export class NeedsKey extends Error {}
 
 /** Any route beside `/v1/inspect`, which paths begin at; `body` makes it a POST. */
 export async function api(path, { signal: abort, accept = "application/json", body } = {}) {
