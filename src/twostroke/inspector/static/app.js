@@ -31,7 +31,7 @@ const PAGES = [
   { name: "request", title: "Request", key: "r", content: RequestPage },
   { name: "kv", title: "KV", key: "k", content: KvPage },
   { name: "model", title: "Model", key: "m", content: ModelPage },
-  { name: "playground", title: "Playground", key: "p", content: PlaygroundPage },
+  { name: "playground", title: "Next token", key: "p", content: PlaygroundPage },
   { name: "speculation", title: "Speculation", key: "s", content: SpeculationPage },
   { name: "fleet", title: "Fleet", key: "f", content: FleetPage },
   { name: "report", title: "Report", key: "o", content: ReportPage, kind: "simulation" },

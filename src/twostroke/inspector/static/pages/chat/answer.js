@@ -23,7 +23,9 @@ const ENDS = {
 const Thoughts = ({ node, open }) => {
   const words = node.thoughts.trim().split(/\s+/).length;
   return html`<details class="thoughts" open=${open}>
-    <summary>${open ? "Thinking" : `Thoughts, ${count(words)} word${words === 1 ? "" : "s"}`}</summary>
+    <summary>
+      ${open ? "Thinking" : `Thoughts, ${count(words)} word${words === 1 ? "" : "s"}`}
+    </summary>
     <p class="plain" dir="auto">${node.thoughts.trim()}</p>
   </details>`;
 };
@@ -59,12 +61,13 @@ class Calls extends Component {
     return html`<form onSubmit=${give}>
       ${node.calls.map(
         (call, index) =>
-          html`<${Call} key=${index} call=${call} />
-            ${asks &&
-            html`<label class="result"
-              ><span>What ${foreign(call.name, 40)} returns</span>
-              <textarea name=${`result-${index}`} rows="2" required></textarea
-            ></label>`}`,
+          html`<${Call} key=${index} call=${call} /> ${
+              asks &&
+              html`<label class="result"
+                ><span>What ${foreign(call.name, 40)} returns</span>
+                <textarea name=${`result-${index}`} rows="2" required></textarea>
+              </label>`
+            }`,
       )}
       ${asks && html`<p><button>Give ${node.calls.length === 1 ? "it" : "them"} back</button></p>`}
     </form>`;
@@ -99,8 +102,19 @@ function cutFrom(context) {
   return lost.length ? `Not in its prompt, for want of room: ${lost.join(" and ")}.` : "";
 }
 
-const place = (page, id, part) =>
-  `#/${page}?${new URLSearchParams({ ...(part && { part }), request: id })}`;
+const place = (page, id, more) => `#/${page}?${new URLSearchParams({ ...more, request: id })}`;
+
+const LEAST_SPAN = 0.25; // seconds
+
+/** Its lane on the timeline, over the time that it took. */
+function lane(id) {
+  const record = store.requests.get(id);
+  if (!record?.finish || record.arrival === null) return place("timeline", id);
+  const took = record.finish - record.arrival;
+  const span = Math.max(LEAST_SPAN, 1.4 * took);
+  const end = record.finish + (span - took) / 2;
+  return place("timeline", id, { span: span.toPrecision(4), end: end.toFixed(4) });
+}
 
 /** How it went on after the first token, and what held it up most. */
 function aboutDecode(record) {
@@ -127,7 +141,8 @@ const Why = view(({ node }) => {
       }
     </p>
     <p>
-      The page waited ${node.ttft === undefined ? "" : `${time(node.ttft)} for the first token and `}
+      The page waited
+      ${node.ttft === undefined ? "" : `${time(node.ttft)} for the first token and `}
       ${time(node.took)} in all, with the way there and back.
     </p>
   </div>`;
@@ -135,27 +150,29 @@ const Why = view(({ node }) => {
 
 const Links = ({ id }) =>
   html`<span class="places">
-    <a href=${place("request", id, "stations")}>stations</a>
-    <a href=${place("request", id, "tokens")}>tokens</a>
-    <a href=${place("request", id, "gaps")}>gaps</a>
-    <a href=${place("timeline", id)}>lane</a>
+    <a href=${place("request", id, { part: "stations" })}>stations</a>
+    <a href=${place("request", id, { part: "tokens" })}>tokens</a>
+    <a href=${place("request", id, { part: "gaps" })}>gaps</a>
+    <a href=${lane(id)}>lane</a>
   </span>`;
 
 const About = view(({ node }) => {
   const open = asked.value === node.id;
   return html`<div class="about">
       <span class="muted num">${figures(node)}</span>
-      ${node.request &&
-      html`<button
-          class="link"
-          aria-expanded=${open}
-          onClick=${() => {
-            asked.value = open ? null : node.id;
-          }}
-        >
-          Why ${time(node.took)}?
-        </button>
-        <${Links} id=${node.request} />`}
+      ${
+        node.request &&
+        html`<button
+            class="link"
+            aria-expanded=${open}
+            onClick=${() => {
+              asked.value = open ? null : node.id;
+            }}
+          >
+            Why ${time(node.took)}?
+          </button>
+          <${Links} id=${node.request} />`
+      }
     </div>
     ${open && html`<${Why} node=${node} />`}`;
 });
@@ -175,17 +192,18 @@ export const Answer = view(({ node }) => {
     ${writes && html`<p class="muted">${node.ttft === undefined ? "Waits for the first token" : ""}<i class="caret"></i></p>`}
     ${node.error && html`<p class="banner" role="alert">${foreign(node.error, 600)}</p>`}
     ${!writes && !node.content && !node.calls && !node.error && !node.thoughts && html`<p class="muted">It is empty.</p>`}
-    ${ended && html`<p class="muted">${ended}</p>`}
-    ${lost && html`<p class="muted">${lost}</p>`}
+    ${ended && html`<p class="muted">${ended}</p>`} ${lost && html`<p class="muted">${lost}</p>`}
     ${!writes && node.took !== undefined && html`<${About} node=${node} />`}
-    ${!writes &&
-    html`<p class="acts">
-      <${Branches} node=${node} what="answer" />
-      <button class="quiet" onClick=${() => copy(node.content, "answer")}>Copy</button>
-      <button class="quiet" onClick=${() => again(current.value, node)}>
-        ${node.finish === "error" ? "Try again" : "Regenerate"}
-      </button>
-    </p>`}
+    ${
+      !writes &&
+      html`<p class="acts">
+        <${Branches} node=${node} what="answer" />
+        <button class="quiet" onClick=${() => copy(node.content, "answer")}>Copy</button>
+        <button class="quiet" onClick=${() => again(current.value, node)}>
+          ${node.finish === "error" ? "Try again" : "Regenerate"}
+        </button>
+      </p>`
+    }
   </article>`;
 });
 

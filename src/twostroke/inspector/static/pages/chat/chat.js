@@ -36,42 +36,44 @@ const List = view(() => {
   return html`<section class="chats panel" aria-label="Conversations">
     <h2>Conversations</h2>
     <button onClick=${() => open(makeChat(current.value.settings))}>New chat</button>
-    ${chats.value.length
-      ? html`<ul>
-            ${chats.value.map(
-              (chat) =>
-                html`<li key=${chat.id}>
-                  <button
-                    class="link"
-                    aria-current=${chat.id === current.value.id ? "true" : null}
-                    onClick=${() => open(chat)}
-                  >
-                    ${titleOf(chat)}
-                  </button>
-                  <button
-                    class="quiet"
-                    aria-label=${`Delete ${titleOf(chat)}`}
-                    onClick=${() => remove(chat)}
-                  >
-                    Delete
-                  </button>
-                </li>`,
-            )}
-          </ul>
-          <p class="muted">
-            Kept in this browser only.
-            <button
-              class="link"
-              onClick=${() => {
-                if (confirm("Delete all conversations that this browser keeps?")) {
-                  for (const chat of chats.value) remove(chat);
-                }
-              }}
-            >
-              Delete all
-            </button>
-          </p>`
-      : html`<p class="muted">What you say here is kept in this browser only.</p>`}
+    ${
+      chats.value.length
+        ? html`<ul>
+              ${chats.value.map(
+                (chat) =>
+                  html`<li key=${chat.id}>
+                    <button
+                      class="link"
+                      aria-current=${chat.id === current.value.id ? "true" : null}
+                      onClick=${() => open(chat)}
+                    >
+                      ${titleOf(chat)}
+                    </button>
+                    <button
+                      class="quiet"
+                      aria-label=${`Delete ${titleOf(chat)}`}
+                      onClick=${() => remove(chat)}
+                    >
+                      Delete
+                    </button>
+                  </li>`,
+              )}
+            </ul>
+            <p class="muted">
+              Kept in this browser only.
+              <button
+                class="link"
+                onClick=${() => {
+                  if (confirm("Delete all conversations that this browser keeps?")) {
+                    for (const chat of chats.value) remove(chat);
+                  }
+                }}
+              >
+                Delete all
+              </button>
+            </p>`
+        : html`<p class="muted">What you say here is kept in this browser only.</p>`
+    }
   </section>`;
 });
 
@@ -88,29 +90,23 @@ const Bar = view(() => {
   </p>`;
 });
 
-const Content = view(() => {
-  const source = description.value;
-  if (!source) return html`<p class="empty">Opening</p>`;
-  if (source.kind !== "live") {
-    return html`<section class="panel empty">
-      <p>A ${source.kind} has no model to talk to: it needs a live one. Start <code>twostroke serve</code>.</p>
-    </section>`;
-  }
-  return html`<div
-    class=${`chat ${shown.value ? `shows-${shown.value}` : ""}`}
-    onDragOver=${(event) => event.preventDefault()}
-    onDrop=${(event) => {
-      event.preventDefault();
-      attach([...event.dataTransfer.files]);
-    }}
-  >
-    <${Bar} /><${List} />
-    <div class="talk"><${Thread} /><${Composer} /></div>
-    <${Settings} />
-  </div>`;
-});
+const Columns = view(
+  () =>
+    html`<div
+      class=${`chat ${shown.value ? `shows-${shown.value}` : ""}`}
+      onDragOver=${(event) => event.preventDefault()}
+      onDrop=${(event) => {
+        event.preventDefault();
+        attach([...event.dataTransfer.files]);
+      }}
+    >
+      <${Bar} /><${List} />
+      <div class="talk"><${Thread} /><${Composer} /></div>
+      <${Settings} />
+    </div>`,
+);
 
-export class ChatPage extends Component {
+class Conversation extends Component {
   componentDidMount() {
     if (!opened) openStorage();
     opened = true;
@@ -140,6 +136,19 @@ export class ChatPage extends Component {
   }
 
   render() {
-    return html`<${Content} />`;
+    return html`<${Columns} />`;
   }
 }
+
+export const ChatPage = view(() => {
+  const source = description.value;
+  if (!source) return html`<p class="empty">Opening</p>`;
+  if (source.kind === "live") return html`<${Conversation} />`;
+  return html`<section class="panel empty">
+    <p>
+      A ${source.kind} has steps and times, but no model to talk to: it needs a live one. Start a
+      server and open its page:
+    </p>
+    <pre>twostroke serve</pre>
+  </section>`;
+});

@@ -62,7 +62,20 @@ const SendOrStop = view(() => {
     : html`<button class="primary">Send</button>`;
 });
 
+const WIDE = 720; // pixels; below, a keyboard on the screen would cover the page
+
 export class Composer extends Component {
+  componentDidMount() {
+    // Whoever opens a conversation can write at once.
+    this.stop = current.subscribe(() => {
+      if (innerWidth > WIDE) this.area.focus({ preventScroll: true });
+    });
+  }
+
+  componentWillUnmount() {
+    this.stop();
+  }
+
   send(event) {
     event?.preventDefault();
     const text = this.area.value.trim();

@@ -88,7 +88,11 @@ function list(chat) {
 export function save(chat, atOnce = true) {
   if (!chat.nodes.length) return;
   if (!atOnce) {
-    if (!timers.has(chat.id)) timers.set(chat.id, setTimeout(() => save(chat), SAVE_MS));
+    if (!timers.has(chat.id))
+      timers.set(
+        chat.id,
+        setTimeout(() => save(chat), SAVE_MS),
+      );
     return;
   }
   clearTimeout(timers.get(chat.id));

@@ -84,7 +84,13 @@ function List({ token }) {
       </li>`,
   );
   const start = Number(token.start) || 1;
-  return token.ordered ? html`<ol start=${start}>${items}</ol>` : html`<ul>${items}</ul>`;
+  return token.ordered
+    ? html`<ol start=${start}>
+        ${items}
+      </ol>`
+    : html`<ul>
+        ${items}
+      </ul>`;
 }
 
 /** What each kind of token becomes; a kind that is not here is its own source text. */
@@ -96,9 +102,10 @@ const ELEMENTS = {
   br: () => html`<br />`,
   code: (token) => html`<${Code} ...${token} />`,
   codespan: (token) => html`<code>${token.text}</code>`,
-  heading: (token) => html`<p class=${`h h${token.depth}`} role="heading" aria-level=${
-    Math.min(6, token.depth + 2)
-  }>${all(token.tokens)}</p>`,
+  heading: (token) =>
+    html`<p class=${`h h${token.depth}`} role="heading" aria-level=${Math.min(6, token.depth + 2)}>
+      ${all(token.tokens)}
+    </p>`,
   paragraph: (token) => html`<p dir="auto">${all(token.tokens)}</p>`,
   blockquote: (token) => html`<blockquote>${all(token.tokens)}</blockquote>`,
   list: (token) => html`<${List} token=${token} />`,

@@ -109,7 +109,7 @@ export const Settings = view(() => {
             value=${values[name] ?? ""}
             placeholder="default"
             onInput=${(event) => setValue(name, numberFrom(event.target))}
-          /></label>`,
+        /></label>`,
     )}
     <label class="field"
       ><span>Thoughts</span>
@@ -140,15 +140,16 @@ export const Settings = view(() => {
     </label>
     ${problem.value && html`<p class="held">${problem.value}</p>`}
     <p class="acts">
-      ${!tools.trim() &&
-      html`<button
-        class="quiet"
-        onClick=${() => checkTools(JSON.stringify(EXAMPLE, null, 2))}
-      >
-        An example
-      </button>`}
-      ${current.value.nodes.length > 0 &&
-      html`<button class="quiet" onClick=${() => copy(curl(), "command")}>Copy as curl</button>`}
+      ${
+        !tools.trim() &&
+        html`<button class="quiet" onClick=${() => checkTools(JSON.stringify(EXAMPLE, null, 2))}>
+          An example
+        </button>`
+      }
+      ${
+        current.value.nodes.length > 0 &&
+        html`<button class="quiet" onClick=${() => copy(curl(), "command")}>Copy as curl</button>`
+      }
     </p>
   </section>`;
 });

@@ -25,14 +25,16 @@ export const Documents = ({ documents, onRemove }) =>
             html`<li key=${index}>
               <span>${foreign(one.title ?? "text", 40)}</span>
               <span class="muted">${bytes(new Blob([one.text]).size)}</span>
-              ${onRemove &&
-              html`<button
-                class="quiet"
-                aria-label=${`Remove ${foreign(one.title ?? "text", 40)}`}
-                onClick=${() => onRemove(index)}
-              >
-                Remove
-              </button>`}
+              ${
+                onRemove &&
+                html`<button
+                  class="quiet"
+                  aria-label=${`Remove ${foreign(one.title ?? "text", 40)}`}
+                  onClick=${() => onRemove(index)}
+                >
+                  Remove
+                </button>`
+              }
             </li>`,
         )}
       </ul>`
@@ -48,8 +50,7 @@ const EditForm = ({ node }) => {
   return html`<form class="edit" onSubmit=${send}>
     <label class="hidden" for="edit">Message</label>
     <textarea id="edit" name="text" rows="3" dir="auto" ref=${(area) => area?.focus()}>
-${node.content}</textarea
-    >
+${node.content}</textarea>
     <p class="acts">
       <button>Send</button>
       <button
@@ -110,7 +111,9 @@ const Start = view(
             </li>`,
         )}
       </ul>
-      <p class="muted">New to this? <a href="#/learn">Thirteen short chapters</a> say how it works.</p>
+      <p class="muted">
+        New to this? <a href="#/learn">Thirteen short chapters</a> say how it works.
+      </p>
     </section>`,
 );
 
