@@ -9,6 +9,7 @@ import { foreign } from "./lib/format.js";
 import { COMMON, helpShown, listen } from "./lib/keyboard.js";
 import { listenForPopovers } from "./lib/popovers.js";
 import { connection, description, playing, start, trouble, useKey } from "./lib/source.js";
+import { Find, closeFound } from "./frame/find.js";
 import { Share, openShare } from "./lib/share/share.js";
 import { TimeBar } from "./lib/timebar.js";
 import { ChatPage } from "./pages/chat/chat.js";
@@ -26,7 +27,7 @@ import { Learn } from "./pages/learn.js";
 /** In the order of the navigation; `g` and `key` lead to a page. `kind` is what alone has it. */
 const PAGES = [
   { name: "chat", title: "Chat", key: "c", content: ChatPage, kind: "live" },
-  { name: "live", title: "Live", key: "l", content: Live },
+  { name: "live", title: "Live", past: "Overview", key: "l", content: Live },
   { name: "timeline", title: "Timeline", key: "t", content: Timeline },
   { name: "request", title: "Request", key: "r", content: RequestPage },
   { name: "kv", title: "KV", key: "k", content: KvPage },
@@ -40,6 +41,9 @@ const PAGES = [
 const NAMES = PAGES.map((item) => item.name);
 const offered = () =>
   PAGES.filter(({ kind }) => kind === undefined || kind === description.value?.kind);
+/** A recording has nothing live. */
+const titleOf = ({ title, past }) =>
+  past && description.value && description.value.kind !== "live" ? past : title;
 const KINDS = { live: "live", recording: "recording", simulation: "simulation" };
 
 const Source = view(() => {
@@ -82,22 +86,12 @@ const Header = view(() => {
               event.preventDefault();
               page.value = item.name;
             }}
-            >${item.title}</a
+            >${titleOf(item)}</a
           >`,
       )}
     </nav>
     <${Source} />
-    <label class="hidden" for="find">Find a request</label>
-    <input
-      id="find"
-      class="find"
-      type="search"
-      placeholder="Find a request  /"
-      value=${filter.value}
-      onInput=${(event) => {
-        filter.value = event.target.value;
-      }}
-    />
+    <${Find} />
     <button class="quiet wide" onClick=${openShare}>Copy</button>
     <button
       class="quiet wide"
@@ -168,7 +162,7 @@ const Help = view(
             (item) =>
               html`<tr key=${item.name}>
                 <td><kbd>g</kbd> <kbd>${item.key}</kbd></td>
-                <td>${item.title}</td>
+                <td>${titleOf(item)}</td>
               </tr>`,
           )}
         </tbody>
@@ -218,6 +212,7 @@ listen(
   PAGES,
   () => {
     select(null);
+    closeFound();
     filter.value = "";
     // A comparison is closed by its own button, and a conversation stays open.
     const { compare, from, to, chat } = extra.value;
