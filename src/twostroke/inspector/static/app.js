@@ -9,6 +9,7 @@ import { foreign } from "./lib/format.js";
 import { COMMON, helpShown, listen } from "./lib/keyboard.js";
 import { listenForPopovers } from "./lib/popovers.js";
 import { connection, description, playing, start, trouble, useKey } from "./lib/source.js";
+import { DemoStrip } from "./demo/panel.js";
 import { Find, closeFound } from "./frame/find.js";
 import { Share, openShare } from "./lib/share/share.js";
 import { TimeBar } from "./lib/timebar.js";
@@ -198,7 +199,7 @@ const App = view(
   () =>
     html`<div class="frame">
       <${Header} />
-      <main><${Lost} /><${Page} /></main>
+      <main><${Lost} /><${DemoStrip} /><${Page} /></main>
       ${hasDrawer() ? html`<${Drawer} />` : null}
       <${TimeBar} />
       <${Help} /><${Share} /><${Told} />

@@ -1,5 +1,6 @@
 // Request: its way from the first byte of the call to the last one of the answer.
 
+import { DemoWhereEmpty } from "../demo/panel.js";
 import { Component, html, view } from "../lib/html.js";
 import { extra, go, selected, selectRequest } from "../lib/address.js";
 import { OfGap } from "../lib/drawer.js";
@@ -98,10 +99,13 @@ const Shown = view(() => {
         ${
           selected.value?.id
             ? `No request ${foreign(selected.value.id)} is known at this moment.`
-            : "No request yet. Send one, and it is shown here from its arrival to its last token."
+            : html`No request yet. Ask something in <a href="#/chat">Chat</a>: each answer is shown
+                here from the first byte of its call to its last token, with the milliseconds of
+                each station between them.`
         }
       </p>
-    </section>`;
+    </section>
+    <${DemoWhereEmpty} />`;
   }
   const worst = record.worstGap > 0 ? worstGap(record) : null;
   return html`<${Others} />
