@@ -49,7 +49,9 @@ def test_back_undoes_a_selection_and_moments_make_no_entries(
         first = page.locator("aside h2").inner_text()
         page.wait_for_timeout(800)  # longer than a walk through selections
         rows.nth(1).click()
-        page.wait_for_function(f"() => !document.querySelector('aside h2').innerText.includes({first!r})")
+        page.wait_for_function(
+            f"() => !document.querySelector('aside h2').innerText.includes({first!r})"
+        )
         for _ in range(3):
             page.keyboard.press(".")
         page.wait_for_function("() => location.hash.includes('at=63')")

@@ -20,7 +20,7 @@ from tests.server.scripted import Script, ScriptedEngine
 from tests.server.tiny import tiny_engine
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, FilePayload, Page
 
 pytestmark = needs_browser
 SENT = "**/v1/chat/completions"
@@ -34,7 +34,7 @@ MARKDOWN = (
     "![picture](https://example.com/x.png)\n",
 )
 CALL = ('<tool_call>\n{"name": "get_weather", ', '"arguments": {"city": "Paris"}}\n</tool_call>')
-PARSERS = {"reasoning_parser": "qwen3", "tool_call_parser": "hermes"}
+PARSERS: dict[str, Any] = {"reasoning_parser": "qwen3", "tool_call_parser": "hermes"}
 SOME_ANSWER = ".answer[aria-busy=false]"
 
 
@@ -167,13 +167,11 @@ def test_settings_and_files_go_with_the_request(browser: Browser, live: str) -> 
         page.fill(".settings >> text=System prompt", "Be short.")
         page.fill(".settings >> text=Temperature", "0")
         page.fill(".settings >> text=Most tokens", "5")
-        page.set_input_files(
-            "#attach",
-            [
-                {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"the dog is brown"},
-                {"name": "x.png", "mimeType": "image/png", "buffer": b"\x89PNG\x00\xff"},
-            ],
-        )
+        files: list[FilePayload] = [
+            {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"the dog is brown"},
+            {"name": "x.png", "mimeType": "image/png", "buffer": b"\x89PNG\x00\xff"},
+        ]
+        page.set_input_files("#attach", files)
         page.wait_for_selector("text=x.png is no text")
         say(page, "the dog")
         body = sent[0]
