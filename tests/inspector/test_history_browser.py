@@ -23,7 +23,7 @@ def address(page: Page) -> str:
 
 
 def test_back_and_forward_lead_through_pages(browser: Browser, recorded: str) -> None:
-    with opened(browser, f"{recorded}#/live?at=60") as page:
+    with opened(browser, f"{recorded}#/live?at=60", width=1440) as page:
         page.wait_for_selector("footer >> text=step 60")
         for name in ("Timeline", "KV", "Model"):
             page.click(f"nav >> text={name}")
@@ -41,7 +41,7 @@ def test_back_and_forward_lead_through_pages(browser: Browser, recorded: str) ->
 def test_back_undoes_a_selection_and_moments_make_no_entries(
     browser: Browser, recorded: str
 ) -> None:
-    with opened(browser, f"{recorded}#/live?at=60") as page:
+    with opened(browser, f"{recorded}#/live?at=60", width=1440) as page:
         page.wait_for_selector("footer >> text=step 60")
         rows = page.locator("tbody .link.mono, tbody .mono .link")
         rows.nth(0).click()
@@ -77,7 +77,7 @@ def test_a_walk_through_selections_is_one_entry(browser: Browser, recorded: str)
 
 
 def test_chapters_have_entries_and_no_trap(browser: Browser, recorded: str) -> None:
-    with opened(browser, f"{recorded}#/live?at=60") as page:
+    with opened(browser, f"{recorded}#/live?at=60", width=1440) as page:
         page.wait_for_selector("footer >> text=step 60")
         page.click("nav >> text=Learn")
         page.wait_for_selector(".learn-contents")
@@ -150,3 +150,38 @@ def test_a_recording_waits_at_its_end_and_plays_from_its_beginning(
             wait_until(lambda: title.inner_text() == shown, 10)
         tile = page.locator(".figure:has-text('Waiting') .value")
         assert tile.inner_text().strip() == shown
+
+
+def test_names_without_room_stand_in_a_menu(browser: Browser, recorded: str) -> None:
+    for width in (1024, 390):
+        with opened(browser, f"{recorded}#/kv?at=60", width=width) as page:
+            page.wait_for_selector("footer >> text=step 60")
+            page.click("nav .more button")
+            names = page.locator("nav .more a").all_inner_texts()
+            assert names[0] == "Learn"
+            assert violations(page) == []
+            page.keyboard.press("Escape")
+            page.wait_for_selector("nav .more a", state="detached")
+            page.click("nav .more button")
+            page.click("nav .more >> text=Fleet")
+            page.wait_for_function("() => location.hash.startsWith('#/fleet')")
+            page.wait_for_selector("nav .more button >> text=Fleet")  # it says where one is
+            assert page.locator("nav .more a").count() == 0
+            hidden = (
+                "links => links.filter(link => link.checkVisibility({visibilityProperty: true}))"
+            )
+            shown = page.locator("nav .tabs a").evaluate_all(
+                f"{hidden}.map(link => link.innerText)"
+            )
+            assert set(shown).isdisjoint(names)
+
+
+def test_the_first_tab_leads_past_the_header(browser: Browser, recorded: str) -> None:
+    with opened(browser, f"{recorded}#/kv?at=60") as page:
+        page.wait_for_selector("footer >> text=step 60")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.innerText") == "Skip to the page"
+        assert violations(page) == []
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.tagName") == "MAIN"
+        assert place(page) == "#/kv"

@@ -11,6 +11,7 @@ import { listenForPopovers } from "./lib/popovers.js";
 import { connection, description, playing, start, trouble, useKey } from "./lib/source.js";
 import { DemoStrip } from "./demo/panel.js";
 import { Find, closeFound } from "./frame/find.js";
+import { Nav, Skip } from "./frame/nav.js";
 import { Share, openShare } from "./lib/share/share.js";
 import { TimeBar } from "./lib/timebar.js";
 import { ChatPage } from "./pages/chat/chat.js";
@@ -40,11 +41,14 @@ const PAGES = [
   { name: "learn", title: "Learn", key: "e", content: Learn },
 ];
 const NAMES = PAGES.map((item) => item.name);
-const offered = () =>
-  PAGES.filter(({ kind }) => kind === undefined || kind === description.value?.kind);
-/** A recording has nothing live. */
-const titleOf = ({ title, past }) =>
-  past && description.value && description.value.kind !== "live" ? past : title;
+/** Those that what is open has; a recording has nothing live. */
+function offered() {
+  const source = description.value?.kind;
+  const isPast = source !== undefined && source !== "live";
+  return PAGES.filter(({ kind }) => kind === undefined || kind === source).map((item) =>
+    isPast && item.past ? { ...item, title: item.past } : item,
+  );
+}
 const KINDS = { live: "live", recording: "recording", simulation: "simulation" };
 
 const Source = view(() => {
@@ -75,22 +79,7 @@ const Header = view(() => {
         >
       </h1>
     </div>
-    <nav aria-label="Pages">
-      ${offered().map(
-        (item) =>
-          html`<a
-            key=${item.name}
-            href=${`#/${item.name}`}
-            aria-current=${page.value === item.name ? "page" : null}
-            ref=${page.value === item.name ? intoView : null}
-            onClick=${(event) => {
-              event.preventDefault();
-              page.value = item.name;
-            }}
-            >${titleOf(item)}</a
-          >`,
-      )}
-    </nav>
+    <${Nav} items=${offered()} />
     <${Source} />
     <${Find} />
     <button class="quiet wide" onClick=${openShare}>Copy</button>
@@ -163,7 +152,7 @@ const Help = view(
             (item) =>
               html`<tr key=${item.name}>
                 <td><kbd>g</kbd> <kbd>${item.key}</kbd></td>
-                <td>${titleOf(item)}</td>
+                <td>${item.title}</td>
               </tr>`,
           )}
         </tbody>
@@ -188,18 +177,11 @@ const Page = view(() => {
 const hasDrawer = () =>
   selected.value && !(page.value === "request" && selected.value.kind === "request");
 
-/** Scroll the pages' names so far that this page's is among those shown. */
-function intoView(link) {
-  if (!link) return;
-  const nav = link.parentElement;
-  nav.scrollLeft = link.offsetLeft - nav.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2;
-}
-
 const App = view(
   () =>
     html`<div class="frame">
-      <${Header} />
-      <main><${Lost} /><${DemoStrip} /><${Page} /></main>
+      <${Skip} /><${Header} />
+      <main tabindex="-1"><${Lost} /><${DemoStrip} /><${Page} /></main>
       ${hasDrawer() ? html`<${Drawer} />` : null}
       <${TimeBar} />
       <${Help} /><${Share} /><${Told} />
