@@ -41,7 +41,12 @@ const Menu = view(({ items }) => {
     >
       ${here ? here.title : "More"}
     </button>
-    ${open.value && html`<div>${rest.map((item) => html`<${Tab} key=${item.name} item=${item} />`)}</div>`}
+    ${
+      open.value &&
+      html`<div>
+        ${rest.map((item) => html`<${Tab} key=${item.name} item=${item} />`)}
+      </div>`
+    }
   </div>`;
 });
 

@@ -81,8 +81,10 @@ function figures(node) {
   const tokens = node.usage?.completion_tokens;
   const parts = [`${time(node.took)}`];
   if (node.ttft !== undefined) parts.push(`first token after ${time(node.ttft)}`);
-  if (tokens > 1 && node.ttft !== undefined) {
-    parts.push(`${count(tokens)} tokens, ${time((node.took - node.ttft) / (tokens - 1))} each`);
+  if (tokens !== undefined) {
+    const each = (node.took - (node.ttft ?? node.took)) / (tokens - 1);
+    const pace = tokens > 1 && each > 1e-5 ? `, ${time(each)} each` : "";
+    parts.push(`${count(tokens)} token${tokens === 1 ? "" : "s"}${pace}`);
   }
   const cached = node.usage?.prompt_tokens_details?.cached_tokens;
   const prompt = node.usage?.prompt_tokens;
@@ -183,15 +185,17 @@ export const Answer = view(({ node }) => {
   const isLast = current.value.leaf === node.id;
   const thinks = writes && !node.content && !node.calls;
   const ended = writes ? null : ENDS[node.finish];
+  const waits = node.ttft === undefined ? "Waits for the first token" : "";
+  const isEmpty = !writes && !node.content && !node.calls && !node.error && !node.thoughts;
   const lost = cutFrom(node.usage?.context);
   return html`<article class="answer" aria-busy=${writes}>
     <h3 class="hidden">Answer</h3>
     ${node.thoughts && html`<${Thoughts} node=${node} open=${thinks} />`}
     ${node.content && html`<${Markdown} text=${node.content} />`}
     ${node.calls && html`<${Calls} node=${node} isLast=${isLast} />`}
-    ${writes && html`<p class="muted">${node.ttft === undefined ? "Waits for the first token" : ""}<i class="caret"></i></p>`}
+    ${writes && html`<p class="muted">${waits}<i class="caret"></i></p>`}
     ${node.error && html`<p class="banner" role="alert">${foreign(node.error, 600)}</p>`}
-    ${!writes && !node.content && !node.calls && !node.error && !node.thoughts && html`<p class="muted">It is empty.</p>`}
+    ${isEmpty && html`<p class="muted">It is empty.</p>`}
     ${ended && html`<p class="muted">${ended}</p>`} ${lost && html`<p class="muted">${lost}</p>`}
     ${!writes && node.took !== undefined && html`<${About} node=${node} />`}
     ${

@@ -60,7 +60,7 @@ const List = view(() => {
               )}
             </ul>
             <p class="muted">
-              Kept in this browser only.
+              Kept in this browser only.${" "}
               <button
                 class="link"
                 onClick=${() => {

@@ -62,7 +62,9 @@ const Table = ({ token }) =>
     <table>
       <thead>
         <tr>
-          ${token.header.map((cell) => html`<th class=${cell.align ?? ""}>${all(cell.tokens)}</th>`)}
+          ${token.header.map(
+            (cell) => html`<th class=${cell.align ?? ""}>${all(cell.tokens)}</th>`,
+          )}
         </tr>
       </thead>
       <tbody>

@@ -1,6 +1,6 @@
 // The conversation: what was said, one below the other.
 
-import { Component, html, signal, view } from "../../lib/html.js";
+import { Component, effect, html, signal, view } from "../../lib/html.js";
 import { bytes, foreign } from "../../lib/format.js";
 import { description } from "../../lib/source.js";
 import { Answer, writingNow } from "./answer.js";
@@ -138,14 +138,22 @@ const Told = view(() => {
 export class Thread extends Component {
   componentDidMount() {
     this.follows = true;
+    this.top = 0;
     const follow = () => {
       if (this.follows && this.box) this.box.scrollTop = this.box.scrollHeight;
     };
     this.observer = new ResizeObserver(follow);
     this.observer.observe(this.inner);
-    this.stop = current.subscribe(() => {
+    let shown = null;
+    this.stop = effect(() => {
+      changes.value;
+      const { leaf } = current.value;
+      if (leaf === shown) return;
+      // Something was said, or another branch or conversation is shown.
+      shown = leaf;
       this.follows = true;
       edited.value = null;
+      requestAnimationFrame(follow);
     });
   }
 
@@ -164,7 +172,13 @@ export class Thread extends Component {
         this.box = box;
       }}
       onScroll=${({ target }) => {
-        this.follows = target.scrollHeight - target.scrollTop - target.clientHeight < NEAR;
+        // Text that comes moves the end away; only the reader moves up.
+        if (target.scrollHeight - target.scrollTop - target.clientHeight < NEAR) {
+          this.follows = true;
+        } else if (target.scrollTop < this.top) {
+          this.follows = false;
+        }
+        this.top = target.scrollTop;
       }}
     >
       <div
