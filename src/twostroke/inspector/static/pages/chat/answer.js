@@ -143,7 +143,7 @@ const Why = view(({ node }) => {
       }
     </p>
     <p>
-      The page waited
+      The page waited${" "}
       ${node.ttft === undefined ? "" : `${time(node.ttft)} for the first token and `}
       ${time(node.took)} in all, with the way there and back.
     </p>
