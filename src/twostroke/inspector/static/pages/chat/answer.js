@@ -122,12 +122,17 @@ function lane(id) {
 function aboutDecode(record) {
   if (record.output < 2 || !(record.lastToken > record.firstToken)) return [];
   const took = record.lastToken - record.firstToken;
-  const lines = [
-    `Then it wrote ${count(record.output - 1)} tokens in ${time(took)},` +
-      ` ${time(took / (record.output - 1))} each: a pass through the model for each.`,
-  ];
+  const each = time(took / (record.output - 1));
+  const lines = [`Then it wrote ${count(record.output - 1)} tokens in ${time(took)}, ${each} each.`];
   const worst = record.worstGap > 0 && standsOut(record) ? worstGap(record) : null;
   return worst ? [...lines, ...aboutGap(record, worst)] : lines;
+}
+
+/** Its life in sentences; how it ended comes last. */
+function aboutWay(record) {
+  const lines = aboutRequest(record);
+  const end = record.status === "finished" ? lines.splice(-1) : [];
+  return [...lines, ...aboutDecode(record), ...end];
 }
 
 const Why = view(({ node }) => {
@@ -137,7 +142,7 @@ const Why = view(({ node }) => {
     <p>
       ${
         record
-          ? [...aboutRequest(record), ...aboutDecode(record)].join(" ")
+          ? aboutWay(record).join(" ")
           : "The engine's steps of this request are not on this page: it is older than what the" +
             " server remembers, or another key's."
       }
