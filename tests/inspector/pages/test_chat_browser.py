@@ -129,6 +129,29 @@ def test_markdown_is_elements_and_html_is_text(browser: Browser) -> None:
         assert "first this, then that" in thoughts.inner_text()
 
 
+@pytest.mark.parametrize("text", ["> " * 5000, "1. " * 3000, "- " * 400, "*a" * 3000, "[" * 9000])
+def test_text_that_is_hard_to_read_breaks_nothing(browser: Browser, text: str) -> None:
+    with scripted(browser, text, "and an end") as (page, _):
+        say(page, "Go on")
+        assert "and an end" in page.locator(".answer").inner_text()
+        say(page, "once more")
+        assert page.locator(".answer").count() == 2
+
+
+def test_wrong_tools_are_told_before_anything_is_sent(browser: Browser) -> None:
+    with scripted(browser, "an answer") as (page, engine):
+        say(page, "the dog")
+        page.fill(".settings >> text=Tools", "[{")
+        page.wait_for_selector(".settings [role=alert] >> text=Tools are not JSON")
+        assert page.locator(".settings >> text=Copy as curl").is_disabled()
+        page.fill("#say", "again")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".composer [role=alert]")
+        page.click("text=Regenerate")
+        page.wait_for_selector(".answer [role=alert] >> text=Tools are not JSON")
+        assert len(engine.submitted) == 1
+
+
 def test_text_is_shown_as_it_comes_and_stop_ends_the_request(browser: Browser) -> None:
     with scripted(browser, "on ", seconds=0.05, endless=True) as (page, engine):
         page.fill("#say", "Go on")

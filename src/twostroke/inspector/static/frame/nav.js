@@ -43,17 +43,14 @@ const Menu = view(({ items }) => {
     </button>
     ${
       open.value &&
-      html`<div>
-        ${rest.map((item) => html`<${Tab} key=${item.name} item=${item} />`)}
-      </div>`
+      html`<div>${rest.map((item) => html`<${Tab} key=${item.name} item=${item} />`)}</div>`
     }
   </div>`;
 });
 
 const Tabs = view(({ items }) =>
   items.map(
-    (item, at) =>
-      html`<${Tab} key=${item.name} item=${item} isHidden=${at >= room.value} />`,
+    (item, at) => html`<${Tab} key=${item.name} item=${item} isHidden=${at >= room.value} />`,
   ),
 );
 

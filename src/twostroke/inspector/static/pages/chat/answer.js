@@ -122,8 +122,9 @@ function lane(id) {
 function aboutDecode(record) {
   if (record.output < 2 || !(record.lastToken > record.firstToken)) return [];
   const took = record.lastToken - record.firstToken;
-  const each = time(took / (record.output - 1));
-  const lines = [`Then it wrote ${count(record.output - 1)} tokens in ${time(took)}, ${each} each.`];
+  const rest = record.output - 1;
+  const each = time(took / rest);
+  const lines = [`Then it wrote ${count(rest)} tokens in ${time(took)}, ${each} each.`];
   const worst = record.worstGap > 0 && standsOut(record) ? worstGap(record) : null;
   return worst ? [...lines, ...aboutGap(record, worst)] : lines;
 }

@@ -8,6 +8,7 @@ import { foreign } from "../../lib/format.js";
 
 const PREFIX = "twostroke-chat:";
 const MOST_KEPT = 100; // conversations
+const MOST_STORED = 2_000_000; // characters of one of them, of the five million or so there are
 const SAVE_MS = 500; // while an answer comes
 const TITLE = 60; // letters
 export const NO_SETTINGS = { system: "", tools: "", thoughts: "", fit: true, values: {} };
@@ -99,6 +100,10 @@ export function save(chat, atOnce = true) {
   timers.delete(chat.id);
   for (const old of chats.value.slice(MOST_KEPT)) remove(old);
   const text = JSON.stringify(chat);
+  if (text.length > MOST_STORED) {
+    trouble.value = "The conversation is too long for this browser to keep: copy what matters.";
+    return;
+  }
   while (!store(chat.id, text)) {
     const oldest = chats.value.findLast((one) => one.id !== chat.id);
     if (!oldest) {

@@ -4,6 +4,7 @@ import { html, signal, view } from "../../lib/html.js";
 import { copy } from "../../lib/copy.js";
 
 const LONGEST = 200_000; // characters that are read as Markdown; more is shown as it came
+const DEEPEST = 32; // elements within each other
 const SAFE = ["http:", "https:", "mailto:"];
 const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" };
 const ENTITY = /&(?:#(\d{1,7})|#x([\da-f]{1,6})|(\w{2,6}));/gi;
@@ -37,8 +38,6 @@ function safe(href) {
   }
 }
 
-const all = (tokens) => (tokens ?? []).map(element);
-
 const Link = ({ href, children }) => {
   const address = safe(href);
   return address
@@ -57,34 +56,33 @@ const Code = ({ text, lang }) => {
   </div>`;
 };
 
-const Table = ({ token }) =>
+const cells = (row, tag, inner) =>
+  row.map((cell) => html`<${tag} class=${cell.align ?? ""}>${inner(cell.tokens)}<//>`);
+
+const table = (token, inner) =>
   html`<div class="scroll" tabindex="0" role="region" aria-label="Table">
     <table>
       <thead>
         <tr>
-          ${token.header.map(
-            (cell) => html`<th class=${cell.align ?? ""}>${all(cell.tokens)}</th>`,
-          )}
+          ${cells(token.header, "th", inner)}
         </tr>
       </thead>
       <tbody>
         ${token.rows.map(
           (row) =>
             html`<tr>
-              ${row.map((cell) => html`<td class=${cell.align ?? ""}>${all(cell.tokens)}</td>`)}
+              ${cells(row, "td", inner)}
             </tr>`,
         )}
       </tbody>
     </table>
   </div>`;
 
-function List({ token }) {
-  const items = token.items.map(
-    (item) =>
-      html`<li>
-        ${item.task && html`<span>${item.checked ? "[x] " : "[ ] "}</span>`}${all(item.tokens)}
-      </li>`,
-  );
+function list(token, inner) {
+  const items = token.items.map((item) => {
+    const box = item.task && html`<span>${item.checked ? "[x] " : "[ ] "}</span>`;
+    return html`<li>${box}${inner(item.tokens)}</li>`;
+  });
   const start = Number(token.start) || 1;
   return token.ordered
     ? html`<ol start=${start}>
@@ -95,7 +93,15 @@ function List({ token }) {
       </ul>`;
 }
 
-/** What each kind of token becomes; a kind that is not here is its own source text. */
+const heading = (token, inner) =>
+  html`<p class=${`h h${token.depth}`} role="heading" aria-level=${Math.min(6, token.depth + 2)}>
+    ${inner(token.tokens)}
+  </p>`;
+
+/**
+ * What each kind of token becomes, given what makes elements of those within; a kind that is not
+ * here is its own source text.
+ */
 const ELEMENTS = {
   space: () => null,
   def: () => null,
@@ -104,28 +110,46 @@ const ELEMENTS = {
   br: () => html`<br />`,
   code: (token) => html`<${Code} ...${token} />`,
   codespan: (token) => html`<code>${token.text}</code>`,
-  heading: (token) =>
-    html`<p class=${`h h${token.depth}`} role="heading" aria-level=${Math.min(6, token.depth + 2)}>
-      ${all(token.tokens)}
-    </p>`,
-  paragraph: (token) => html`<p dir="auto">${all(token.tokens)}</p>`,
-  blockquote: (token) => html`<blockquote>${all(token.tokens)}</blockquote>`,
-  list: (token) => html`<${List} token=${token} />`,
-  table: (token) => html`<${Table} token=${token} />`,
-  strong: (token) => html`<strong>${all(token.tokens)}</strong>`,
-  em: (token) => html`<em>${all(token.tokens)}</em>`,
-  del: (token) => html`<del>${all(token.tokens)}</del>`,
-  link: (token) => html`<${Link} href=${token.href}>${all(token.tokens)}<//>`,
+  heading,
+  paragraph: (token, inner) => html`<p dir="auto">${inner(token.tokens)}</p>`,
+  blockquote: (token, inner) => html`<blockquote>${inner(token.tokens)}</blockquote>`,
+  list,
+  table,
+  strong: (token, inner) => html`<strong>${inner(token.tokens)}</strong>`,
+  em: (token, inner) => html`<em>${inner(token.tokens)}</em>`,
+  del: (token, inner) => html`<del>${inner(token.tokens)}</del>`,
+  link: (token, inner) => html`<${Link} href=${token.href}>${inner(token.tokens)}<//>`,
   image: (token) => html`<${Link} href=${token.href}>${token.text || "picture"}<//>`,
   escape: (token) => token.text,
-  text: (token) => (token.tokens ? all(token.tokens) : decoded(token.text)),
+  text: (token, inner) => (token.tokens ? inner(token.tokens) : decoded(token.text)),
 };
 
-const element = (token) =>
-  Object.hasOwn(ELEMENTS, token.type) ? ELEMENTS[token.type](token) : token.raw;
+function element(token, depth) {
+  if (depth > DEEPEST || !Object.hasOwn(ELEMENTS, token.type)) return token.raw;
+  const inner = (tokens) => (tokens ?? []).map((one) => element(one, depth + 1));
+  return ELEMENTS[token.type](token, inner);
+}
 
-export const Markdown = view(({ text }) => {
-  const library = marked.value;
-  if (!library || text.length > LONGEST) return html`<p class="plain" dir="auto">${text}</p>`;
-  return html`<div class="markdown">${all(library.lexer(text, { gfm: true, breaks: true }))}</div>`;
+/** A text's elements; null where it is not to be read as Markdown. */
+function elements(library, text) {
+  if (!library || text.length > LONGEST) return null;
+  try {
+    return library.lexer(text, { gfm: true, breaks: true }).map((token) => element(token, 0));
+  } catch {
+    return null; // nested deeper than the library reads
+  }
+}
+
+const Drawn = view(({ text }) => {
+  const found = elements(marked.value, text);
+  return found
+    ? html`<div class="markdown">${found}</div>`
+    : html`<p class="plain" dir="auto">${text}</p>`;
 });
+
+/** Read again where its text has changed, not whenever another answer has. */
+export class Markdown extends Drawn {
+  shouldComponentUpdate(props, state) {
+    return props.text !== this.props.text || state !== this.state;
+  }
+}

@@ -4,6 +4,7 @@ import { batch, signal } from "../../lib/html.js";
 import { NeedsKey, api, connection, trouble } from "../../lib/source.js";
 import { append, nodeOf, pathOf, save, touch } from "./conversations.js";
 
+const FRAME_MS = 50; // beyond, drawing would hold up what is typed
 export const PATH = "v1/chat/completions";
 
 /** Answers that are being written: node's id -> what ends it. */
@@ -57,13 +58,13 @@ export function bodyFor(chat, path) {
 
 /** Ask for an answer to a message. */
 export async function answer(chat, to) {
-  const body = bodyFor(chat, pathOf(chat, to.id));
   const node = append(chat, to.id, { role: "assistant", content: "", sent: Date.now() });
   const abort = new AbortController();
   change((map) => map.set(node.id, abort));
   const began = performance.now();
   const since = () => (performance.now() - began) / 1000;
   try {
+    const body = bodyFor(chat, pathOf(chat, to.id));
     const response = await api(`/../../${PATH}`, {
       body,
       signal: abort.signal,
@@ -102,12 +103,18 @@ function change(edit) {
 }
 
 let frame = 0; // the next drawing of what has come
+let restsUntil = 0; // a text that is slow to draw is drawn less often
 
 function draw(chat) {
   save(chat, false);
-  frame ||= requestAnimationFrame(() => {
+  if (performance.now() < restsUntil) return;
+  frame ||= requestAnimationFrame((began) => {
     frame = 0;
     touch();
+    setTimeout(() => {
+      const now = performance.now();
+      restsUntil = now + Math.max(0, 2 * (now - began) - FRAME_MS);
+    });
   });
 }
 

@@ -1,6 +1,6 @@
 // What goes with every request of a conversation: system prompt, parameters, tools.
 
-import { html, signal, view } from "../../lib/html.js";
+import { html, view } from "../../lib/html.js";
 import { copy } from "../../lib/copy.js";
 import { address, hasKey } from "../../lib/source.js";
 import { changes, current, pathOf, save, touch } from "./conversations.js";
@@ -47,15 +47,13 @@ function setValue(name, value) {
 
 const numberFrom = ({ value }) => (value.trim() === "" ? "" : Number(value));
 
-const problem = signal("");
-
-function checkTools(text) {
-  set("tools", text);
+/** What is wrong with the text of the tools; empty where nothing is. */
+function wrongTools(text) {
   try {
     toolsOf(text);
-    problem.value = "";
+    return "";
   } catch (error) {
-    problem.value = error.message;
+    return error.message;
   }
 }
 
@@ -86,6 +84,7 @@ function curl() {
 export const Settings = view(() => {
   changes.value;
   const { system, tools, thoughts, fit, values } = current.value.settings;
+  const problem = wrongTools(tools);
   return html`<section class="settings panel" aria-label="Settings">
     <h2>Settings</h2>
     <label class="tall"
@@ -135,20 +134,26 @@ export const Settings = view(() => {
         spellcheck="false"
         value=${tools}
         placeholder="None"
-        onInput=${(event) => checkTools(event.target.value)}
+        onInput=${(event) => set("tools", event.target.value)}
       ></textarea>
     </label>
-    ${problem.value && html`<p class="held">${problem.value}</p>`}
+    ${problem && html`<p class="held" role="alert">${problem}</p>`}
     <p class="acts">
       ${
         !tools.trim() &&
-        html`<button class="quiet" onClick=${() => checkTools(JSON.stringify(EXAMPLE, null, 2))}>
+        html`<button class="quiet" onClick=${() => set("tools", JSON.stringify(EXAMPLE, null, 2))}>
           An example
         </button>`
       }
       ${
         current.value.nodes.length > 0 &&
-        html`<button class="quiet" onClick=${() => copy(curl(), "command")}>Copy as curl</button>`
+        html`<button
+          class="quiet"
+          disabled=${problem !== ""}
+          onClick=${() => copy(curl(), "command")}
+        >
+          Copy as curl
+        </button>`
       }
     </p>
   </section>`;
