@@ -19,6 +19,7 @@ export function server() {
     maxLength: configuration.max_model_len,
     maxRequests: configuration.max_num_seqs,
     capacity: Math.max(1, blocks * size),
+    bytesPerToken: configuration.kv_bytes_per_token,
   };
 }
 

@@ -9,6 +9,7 @@ const MOST_REQUESTS = 512;
 const MOST_OF_A_CALL = 256;
 const LONG_PROMPT = 6000; // tokens, at most
 const SMALL_CACHE = 24_576; // tokens of KV cache that a demo may fill
+const SMALL_LENGTH = 2048;
 
 /** Made once a run: prompts as token ids, none of which was sent before. */
 export function promptMaker(ids) {
@@ -32,6 +33,13 @@ function calls(prompts, fields) {
     made.push({ ...fields, prompts: prompts.slice(at, at + MOST_OF_A_CALL) });
   }
   return made;
+}
+
+/** Flags of a server whose cache a demo fills: it holds two requests of the greatest length. */
+function smallServer(maxLength, bytesPerToken) {
+  const length = Math.min(maxLength, SMALL_LENGTH);
+  const memory = Math.ceil((2 * length * bytesPerToken) / 2 ** 20);
+  return `--max-model-len ${length} --kv-cache-memory ${memory}MiB`;
 }
 
 /**
@@ -80,12 +88,12 @@ export const SCENARIOS = [
     title: "KV pressure",
     about: "Sixteen answers grow until no KV block is free: the latest of them are preempted.",
     look: ["#/timeline", "Timeline: the red marks"],
-    plan({ maxLength, maxRequests, capacity }, prompt) {
+    plan({ maxLength, maxRequests, capacity, bytesPerToken }, prompt) {
       if (capacity > SMALL_CACHE) {
         return {
           why:
             `This server's KV cache holds ${count(capacity)} tokens: a short demo does not fill` +
-            " it. To see it: twostroke serve --kv-cache-memory 16MiB",
+            ` it. Start one with less: ${smallServer(maxLength, bytesPerToken)}`,
         };
       }
       const number = Math.min(16, maxRequests);
