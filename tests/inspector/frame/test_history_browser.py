@@ -81,15 +81,15 @@ def test_chapters_have_entries_and_no_trap(browser: Browser, recorded: str) -> N
         page.wait_for_selector("footer >> text=step 60")
         page.click("nav >> text=Learn")
         page.wait_for_selector(".learn-contents")
-        page.keyboard.press("n")
         page.wait_for_function("() => location.hash.includes('chapter=')")
-        second = address(page)
-        page.keyboard.press("n")
-        page.wait_for_function(f"() => location.hash !== {second!r}")
-        page.go_back()
-        page.wait_for_function(f"() => location.hash === {second!r}")
-        page.go_back()
-        page.wait_for_timeout(100)
+        chapters = [address(page)]
+        for _ in range(2):
+            page.keyboard.press("n")
+            page.wait_for_function(f"() => location.hash !== {chapters[-1]!r}")
+            chapters.append(address(page))
+        for chapter in reversed(chapters[:-1]):
+            page.go_back()
+            page.wait_for_function(f"() => location.hash === {chapter!r}")
         page.go_back()
         page.wait_for_function("() => location.hash.startsWith('#/live')")
 
