@@ -36,6 +36,7 @@ WIDE: dict[str, str] = {
         (
             "src/twostroke/server/http/docs_page/rapidoc-min.js",
             "src/twostroke/inspector/static/vendor/htm.module.js",
+            "src/twostroke/inspector/static/vendor/marked.esm.js",
             "src/twostroke/inspector/static/vendor/preact.module.js",
             "src/twostroke/inspector/static/vendor/signals-core.js",
             "tests/inspector/axe/axe.min.js",

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 FOLDER = Path(__file__).parents[2] / "docs/inspector"
-PAGES = ("live", "compare", "request", "kv", "model", "playground", "learn")
+PAGES = ("chat", "live", "compare", "request", "kv", "model", "playground", "learn")
 LEARN = "chunking"  # its figure needs no model and says most at a glance
 ADDRESSES = {"compare": "timeline?span=8", "learn": f"learn?chapter={LEARN}"}
+QUESTIONS = ("What is a KV cache?", "Why is decode slower than prefill?")
 SIZES = {"wide": (1280, 800), "narrow": (390, 844)}
 THEMES = ("light", "dark")
 SECONDS = 60.0
@@ -50,6 +51,15 @@ def prepare(page: Page, name: str) -> None:
     """Select what a picture of the page should show."""
     if name == "learn":
         show_chapter(page)
+    elif name == "chat":
+        for question in QUESTIONS:
+            page.fill("#say", question)
+            page.keyboard.press("Enter")
+            page.wait_for_selector(".answer[aria-busy=true]")
+            page.wait_for_selector(".answer[aria-busy=true]", state="detached", timeout=60_000)
+        page.locator(".about >> text=Why").last.click()
+        page.evaluate("document.activeElement.blur()")
+        time.sleep(0.6)
     elif name == "compare":
         page.click("text=Compare")
         page.wait_for_selector(".sides canvas", timeout=60_000)

@@ -172,6 +172,7 @@ def test_a_link_leads_to_view_moment_and_selection(browser: Browser, recorded: s
 
 def test_a_recording_plays_pauses_and_goes_faster(browser: Browser, recorded: str) -> None:
     with opened(browser, recorded) as page:
+        page.click("footer >> text=Play")
         page.wait_for_selector("footer >> text=Pause")
         page.select_option("#speed", "10")
         wait_until(lambda: step_shown(page) > 30, 15)

@@ -194,3 +194,23 @@ def test_lone_surrogates_in_labels_do_not_end_feed_or_recording(tmp_path: Path) 
 def test_content_without_the_inspector_is_refused() -> None:
     with pytest.raises(ConfigError, match="--inspect-content"):
         ServerOptions(inspector=False, inspect_content=True)
+
+
+def test_a_search_finds_ids_tenants_and_labels_of_its_own_key(url: str) -> None:
+    own = ask(url, ALICE, user="Blue 7", max_tokens=2)
+    theirs = ask(url, BOB, user="blue 8", max_tokens=2)
+
+    def found(text: str, key: str = ADMIN) -> list[str]:
+        answer = get(url, f"/find?text={text}", key)
+        assert all(request["step"] >= 0 for request in answer["requests"])
+        return [request["request_id"] for request in answer["requests"]]
+
+    wait_until(lambda: found("blue") == [own, theirs], 10)
+    assert found(own[-8:].upper()) == [own]
+    assert found("BLUE", ALICE) == [own]
+    assert found(theirs, ALICE) == []
+    assert set(found("alice")) >= {own} and theirs not in found("alice")
+    few = get(url, "/find?text=chatcmpl&count=1")
+    assert len(few["requests"]) == 1 and few["left_out"] >= 1
+    answer = httpx.get(f"{url}/v1/inspect/find?text=", headers=bearer(ADMIN))
+    assert answer.status_code == 400

@@ -15,12 +15,22 @@ from twostroke.inspector.static_files import FOLDER, HEADERS, known_files, page_
 
 ROOT = Path(__file__).parents[2]
 MAX_GZIP = 250 * 1024
+MARKDOWN = "vendor/marked.esm.js"  # the chat loads it, once it is opened
 IMPORT = re.compile(r'^(?:import|export)\b[^;]*?from "([^"]+)"', re.MULTILINE)
 
 
 def test_all_files_together_are_small() -> None:
     sizes = {name: len(gzip.compress(f.content, 9)) for name, f in known_files().items()}
+    assert sizes.pop(MARKDOWN) < 16 * 1024
     assert sum(sizes.values()) < MAX_GZIP, sizes
+
+
+def test_only_the_chat_loads_what_reads_markdown() -> None:
+    users = {name for name, f in known_files().items() if b"marked.esm.js" in f.content}
+    assert users == {"pages/chat/markdown.js", "vendor/versions.json", MARKDOWN}
+    text = known_files()["pages/chat/markdown.js"].content.decode()
+    assert 'await import("../../vendor/marked.esm.js")' in text
+    assert "marked.esm.js" not in IMPORT.findall(text)
 
 
 def test_every_import_leads_to_a_file_that_is_served() -> None:

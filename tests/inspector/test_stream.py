@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from tests.inspector.recorded import events
-from twostroke.inspector.source import Description, FrameLimits, Overview, State
+from twostroke.inspector.source import Description, FoundRequests, FrameLimits, Overview, State
 from twostroke.inspector.stream import stream_frames
 from twostroke.observability.events import StepEvent
 from twostroke.observability.frames.columns import StepColumns, StepFrame, encode_steps
@@ -40,6 +40,9 @@ class Growing:
 
     async def overview(self, begin: float, end: float, max_steps: int) -> Overview:
         return Overview(StepColumns(), [])
+
+    async def find(self, text: str, tenant: str | None, count: int) -> FoundRequests:
+        return FoundRequests([])
 
     async def requests_of(self, tenant: str) -> set[str]:
         return set()

@@ -15,7 +15,13 @@ from twostroke.core.speculation_config import Speculation
 from twostroke.engine.clients.base import EngineClient
 from twostroke.inspector.content import ContentBook, TokenPage, token_page
 from twostroke.inspector.request_table import RequestTable
-from twostroke.inspector.source import Description, FrameLimits, Overview, State
+from twostroke.inspector.source import (
+    Description,
+    FoundRequests,
+    FrameLimits,
+    Overview,
+    State,
+)
 from twostroke.observability.events import StepEvent
 from twostroke.observability.frames.columns import StepFrame, encode_steps, those_that_fit
 from twostroke.observability.frames.visibility import Visibility
@@ -146,6 +152,17 @@ class LiveSource:
             return Overview(frame.steps, table.within(begin, end))
 
         return await asyncio.to_thread(make)
+
+    async def find(self, text: str, tenant: str | None, count: int) -> FoundRequests:
+        events = self._client().events()
+
+        def search() -> FoundRequests:
+            table = RequestTable()
+            for event in events:
+                table.add(event)
+            return table.find(text, tenant, count, events[-1].step if events else -1)
+
+        return await asyncio.to_thread(search)
 
     async def _snapshot(self, with_blocks: bool) -> EngineSnapshot:
         """One for all who ask before it comes: it costs the engine time between two steps."""

@@ -22,7 +22,14 @@ from twostroke.inspector.content import TokenPage
 from twostroke.inspector.fleet.occupancy import Occupancy
 from twostroke.inspector.line_file import LineFile
 from twostroke.inspector.request_table import RequestTable
-from twostroke.inspector.source import Description, FrameLimits, Kind, Overview, State
+from twostroke.inspector.source import (
+    Description,
+    FoundRequests,
+    FrameLimits,
+    Kind,
+    Overview,
+    State,
+)
 from twostroke.observability.events import ScheduledTokens, StepEvent
 from twostroke.observability.frames.columns import (
     StepFrame,
@@ -193,6 +200,9 @@ class Recording:
             return Overview(rows, self._table.within(begin, end))
 
         return await asyncio.to_thread(make)
+
+    async def find(self, text: str, tenant: str | None, count: int) -> FoundRequests:
+        return await asyncio.to_thread(self._table.find, text, tenant, count, self._steps[-1])
 
     async def requests_of(self, tenant: str) -> set[str]:
         return self._table.ids_of(tenant)

@@ -19,6 +19,7 @@ from twostroke.inspector.source import RequestSource
 from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.tracing.stations import CallStations
 
+MAX_FOUND = 100
 RequestId = Annotated[str, Query(min_length=1, max_length=200)]
 
 
@@ -65,6 +66,17 @@ def request_router(find_source: Callable[[], RequestSource]) -> APIRouter:
                 if state is not None:
                     found.blocks = await asyncio.to_thread(blocks_of, state, id, visible)
         return _json(found)
+
+    @router.get("/v1/inspect/find", response_class=Response)
+    async def find(
+        request: Request,
+        text: Annotated[str, Query(min_length=1, max_length=200)],
+        count: Annotated[int, Query(ge=1, le=MAX_FOUND)] = 8,
+    ) -> Response:
+        """Requests with ``text`` in id, tenant or a label, of all that is remembered."""
+        caller = caller_of(request.scope)
+        tenant = None if caller.admin else caller.tenant
+        return _json(await find_source().find(text, tenant, count))
 
     @router.get("/v1/inspect/tokens", response_class=Response)
     async def tokens(

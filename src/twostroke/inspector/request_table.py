@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import UNSET, UnsetType
 
 from twostroke.core.prefix_hit import PrefixHit
-from twostroke.inspector.source import OverviewRequest
+from twostroke.inspector.source import FoundRequest, FoundRequests, OverviewRequest
 from twostroke.observability.events import ScheduledTokens, StepEvent
 from twostroke.observability.snapshot import RequestSnapshot
 
@@ -104,6 +104,36 @@ class RequestTable:
             )
             for row in sorted(rows, key=lambda row: row.arrival)
         ]
+
+    def find(self, text: str, tenant: str | None, count: int, last_step: int) -> FoundRequests:
+        """Requests with ``text``, in whatever case, in id, tenant or a label.
+
+        Args:
+            tenant: Whose requests; ``None``: everybody's.
+            count: How many are listed.
+            last_step: The one that is shown of a request that has not ended.
+        """
+        wanted = text.casefold()
+        rows = [
+            row
+            for row in list(self._rows.values())
+            if (tenant is None or row.tenant == tenant)
+            and any(
+                wanted in value.casefold()
+                for value in (row.request_id, row.tenant, *row.labels.values())
+            )
+        ]
+        rows.sort(key=lambda row: row.arrival)
+        listed = [
+            FoundRequest(
+                row.request_id,
+                last_step if row.last_step is None else row.last_step,
+                row.tenant,
+                row.labels,
+            )
+            for row in rows[:count]
+        ]
+        return FoundRequests(listed, len(rows) - len(listed))
 
     def at(
         self, step: int, shares: Mapping[str, ScheduledTokens], time: float

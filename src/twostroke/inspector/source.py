@@ -87,6 +87,22 @@ class Overview(msgspec.Struct):
     left_out: int = 0
 
 
+class FoundRequest(msgspec.Struct):
+    """A request that a search was for; ``step``: its end, or the latest one of all."""
+
+    request_id: str
+    step: int
+    tenant: str
+    labels: dict[str, str]
+
+
+class FoundRequests(msgspec.Struct):
+    """The first ones in order of arrival, and how many more there are."""
+
+    requests: list[FoundRequest]
+    left_out: int = 0
+
+
 class FrameLimits(NamedTuple):
     """How much one frame may hold, and what is given where there is more.
 
@@ -129,6 +145,10 @@ class StepSource(Protocol):
 
     async def overview(self, begin: float, end: float, max_steps: int) -> Overview:
         """What happened between two times, in at most ``max_steps`` rows."""
+        ...
+
+    async def find(self, text: str, tenant: str | None, count: int) -> FoundRequests:
+        """Requests with ``text`` in id, tenant or a label; of ``tenant``, or ``None`` for all."""
         ...
 
     async def requests_of(self, tenant: str) -> set[str]:

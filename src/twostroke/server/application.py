@@ -21,6 +21,7 @@ from twostroke.http.body_size import BodyLimit, BodySizeLimit
 from twostroke.http.request_id import RequestIds
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.content import ContentBook
+from twostroke.inspector.front_door import CHAT, FrontDoor
 from twostroke.inspector.live import LiveSource
 from twostroke.inspector.model.facts import DescribeModel, FindFacts, find_once
 from twostroke.inspector.model.routes import ModelRoutes
@@ -269,6 +270,8 @@ def _add_middleware(
             allow_headers=("*",),
             expose_headers=EXPOSED_HEADERS,
         )
+    if options.inspector:
+        app.add_middleware(FrontDoor, leads_to=CHAT)
     app.add_middleware(RequestIds)
     app.add_middleware(AnthropicRequestIds)
     if tracer is not None:

@@ -53,7 +53,7 @@ def ready_banner(
             f"  {'API':<10} {url}/v1 (OpenAI), documented at {url}/docs"
             if not url.startswith("unix:")
             else f"  {'API':<10} /v1 (OpenAI) and /docs on the socket {url.removeprefix('unix:')}",
-            *([f"  {'inspector':<10} {url}/inspect"] if has_inspector and "://" in url else []),
+            *(page_summary(model, url) if has_inspector and "://" in url else []),
             "",
             curl_line(model, url, asks_for_keys=asks_for_keys, certificate=certificate),
             "",
@@ -94,6 +94,12 @@ def beside_summary(model: ServedModel) -> list[str]:
         f" {other.client.info.capacity_text}"
         for other in model.beside
     ]
+
+
+def page_summary(model: ServedModel, url: str) -> list[str]:
+    """Where a browser finds the chat, if the model chats, and the inspector."""
+    chat = [f"  {'chat':<10} {url}/"] if model.chats else []
+    return [*chat, f"  {'inspector':<10} {url}/inspect"]
 
 
 def tier_summary(info: ExecutorInfo) -> list[str]:

@@ -14,6 +14,7 @@ from twostroke.http.foreign_hosts import HostCheck
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.fleet.recorded_fleet import RecordedFleet
 from twostroke.inspector.fleet.routes import fleet_router
+from twostroke.inspector.front_door import PAGE, FrontDoor
 from twostroke.inspector.model.routes import ModelRoutes
 from twostroke.inspector.overview_routes import overview_router
 from twostroke.inspector.request_routes import request_router
@@ -45,6 +46,7 @@ def create_inspecting_app(
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     install_error_handlers(app)
+    app.add_middleware(FrontDoor, leads_to=PAGE)
     app.include_router(InspectRoutes(lambda: source).router())
     app.include_router(request_router(lambda: source))
     app.include_router(ModelRoutes(lambda: source, find_facts).router())

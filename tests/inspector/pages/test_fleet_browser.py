@@ -119,6 +119,7 @@ def test_playing_moves_the_figures(browser: Browser, fleet: str) -> None:
         wait_for_rows(page, REPLICAS)
         before = page.locator(".lead").inner_text()
         page.select_option("#speed", "10")
+        page.click("footer >> text=Play")
         deadline = time.monotonic() + 20
         while page.locator(".lead").inner_text() == before:
             assert time.monotonic() < deadline

@@ -9,8 +9,12 @@ import { foreign } from "./lib/format.js";
 import { COMMON, helpShown, listen } from "./lib/keyboard.js";
 import { listenForPopovers } from "./lib/popovers.js";
 import { connection, description, playing, start, trouble, useKey } from "./lib/source.js";
+import { DemoStrip } from "./demo/panel.js";
+import { Find, closeFound } from "./frame/find.js";
+import { Nav, Skip } from "./frame/nav.js";
 import { Share, openShare } from "./lib/share/share.js";
 import { TimeBar } from "./lib/timebar.js";
+import { ChatPage } from "./pages/chat/chat.js";
 import { Live } from "./pages/live.js";
 import { Timeline } from "./pages/timeline.js";
 import { RequestPage } from "./pages/request.js";
@@ -24,20 +28,27 @@ import { Learn } from "./pages/learn.js";
 
 /** In the order of the navigation; `g` and `key` lead to a page. `kind` is what alone has it. */
 const PAGES = [
-  { name: "live", title: "Live", key: "l", content: Live },
+  { name: "chat", title: "Chat", key: "c", content: ChatPage, kind: "live" },
+  { name: "live", title: "Live", past: "Overview", key: "l", content: Live },
   { name: "timeline", title: "Timeline", key: "t", content: Timeline },
   { name: "request", title: "Request", key: "r", content: RequestPage },
   { name: "kv", title: "KV", key: "k", content: KvPage },
   { name: "model", title: "Model", key: "m", content: ModelPage },
-  { name: "playground", title: "Playground", key: "p", content: PlaygroundPage },
+  { name: "playground", title: "Next token", key: "p", content: PlaygroundPage },
   { name: "speculation", title: "Speculation", key: "s", content: SpeculationPage },
   { name: "fleet", title: "Fleet", key: "f", content: FleetPage },
   { name: "report", title: "Report", key: "o", content: ReportPage, kind: "simulation" },
   { name: "learn", title: "Learn", key: "e", content: Learn },
 ];
 const NAMES = PAGES.map((item) => item.name);
-const offered = () =>
-  PAGES.filter(({ kind }) => kind === undefined || kind === description.value?.kind);
+/** Those that what is open has; a recording has nothing live. */
+function offered() {
+  const source = description.value?.kind;
+  const isPast = source !== undefined && source !== "live";
+  return PAGES.filter(({ kind }) => kind === undefined || kind === source).map((item) =>
+    isPast && item.past ? { ...item, title: item.past } : item,
+  );
+}
 const KINDS = { live: "live", recording: "recording", simulation: "simulation" };
 
 const Source = view(() => {
@@ -68,34 +79,9 @@ const Header = view(() => {
         >
       </h1>
     </div>
-    <nav aria-label="Pages">
-      ${offered().map(
-        (item) =>
-          html`<a
-            key=${item.name}
-            href=${`#/${item.name}`}
-            aria-current=${page.value === item.name ? "page" : null}
-            ref=${page.value === item.name ? intoView : null}
-            onClick=${(event) => {
-              event.preventDefault();
-              page.value = item.name;
-            }}
-            >${item.title}</a
-          >`,
-      )}
-    </nav>
+    <${Nav} items=${offered()} />
     <${Source} />
-    <label class="hidden" for="find">Find a request</label>
-    <input
-      id="find"
-      class="find"
-      type="search"
-      placeholder="Find a request  /"
-      value=${filter.value}
-      onInput=${(event) => {
-        filter.value = event.target.value;
-      }}
-    />
+    <${Find} />
     <button class="quiet wide" onClick=${openShare}>Copy</button>
     <button
       class="quiet wide"
@@ -191,18 +177,11 @@ const Page = view(() => {
 const hasDrawer = () =>
   selected.value && !(page.value === "request" && selected.value.kind === "request");
 
-/** Scroll the pages' names so far that this page's is among those shown. */
-function intoView(link) {
-  if (!link) return;
-  const nav = link.parentElement;
-  nav.scrollLeft = link.offsetLeft - nav.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2;
-}
-
 const App = view(
   () =>
     html`<div class="frame">
-      <${Header} />
-      <main><${Lost} /><${Page} /></main>
+      <${Skip} /><${Header} />
+      <main tabindex="-1"><${Lost} /><${DemoStrip} /><${Page} /></main>
       ${hasDrawer() ? html`<${Drawer} />` : null}
       <${TimeBar} />
       <${Help} /><${Share} /><${Told} />
@@ -216,9 +195,11 @@ listen(
   PAGES,
   () => {
     select(null);
+    closeFound();
     filter.value = "";
-    const { compare, from, to } = extra.value; // it is closed by its own button
-    extra.value = compare ? { compare, from, to } : {};
+    // A comparison is closed by its own button, and a conversation stays open.
+    const { compare, from, to, chat } = extra.value;
+    extra.value = { ...(chat && { chat }), ...(compare && { compare, from, to }) };
   },
   openShare,
 );

@@ -1,10 +1,14 @@
-// The address bar holds page, moment, selection and filter, so that any view can be sent on.
+// The address bar holds page, moment, selection and filter, so that any view can be sent on. Back
+// and Forward lead through pages, selections, conversations and chapters; the rest of an address
+// changes in its place.
 
 import { effect, signal } from "./html.js";
 import { description, playing, seek } from "./source.js";
 import { store } from "./store.js";
 
-export const page = signal("live");
+/** Where an address without a page leads. */
+const FIRST = "live";
+export const page = signal(FIRST);
 /** `{kind, id}` of a `request` or `gap`, `{kind, step}` or `{kind, block}`; null is nothing. */
 export const selected = signal(null);
 export const filter = signal("");
@@ -30,7 +34,7 @@ export function readAddress(pages) {
   reading = true;
   const [name, query] = location.hash.replace(/^#\/?/, "").split("?");
   const values = new URLSearchParams(query ?? "");
-  page.value = pages.includes(name) ? name : pages[0];
+  page.value = pages.includes(name) ? name : FIRST;
   filter.value = values.get("filter") ?? "";
   selected.value = readSelection(values);
   const {
@@ -69,16 +73,48 @@ export function currentAddress() {
   return `#/${page.value}${query ? `?${query}` : ""}`;
 }
 
+const SELECTIONS = ["request", "gap", "step", "block"];
+const OPEN = ["chat", "chapter"]; // what pages have open; they name it once they show it
+const WALK_MS = 700; // selections that follow each other faster share one entry
+
+/** The page of an address, what is selected, and what is open there. */
+function placeOf(address) {
+  const [name, query] = address.replace(/^#\/?/, "").split("?");
+  const values = new URLSearchParams(query ?? "");
+  const of = (names) => names.map((one) => values.get(one) ?? "").join("\n");
+  return { page: name, selection: of(SELECTIONS), open: of(OPEN).trim() };
+}
+
 /** Keep the address up to date, and follow it where somebody changes it. */
 export function keepAddress(pages) {
   // Written or read here. Another one is a link whose event is still to come: not written over.
   let known = location.hash;
+  let selectedAt = -Infinity;
+  let waits = false;
+
+  /** Whether a new address is another place, to which Back leads from the next one. */
+  const isElsewhere = (address) => {
+    const [before, after] = [placeOf(known), placeOf(address)];
+    const now = performance.now();
+    const walks = now - selectedAt < WALK_MS;
+    const selects = before.selection !== after.selection;
+    if (selects) selectedAt = now;
+    if (before.page !== after.page) return before.page !== ""; // the first address is completed
+    return (selects && !walks) || (before.open !== "" && before.open !== after.open);
+  };
+  const write = () => {
+    waits = false;
+    const address = currentAddress();
+    if (!description.value || location.hash !== known || known === address) return;
+    history[isElsewhere(address) ? "pushState" : "replaceState"](null, "", address);
+    known = location.hash;
+  };
   effect(() => {
     if (!playing.value) store.tick.value;
     const address = currentAddress();
-    if (!description.value || reading || location.hash !== known || known === address) return;
-    history.replaceState(null, "", address);
-    known = location.hash;
+    if (!description.value || reading || known === address || waits) return;
+    waits = true;
+    setTimeout(write); // what one click changes, and the page that it leaves, is one entry
   });
   addEventListener("hashchange", () => {
     known = location.hash;

@@ -18,7 +18,7 @@ export function useKeys(keys) {
 
 export const COMMON = [
   ["g, then a letter", "go to a page"],
-  ["/", "find a request"],
+  ["/", "find a request; Enter searches all that is remembered"],
   ["space", "pause or go on"],
   [".", "one step on"],
   [",", "one step back"],

@@ -8,6 +8,7 @@ const HISTORY = 2048; // steps before the moment that are loaded with it
 const MOST_MISSED = 16384; // steps that a page which goes on asks for; beyond, it begins anew
 const AHEAD = 512; // steps that are fetched at once while a recording plays
 const FACTS_SECONDS = 2; // how often a live engine is asked what waits
+const REPLAYED_SECONDS = 1; // the same of a recording that plays
 
 /** `opening`, `open`, `lost` or `key` (asks for one). */
 export const connection = signal("opening");
@@ -21,11 +22,12 @@ export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10, 50];
 
 let stopCurrent = () => {};
 let wanted = null; // the step that is being loaded
+let isFirst = true; // nothing has been opened yet
 let key = sessionStorage.getItem("twostroke-key") ?? "";
 
 const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-class NeedsKey extends Error {}
+export class NeedsKey extends Error {}
 
 /** Any route beside `/v1/inspect`, which paths begin at; `body` makes it a POST. */
 export async function api(path, { signal: abort, accept = "application/json", body } = {}) {
@@ -80,6 +82,9 @@ async function run(abort, step) {
         description.value = found;
         connection.value = "open";
         trouble.value = "";
+        // A recording is opened paused at its end, where all of it is known.
+        if (isFirst && found.kind !== "live") playing.value = false;
+        isFirst = false;
       });
       pause = 500;
       if (found.kind === "live" && step === null && playing.value) await follow(found, abort);
@@ -183,7 +188,7 @@ async function readEvents(body, handle) {
 // ---- recordings, and the past of a live engine -------------------------------------------------
 
 async function open(found, step, abort) {
-  const at = step ?? (found.kind === "live" ? found.last_step : found.first_step);
+  const at = step ?? found.last_step;
   await show(Math.max(found.first_step, Math.min(at, found.last_step)), abort);
   if (found.kind !== "live" && found.ready < 1) watchReading(abort);
   if (playing.value) play(abort);
@@ -247,6 +252,7 @@ async function play(abort) {
   let shown = 0;
   let position = store.end;
   let before = performance.now();
+  let learned = before;
   while (!abort.aborted && playing.value) {
     if (queue === null) {
       const from = store.lastStep + 1;
@@ -266,6 +272,11 @@ async function play(abort) {
     }
     await new Promise(requestAnimationFrame);
     if (abort.aborted || !playing.value) return; // paused, or elsewhere by now
+    if (performance.now() - learned > 1000 * REPLAYED_SECONDS) {
+      await learnMoment(abort); // what waits is in no step
+      learned = performance.now();
+      before = Math.max(before, learned - 1000 / 60); // and the time that it took is not played
+    }
     const now = performance.now();
     position += ((now - before) / 1000) * speed.value;
     before = now;
@@ -280,6 +291,17 @@ async function play(abort) {
     }
     store.now = Math.max(store.end, position);
     if (shown >= times.length) queue = null;
+  }
+}
+
+/** What runs, waits and has ended after the step that is shown, of a recording. */
+async function learnMoment(abort) {
+  const step = store.lastStep;
+  try {
+    const state = await json(`/state?step=${step}`, { signal: abort });
+    if (store.lastStep === step) store.learn(state);
+  } catch {
+    // The next steps notice a lost connection.
   }
 }
 
@@ -300,12 +322,15 @@ export function pause() {
   playing.value = false;
   stopCurrent();
   store.settle();
+  if (description.value && description.value.kind !== "live") learnMoment();
 }
 
 export function resume() {
   wanted = null;
   playing.value = true;
-  start(description.value?.kind === "live" ? null : Math.max(0, store.lastStep));
+  const found = description.value;
+  const isOver = found && store.lastStep >= found.last_step; // then it begins again
+  start(found?.kind === "live" ? null : isOver ? found.first_step : Math.max(0, store.lastStep));
 }
 
 export const toggle = () => (playing.value ? pause() : resume());

@@ -1,5 +1,6 @@
 // KV: who holds which block, which prefixes are cached, and what a token costs in bytes.
 
+import { DemoWhereEmpty } from "../demo/panel.js";
 import { Component, html, view } from "../lib/html.js";
 import { select, selected } from "../lib/address.js";
 import { blocks, watchBlocks, whyNoBlocks } from "../lib/blocks.js";
@@ -352,6 +353,6 @@ export class KvPage extends Component {
   render() {
     return html`<${MapPanel} />
       <div class="columns"><${Use} /><${Arithmetic} /></div>
-      <${Tree} />`;
+      <${Tree} /><${DemoWhereEmpty} />`;
   }
 }

@@ -1,5 +1,6 @@
 // Live: how the server fares, the step being run, and the requests as rows that fill up.
 
+import { DemoOffer, isEmpty } from "../demo/panel.js";
 import { html, signal, view } from "../lib/html.js";
 import { numWaiting, reasonWord, whyHeld } from "../lib/explain.js";
 import { Figure } from "../lib/figure.js";
@@ -304,8 +305,7 @@ const Lead = view(() => {
 
 const Empty = view(() => {
   const found = description.value;
-  store.beat.value;
-  if (store.length || store.requests.size || !found) return null;
+  if (!found) return null;
   const url = new URL("../v1/chat/completions", document.baseURI).href;
   const key = hasKey() ? ' -H "Authorization: Bearer $TWOSTROKE_API_KEY"' : "";
   const body = JSON.stringify({
@@ -314,7 +314,11 @@ const Empty = view(() => {
     messages: [{ role: "user", content: "Why is decode slower than prefill?" }],
   }).replaceAll("'", "\\u0027");
   return html`<section class="panel empty">
-    <p>No requests yet. Try:</p>
+    <p>
+      No requests yet. Each step of the engine is shown here as it runs: which requests share it,
+      what they wait for, and how long their users wait. Talk to the model in${" "}
+      <a href="#/chat">Chat</a>, send the traffic below, or:
+    </p>
     <pre>
 curl -N ${url} -H 'Content-Type: application/json'${key} -d '${body}'</pre>
     <p>
@@ -325,5 +329,10 @@ curl -N ${url} -H 'Content-Type: application/json'${key} -d '${body}'</pre>
 
 export const Live = view(() => {
   learnTargets();
-  return html`<${Lead} /><${Empty} /><${Figures} /><${Step} /><${Requests} />`;
+  if (isEmpty.value) {
+    return html`<${Lead} />
+      <div class="columns"><${Empty} /><${DemoOffer} /></div>
+      <${Figures} />`;
+  }
+  return html`<${Lead} /><${Figures} /><${Step} /><${Requests} /><${DemoOffer} />`;
 });

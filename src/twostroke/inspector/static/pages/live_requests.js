@@ -7,6 +7,7 @@ import { count, foreign, short, shortId, time } from "../lib/format.js";
 import { store } from "../lib/store.js";
 
 const MAX_ROWS = 80;
+const MINUTE = 60; // seconds
 
 /**
  * The longest gap of a request, which leads to why; in red where it stands out. With a sign of
@@ -148,9 +149,16 @@ export const Requests = view(() => {
     ${ended.length ? html`<${Ended} records=${ended} />` : null}`;
 });
 
+/** How many ended in the time that the figures above are about. */
+const endedLately = () =>
+  store.having("finished").filter((record) => store.now - record.finish <= MINUTE).length;
+
 const Ended = ({ records }) =>
   html`<section class="panel">
-    <h2>Ended lately</h2>
+    <h2>
+      Ended lately
+      <span class="muted num">${count(endedLately())} in the last minute</span>
+    </h2>
     <table class="list">
       <colgroup>
         <col style=${{ width: "84px" }} />

@@ -1,5 +1,6 @@
 // Model: its layers and bytes, and why decode is slow and batches help, on a roofline.
 
+import { DemoWhereEmpty } from "../demo/panel.js";
 import { Component, html, view } from "../lib/html.js";
 import { bytes, clock, count, short, time } from "../lib/format.js";
 import { description, seesAll } from "../lib/source.js";
@@ -265,7 +266,7 @@ const Content = view(() => {
                 Steps of the whole engine concern all keys: an admin key shows them as dots.
               </p>`
         }
-        <${Groups} />
+        <${Groups} /><${DemoWhereEmpty} />
         <${CopyButtons} path="/model" value=${() => shown.value} />
       </div>
     </div>`;

@@ -237,6 +237,11 @@ const Lead = view(() => {
       ${problem.value}. <button onClick=${() => ask()}>Ask again</button>
     </p>`;
   }
+  if (node.value.ends) {
+    return html`<p class="lead drawn" aria-live="polite">
+      The answer ends here: nothing is drawn after its end. Go back, and another token may go on.
+    </p>`;
+  }
   if (!shape.value) {
     const empty = !text.value && !asChat.value;
     const words = empty ? "Type a prompt: the model goes on from it." : "Asking";
@@ -249,7 +254,7 @@ const Nothing = view(
   () =>
     html`<section class="panel empty">
       <p>
-        The playground asks the model itself what it would say next, so it needs a live one. This is
+        This page asks the model itself what it would say next, so it needs a live one. This is
         a ${description.value.kind}: it has steps and times, but no model. Start a server and open
         its page:
       </p>
@@ -259,14 +264,14 @@ const Nothing = view(
 
 /** Keys of this page, where no field and no button takes them. */
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || !shape.value) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
   const own = "input, textarea, select, dialog";
   if (event.target.closest?.(own)) return;
   if (event.key === "Enter" && event.target.closest?.("button, a, summary")) return;
-  const rows = rowsShown(shape.value).map((token) => token.id);
-  const place = rows.indexOf(marked.value ?? shape.value.token);
+  const rows = shape.value ? rowsShown(shape.value).map((token) => token.id) : [];
+  const place = rows.indexOf(marked.value ?? shape.value?.token);
   const mark = (by) => {
-    marked.value = rows[Math.max(0, Math.min(rows.length - 1, place + by))];
+    if (rows.length) marked.value = rows[Math.max(0, Math.min(rows.length - 1, place + by))];
   };
   const action = {
     Enter: takeMarked,

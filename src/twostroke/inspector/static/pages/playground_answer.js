@@ -105,13 +105,15 @@ export const Answer = view(() => {
       ${path.map((at) => html`<${Token} key=${at} at=${at} />`)}<i class="caret"></i
       >${behind.map((at) => html`<${Token} key=${at} at=${at} later=${true} />`)}
     </div>
-    ${node.value.ends &&
-    html`<p class="muted">This token ends the answer; what would follow is shown all the same.</p>`}
+    ${node.value.ends && html`<p class="muted">This token ends the answer.</p>`}
     <p class="tools">
       <button disabled=${!shape.value} onClick=${takeMarked}>Take</button>
       <button disabled=${node.value === root.value} onClick=${back}>Back</button>
       <button disabled=${!node.value.last} onClick=${forward}>Forward</button>
-      <button disabled=${!prompt.value || writing.value} onClick=${() => write(MANY)}>
+      <button
+        disabled=${!prompt.value || writing.value || node.value.ends}
+        onClick=${() => write(MANY)}
+      >
         Write ${MANY}
       </button>
       <button class="quiet" disabled=${node.value === root.value} onClick=${startOver}>

@@ -2,7 +2,7 @@
 
 import { batch, signal } from "../lib/html.js";
 import { extra } from "../lib/address.js";
-import { post } from "../lib/source.js";
+import { api, post } from "../lib/source.js";
 
 const TYPING_MS = 250; // without a key, until a text is sent
 const PAUSE_MS = 16; // between an answer and the next question, while a slider moves
@@ -34,6 +34,18 @@ export const shape = signal(null);
 export const marked = signal(null);
 export const writing = signal(false);
 export const problem = signal("");
+
+/** The text of the token that ends answers, where the server says one. */
+let endText;
+
+async function learnEnd() {
+  if (endText !== undefined) return;
+  try {
+    endText = (await (await api("/../../tokenizer_info")).json()).eos_token;
+  } catch {
+    // Then only a token that was drawn is known to end its answer.
+  }
+}
 
 /** A token of an answer; the root has none. `last` is the child that was visited last. */
 const makeNode = (parent, token) => ({ parent, token, children: [], last: null, ends: false });
@@ -86,10 +98,12 @@ async function askInTurn() {
     try {
       if (!prompt.value) await encode();
       const found =
-        prompt.value && (await post("v1/inspect/distribution", body(about), { signal: abort }));
+        prompt.value &&
+        !about.ends && // nothing follows
+        (await post("v1/inspect/distribution", body(about), { signal: abort }));
       if (about === node.value && open) {
         batch(() => {
-          shape.value = found && { ...found, node: about };
+          shape.value = found ? { ...found, node: about } : null;
           problem.value = "";
         });
       }
@@ -190,6 +204,7 @@ function append(parent, token, byHand) {
   let child = parent.children.find((one) => one.token.id === token.id);
   if (!child) {
     child = makeNode(parent, { ...token, byHand });
+    child.ends = token.text === endText;
     parent.children.push(child);
   }
   parent.last = child;
@@ -201,7 +216,7 @@ export function take(id) {
   const token = shape.value.tokens.find((one) => one.id === id);
   if (!token) return;
   const child = append(node.value, token, id !== shape.value.token);
-  if (id === shape.value.token) child.ends = shape.value.finish_reason === "stop";
+  if (id === shape.value.token) child.ends ||= shape.value.finish_reason === "stop";
   goTo(child);
 }
 
@@ -209,7 +224,7 @@ export const takeMarked = () => shape.value && take(marked.value ?? shape.value.
 
 /** Let the model write on with the same parameters, draw by draw. */
 export async function write(count) {
-  if (writing.value || !prompt.value) return;
+  if (writing.value || !prompt.value || node.value.ends) return;
   const start = node.value;
   writing.value = true;
   try {
@@ -217,7 +232,7 @@ export async function write(count) {
     if (start !== node.value) return;
     let end = start;
     for (const token of found.drawn) end = append(end, token, false);
-    end.ends = found.finish_reason === "stop";
+    end.ends ||= found.finish_reason === "stop";
     goTo(end);
   } catch (error) {
     fail(error);
@@ -252,6 +267,8 @@ function keep() {
 /** Show what the address says, if it says anything, and ask from now on. */
 export async function enter() {
   open = true;
+  await learnEnd();
+  if (!open) return; // the page was left meanwhile
   const { text: written, chat, seed: number, answer, ...values } = extra.value;
   if (written === undefined) {
     keep();

@@ -1,7 +1,8 @@
 // Request: its way from the first byte of the call to the last one of the answer.
 
+import { DemoWhereEmpty } from "../demo/panel.js";
 import { Component, html, view } from "../lib/html.js";
-import { go, selected, selectRequest } from "../lib/address.js";
+import { extra, go, selected, selectRequest } from "../lib/address.js";
 import { OfGap } from "../lib/drawer.js";
 import { aboutGap, aboutRequest, worstGap } from "../lib/explain.js";
 import { count, foreign, shortId } from "../lib/format.js";
@@ -98,10 +99,13 @@ const Shown = view(() => {
         ${
           selected.value?.id
             ? `No request ${foreign(selected.value.id)} is known at this moment.`
-            : "No request yet. Send one, and it is shown here from its arrival to its last token."
+            : html`No request yet. Ask something in <a href="#/chat">Chat</a>: each answer is shown
+                here from the first byte of its call to its last token, with the milliseconds of
+                each station between them.`
         }
       </p>
-    </section>`;
+    </section>
+    <${DemoWhereEmpty} />`;
   }
   const worst = record.worstGap > 0 ? worstGap(record) : null;
   return html`<${Others} />
@@ -122,10 +126,35 @@ const Shown = view(() => {
     <div class="columns"><${Blocks} record=${record} /><${Budget} record=${record} /></div>`;
 });
 
+/** The parts that a link may lead to. */
+const PARTS = { stations: ".panel.stations", tokens: ".panel.text", gaps: ".panel.gaps" };
+const PART_MS = 200; // between two looks whether it is there
+const MOST_LOOKS = 15;
+
+/** Scroll to the part that the address names, once it is there; what comes above it moves it. */
+function showPart() {
+  const { part, ...rest } = extra.value;
+  if (!Object.hasOwn(PARTS, part ?? "")) return () => {};
+  extra.value = rest;
+  let looks = 0;
+  const timer = setInterval(() => {
+    document.querySelector(PARTS[part])?.scrollIntoView();
+    looks += 1;
+    if (looks >= MOST_LOOKS) stop();
+  }, PART_MS);
+  const stop = () => {
+    clearInterval(timer);
+    for (const event of MOVES) removeEventListener(event, stop, true);
+  };
+  for (const event of MOVES) addEventListener(event, stop, true); // the reader moves it now
+  return stop;
+}
+const MOVES = ["wheel", "pointerdown", "keydown", "touchmove"];
+
 export class RequestPage extends Component {
   componentDidMount() {
     const current = () => chosen()?.id;
-    this.stops = [watchDetails(current), watchTokens(current)];
+    this.stops = [watchDetails(current), watchTokens(current), showPart()];
   }
 
   componentWillUnmount() {

@@ -1,11 +1,12 @@
 // Timeline: requests as lanes, steps as columns; zoom from all that is known to one step.
 
+import { DemoOffer, isEmpty } from "../demo/panel.js";
 import { Component, computed, effect, html, view } from "../lib/html.js";
 import { extra, selected } from "../lib/address.js";
 import { Canvas } from "../lib/canvas.js";
 import { count, duration, time } from "../lib/format.js";
 import { useKeys } from "../lib/keyboard.js";
-import { seekTo } from "../lib/source.js";
+import { description, seekTo } from "../lib/source.js";
 import { store } from "../lib/store.js";
 import {
   Compare,
@@ -170,7 +171,23 @@ const Lanes = view(
     </section>`,
 );
 
-const Content = view(() => (compared.value ? html`<${Compare} />` : html`<${Lanes} />`));
+const Empty = () =>
+  html`<section class="panel empty">
+      <p>
+        Nothing has run yet. Each request gets a lane here, and time goes to the right: a block is a
+        piece of its prompt, a tick a token of its answer, a thin line waiting. Columns are steps of
+        the engine, which end for all that share them at once, so a long block in one lane is a gap
+        in all others.
+      </p>
+    </section>
+    <${DemoOffer} />`;
+
+const Content = view(() => {
+  if (compared.value) return html`<${Compare} />`;
+  return isEmpty.value && description.value?.kind === "live"
+    ? html`<${Empty} />`
+    : html`<${Lanes} />`;
+});
 
 export class Timeline extends Component {
   constructor() {
