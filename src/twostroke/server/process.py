@@ -64,6 +64,7 @@ def run_server(
     describe_model: DescribeModel | None = None,
     beside: Mapping[str, ModelToLoad] | None = None,
     note: LoadingNote | None = None,
+    reload: Callable[[], None] | None = None,
 ) -> None:
     """Serve until a signal ends it.
 
@@ -80,6 +81,7 @@ def run_server(
         describe_model: Tells the inspector of the loaded model.
         beside: Further models by name, loaded after it one by one.
         note: Says what loading waits for.
+        reload: What SIGHUP asks for instead; see ``run_until_signalled``.
 
     Raises:
         ConfigError: The address cannot be bound, or a file of keys, certificates, responses or
@@ -109,7 +111,8 @@ def run_server(
     app = EndAtMemoryError(
         create_app_for(state, options, gateway, store, tracer, content, describe_model, files)
     )
-    run_until_signalled(app, state, options, listener, asks_for_keys=gateway.asks_for_keys, tls=tls)
+    keyed = gateway.asks_for_keys
+    run_until_signalled(app, state, options, listener, asks_for_keys=keyed, tls=tls, reload=reload)
     _end_engines([*loading, *filter(None, [loading_ranker])], tracer, options.uds)
 
 

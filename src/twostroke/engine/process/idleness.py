@@ -48,7 +48,7 @@ class Idleness:
         self._wake.clear()
 
     def wait(self, closing: threading.Event) -> None:
-        """Wait until it is woken, or its client closes, which sets ``closing`` and calls ``end``."""
+        """Wait until it is woken, or ``end``, which follows once ``closing`` is set."""
         if not closing.is_set():
             self._wake.wait()
 
