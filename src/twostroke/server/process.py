@@ -10,7 +10,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -168,9 +168,10 @@ def _end_engines(
         # The interpreter cannot be torn down under a thread that is importing torch.
         sys.stderr.flush()
         os._exit(0)
-    for future in loading:
-        if future.done() and future.exception() is None:
-            future.result().client.close()
+    loaded = [f.result() for f in loading if f.done() and f.exception() is None]
+    with ThreadPoolExecutor() as threads:  # each may wait for a process
+        for closed in [threads.submit(model.client.close) for model in loaded]:
+            closed.result()
     if failures:
         raise failures[0]
     if tracer is not None:

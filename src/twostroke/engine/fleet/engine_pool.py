@@ -90,14 +90,11 @@ class EnginePool(Replicas):
     def describe(self) -> str:
         """One line: which replicas there are, in which processes, and what they do."""
         replicas = [
-            f"{each.number} {each.state}"
-            + (f" ({each.source.where})" if each.state != "asleep" else "")
-            + (f", restarts {each.num_restarts}" if each.num_restarts else "")
-            for each in self._members
+            *(f"replica {each.number} {each.describe()}" for each in self._members),
+            *(f"replica {each.number} starts" for each in self._starts),
         ]
-        replicas += [f"{each.number} starting" for each in self._starts]
         num_ready = sum(each.state == "ready" for each in self._members)
-        return f"{num_ready} of {self._wanted} ready: {'; '.join(replicas)}"
+        return f"{num_ready} of {self._wanted} ready; {', '.join(replicas)}"
 
     async def records(self) -> EngineRecords:
         records = await super().records()
@@ -210,10 +207,7 @@ class EnginePool(Replicas):
         down = sum(each.state == "down" for each in self._members)
         readings = [each.reader.read(scaling.autoscale_interval) for each in ready]
         starting = len(self._starts) + down + bool(held)
-        wanted = self._autoscaler.decide(now, readings, starting, held)
-        if wanted != self._wanted:
-            logger.info("pool %s: %d wanted instead of %d", self.name, wanted, self._wanted)
-        self._wanted = wanted
+        self._wanted = self._autoscaler.decide(now, readings, starting, held)
 
     def _start_missing(self, now: float) -> None:
         missing = self._num_kept - len(self._current) - len(self._starts)

@@ -101,3 +101,12 @@ class PoolMember:
         if self.asleep:
             return "asleep"
         return "ready" if self.engine.takes_requests else "down"
+
+    def describe(self) -> str:
+        """What it does, and where, for a line of the log."""
+        if self.state == "asleep":
+            return self.state
+        restarts = f", restart {self.num_restarts}" if self.num_restarts else ""
+        if self.state == "down":
+            return "is down"
+        return f"{self.state} ({self.source.where}{restarts})"

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -247,8 +248,10 @@ class Replicas:
 
     def close(self) -> None:
         self._keep_where_they_are()
-        for engine in self.engines:
-            engine.close()
+        with ThreadPoolExecutor() as threads:  # a process takes a second to end
+            closing = [threads.submit(engine.close) for engine in self.engines]
+        for each in closing:
+            each.result()
 
     def _keep_where_they_are(self) -> None:
         for engine in self.engines:
