@@ -42,6 +42,7 @@ from twostroke.server.options import SERVED, ServerOptions
 
 MAX_BYTES = 2**20
 EXAMPLE = 'a pool looks like [pools.chat], then model = "pilot" and replicas = 2'
+HELP = "twostroke serve --help and docs/reference/fleet.md say what each key takes"
 PoolFlags = Annotated[PoolOptions, Parameter(name="*")]
 ScalingFlags = Annotated[AutoscalerOptions, Parameter(name="*")]
 
@@ -163,7 +164,7 @@ class _Reader:
             run, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
             return run(*bound.args, **bound.kwargs)
         except CycloptsError as error:
-            raise ConfigError(self._say(where, _sentence(str(error))), hint=None) from error
+            raise ConfigError(self._say(where, _sentence(str(error))), hint=HELP) from error
         except ConfigError as error:
             hint = None if error.hint is None else _without_dashes(error.hint)
             raise ConfigError(self._say(where, error.message), hint=hint) from error
@@ -177,26 +178,17 @@ class _Reader:
                 raise ConfigError(self._say(where, f"there is no key {key!r}"), hint=hint)
 
     def _tokens(self, where: str, key: str, value: object, annotation: Any) -> Iterator[str]:
+        """The flag of a key, once for each value of a list."""
         kinds = read_annotation(annotation).kinds
         takes_list = any(get_origin(kind) is tuple for kind in kinds)
-        if isinstance(value, bool) != (bool in kinds) and not isinstance(value, list):
-            wanted = "true or false" if bool in kinds else "a value, not true or false"
-            raise ConfigError(
-                self._say(where, f"{key} must be {wanted}"),
-                hint=f"see {key} in twostroke serve --help",
-            )
-        if isinstance(value, bool):
-            yield f"--{key}" if value else f"--no-{key}"
-            return
         values = value if isinstance(value, list) and takes_list else [value]
         for each in values:
-            if not isinstance(each, str | int | float) or isinstance(each, bool):
-                wanted = "a list of texts" if takes_list else "one text or number"
-                raise ConfigError(
-                    self._say(where, f"{key} must be {wanted}"),
-                    hint=f"see {key} in twostroke serve --help",
-                )
-            yield f"--{key}={each}"
+            is_switch = isinstance(each, bool)
+            if is_switch != (bool in kinds) or not isinstance(each, str | int | float):
+                wanted = "true or false" if bool in kinds else "a text or a number"
+                wanted = "a list of texts" if takes_list else wanted
+                raise ConfigError(self._say(where, f"{key} must be {wanted}"), hint=HELP)
+            yield f"--{key}={each}" if not is_switch else f"--{'' if each else 'no-'}{key}"
 
     def _say(self, where: str, message: str) -> str:
         return f"{self._path}: {where}: {_without_dashes(message)}"

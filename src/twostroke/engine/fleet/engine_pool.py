@@ -170,6 +170,8 @@ class EnginePool(Replicas):
 
     def _take(self, number: int, source: SupervisedSource, started: StartedEngine) -> None:
         engine = self._make(source, started)
+        if self._members and self._members[0].source.config.adapters == source.config.adapters:
+            engine.know_adapters(self.adapters)  # what clients have loaded and unloaded
         index = self.add(engine, self.plan.alike())
         self._members.append(PoolMember(index, number, self._edition, source, engine))
 

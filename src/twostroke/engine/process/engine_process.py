@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.errors import EngineDeadError, ErrorMessage
 from twostroke.core.generation_request import GenerationRequest
+from twostroke.engine.adapters.orders import KnownAdapter
 from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.clients.answer_so_far import AnswerSoFar, without_deaths
 from twostroke.engine.clients.kept_records import KeptRecords
@@ -34,10 +35,9 @@ from twostroke.engine.messages import (
     EngineMessage,
     EngineReply,
     EngineStatus,
-    ManageAdapters,
     StepReport,
 )
-from twostroke.engine.process.adapter_mirror import note_adapter, restoring_orders
+from twostroke.engine.process.adapter_mirror import RESTORING, note_adapter, restore_adapters
 from twostroke.engine.process.engine_source import (
     EngineSource,
     StartedEngine,
@@ -60,7 +60,6 @@ STEADY_SECONDS = 10.0  # an engine that has lived as long is no reason for a pau
 WATCH_SECONDS = 0.1
 OWN_SECONDS = 5.0  # for which what may have ended two engines waits for its own
 WAKING_STARTS = 2  # for a request that waits
-RESTORING = -1  # number of the orders by which a new engine gets the adapters of the last one
 
 
 class EngineProcess(MessageClient):
@@ -357,8 +356,8 @@ class EngineProcess(MessageClient):
         if self._loop is not None and not self._loop.is_closed():
             self._process.use_loop(self._loop)
         self.idleness.rise()
-        for order in restoring_orders(self._adapters.known, started.facts.adapters):
-            self._send(ManageAdapters(RESTORING, order))
+        own = self._adapters
+        restore_adapters(own, own.known, started.facts.adapters, self._send)
         suspects = [i for i, each in self._streams.items() if each.is_suspect]
         for request_id in [i for i in self._streams if i not in suspects]:
             self._resume(request_id)
@@ -376,6 +375,10 @@ class EngineProcess(MessageClient):
             self.idleness.wake()
         else:
             self._resume(request_id)
+
+    def know_adapters(self, wanted: Mapping[str, KnownAdapter]) -> None:
+        """Have it load and unload, so that it has these."""
+        restore_adapters(self._adapters, wanted, self._adapters.known.values(), self._send)
 
     def _resume(self, request_id: str) -> None:
         """Send what is left of a request; one that cannot be sent ends alone."""
