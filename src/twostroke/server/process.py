@@ -111,8 +111,7 @@ def run_server(
     app = EndAtMemoryError(
         create_app_for(state, options, gateway, store, tracer, content, describe_model, files)
     )
-    keyed = gateway.asks_for_keys
-    run_until_signalled(app, state, options, listener, asks_for_keys=keyed, tls=tls, reload=reload)
+    run_until_signalled(app, state, options, listener, gateway.asks_for_keys, tls, reload)
     _end_engines([*loading, *filter(None, [loading_ranker])], tracer, options.uds)
 
 

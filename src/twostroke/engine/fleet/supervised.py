@@ -55,7 +55,7 @@ class PoolMember:
     Attributes:
         index: Its index among the engines that requests may go to.
         number: Its name in metrics and on disk; one that comes later may have it again.
-        edition: Of the plan that it was started by.
+        edition: Which plan it was started by: that of this number.
         leaving_since: Since when it gets no more requests; ``None``: it gets some.
         num_wakes: Starts that followed a sleep, and no failure.
         slept: Whether it was asleep when it was looked at last.

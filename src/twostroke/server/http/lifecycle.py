@@ -44,7 +44,6 @@ def run_until_signalled(
     state: ServerState,
     options: ServerOptions,
     listener: socket.socket,
-    *,
     asks_for_keys: bool,
     tls: ServerTls | None = None,
     reload: Callable[[], None] | None = None,
