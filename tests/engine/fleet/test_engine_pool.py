@@ -155,6 +155,8 @@ async def test_a_plan_that_cannot_be_followed_leaves_the_pool_as_it_was(
     with running(plan_of()) as pool:
         former, first = pool.plan, pids_of(pool)
         await update(pool, changed(pool.plan, max_num_seqs=REFUSED))
+        await update(pool, changed(pool.plan, max_num_seqs=REFUSED, block_size=8))
+        assert pool.plan != former
         await until(lambda: pool.plan == former)
         assert pids_of(pool) == first and num_ready(pool) == 2
         assert "pool chat stays as it was: there is no room (hint: buy some)" in caplog.text

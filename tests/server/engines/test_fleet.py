@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import shlex
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -238,6 +240,33 @@ def test_no_replica_outlives_a_fleet_that_is_killed(tmp_path: Path) -> None:
         fleet.process.kill()
         fleet.end()
         wait_until(lambda: not any(map(psutil.pid_exists, children)), 15)
+
+
+def test_a_fleet_ends_with_its_terminal_and_reads_its_file_before(tmp_path: Path) -> None:
+    path, log = tmp_path / "fleet.toml", tmp_path / "log"
+    path.write_text('[pools.chat]\nmodel = "pilot"\nkv-cache-memory = "64MiB"\n')
+    command = [sys.executable, "-m", "twostroke", "up", "--config", str(path), "--port", "0"]
+    ours, theirs = pty.openpty()
+    with log.open("wb") as errors:
+        fleet = subprocess.Popen(
+            ["setsid", "--ctty", *command],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            stdin=theirs,
+            stderr=errors,
+        )
+    try:
+        os.close(theirs)
+        wait_until(lambda: "curl" in log.read_text(), 60)
+        children = started_by(fleet.pid, "twostroke.engine_process")
+        fleet.send_signal(signal.SIGHUP)
+        wait_until(lambda: "the fleet is as" in log.read_text())
+        assert fleet.poll() is None and len(children) == 1
+        os.close(ours)  # the terminal is gone
+        assert fleet.wait(30) == 0
+        assert not any(map(psutil.pid_exists, children))
+    finally:
+        fleet.kill()
+        fleet.wait()
 
 
 def test_requests_wait_for_a_pool_that_sleeps(tmp_path: Path) -> None:

@@ -73,6 +73,9 @@ class RunningFleet:
 
     def _check(self, file: FleetFile) -> None:
         """Raise ConfigError for a change that a running server cannot follow."""
+        if len(self._pools) < len(self._file.pools):
+            hint = "send SIGHUP again once it is ready"
+            raise ConfigError(f"{self._path}: the fleet is still loading", hint=hint)
         hint = "end it and start it again, or undo that change"
         if (file.server, file.gateway) != (self._file.server, self._file.gateway):
             raise ConfigError(

@@ -149,7 +149,7 @@ class EnginePool(Replicas):
         if plan.scaling != former.scaling:
             self._autoscaler, self._next_decision = Autoscaler(plan.scaling), time.monotonic()
         if plan.is_another(former):
-            self._former = (former, self._edition)
+            self._former = self._former or (former, self._edition)
             self._edition, self._num_editions = self._num_editions, self._num_editions + 1
             self._num_failures, self._not_before = 0, 0.0
 
@@ -185,7 +185,7 @@ class EnginePool(Replicas):
             self._take(start.number, start.source, start.started.result())
         elif self._former is not None and not isinstance(error, EngineDeadError):
             self.plan, self._edition = self._former
-            self._former = None
+            self._former, self._autoscaler = None, Autoscaler(self.plan.scaling)
             logger.error("pool %s stays as it was: %s", self.name, _told_by(error))
         else:
             pause = PAUSES[min(self._num_failures + 1, len(PAUSES) - 1)]
@@ -257,7 +257,7 @@ class EnginePool(Replicas):
         for member in self._members:
             idleness = member.engine.idleness
             idleness.limit = None if self._wanted else 0.0
-            if self._wanted:
+            if self._wanted and member.stays:
                 idleness.wake()
 
     def _end_drained(self, now: float) -> list[EngineProcess]:

@@ -121,9 +121,8 @@ class DrainingServer(ClosingServer):
     def capture_signals(self) -> Iterator[None]:
         """SIGHUP (the terminal is gone) as well, unless it is ignored, as ``nohup`` asks."""
         with super().capture_signals():
-            captures = (
-                threading.current_thread() is threading.main_thread()
-                and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+            captures = threading.current_thread() is threading.main_thread() and (
+                self._reload is not None or not ignores_hang_up()
             )
             previous = signal.signal(signal.SIGHUP, self.handle_exit) if captures else None
             try:
@@ -222,11 +221,11 @@ class OnHangUp:
 
     def __init__(self, reload: Callable[[], None]) -> None:
         self._reload, self._noted = reload, False
-        self._had_terminal = has_terminal()
+        self._heeds_terminal = has_terminal() and not ignores_hang_up()
 
     def note(self) -> bool:
         """Whether it is an order; for the signal's handler."""
-        self._noted = not self._had_terminal or has_terminal()
+        self._noted = not self._heeds_terminal or has_terminal()
         return self._noted
 
     def obey(self) -> None:
@@ -234,6 +233,11 @@ class OnHangUp:
         noted, self._noted = self._noted, False
         if noted:
             self._reload()
+
+
+def ignores_hang_up() -> bool:
+    """Whether this process was started to outlive its terminal, as ``nohup`` does."""
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def has_terminal() -> bool:
