@@ -16,15 +16,19 @@ FUZZED := tests/server/test_schemathesis.py tests/server/test_schemathesis_gatew
 STYLE := tests/test_architecture.py tests/test_documents.py tests/test_reading_list.py
 PORT ?= 8000
 MODEL ?= pilot
+FLEET ?= deploy/fleet.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help serve workers route test clients kernels check format train claims soak clean
+.PHONY: help serve fleet workers route test clients kernels check format train claims soak clean
 
 help: ## Show the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 serve: $(VENV)/.installed ## Install, and serve MODEL (pilot) on 127.0.0.1:PORT (8000), with FLAGS
 	$(BIN)/twostroke serve $(MODEL) --port $(PORT) $(FLAGS)
+
+fleet: $(VENV)/.installed ## Install, and serve the pools of FLEET (deploy/fleet.toml)
+	$(BIN)/twostroke up --local --config $(FLEET) --port $(PORT) $(FLAGS)
 
 workers: $(VENV)/.installed ## Install, and start two workers of MODEL on ports 8101 and 8102
 	pids=; trap 'kill $$pids' INT TERM; for port in 8101 8102; do \

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,6 +23,9 @@ from twostroke.core.kv_tier_config import KVTransferConfig, peer_name
 from twostroke.core.operator.named_models import with_share
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
+from twostroke.engine.fleet.engine_pool import EnginePool
+from twostroke.engine.fleet.pool_plan import PoolPlan, start_of
+from twostroke.engine.fleet.supervised import SupervisedSource
 from twostroke.engine.intake import Seeds
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.engine_source import StartedEngine
@@ -184,6 +188,55 @@ def connect_to_workers(
     ]
     client = engines[0] if len(engines) == 1 else Replicas(engines, make_router(router))
     return LoadedModel(client, tokenizer, grammars)
+
+
+def start_pool(
+    config: EngineConfig,
+    *,
+    name: str,
+    plan: PoolPlan,
+    router: RouterName,
+    log_level: str = "info",
+    log_json: bool = False,
+    stall_seconds: float = STALL_SECONDS,
+    max_queued_requests: int | None = None,
+) -> LoadedModel:
+    """Start the first replicas of a pool, which then looks after itself.
+
+    Args:
+        config: That of the plan, as the server's keys want it.
+        name: What the model is called.
+
+    Raises:
+        ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
+    """
+    plan = plan._replace(config=config)
+    first = StartEngine(package_version(), config, name, log_level=log_level, log_json=log_json)
+
+    def prepare(plan: PoolPlan, number: int) -> SupervisedSource:
+        return SupervisedSource(start_of(first, plan, number))
+
+    sources = [prepare(plan, number) for number in range(plan.num_at_first)]
+    with ThreadPoolExecutor(max_workers=len(sources)) as threads:
+        starting = [threads.submit(source.start) for source in sources]
+        checkpoint = find_checkpoint(config.model.model, config.model.revision)
+        tokenizer = load_tokenizer(checkpoint, config.chat)
+        grammars = GrammarCompiler(tokenizer)
+        wait(starting)
+    stop_unless_all(starting)
+    queued_each = None if max_queued_requests is None else -(-max_queued_requests // len(sources))
+    make = partial(
+        EngineProcess,
+        tokenizer=tokenizer,
+        grammars=grammars,
+        stall_seconds=stall_seconds,
+        max_queued_requests=queued_each,
+        seeds=Seeds(config.model.seed),
+    )
+    started = [future.result() for future in starting]
+    pairs = list(zip(sources, started, strict=True))
+    pool = EnginePool(name, plan, make_router(router), prepare, make, pairs)
+    return LoadedModel(pool, tokenizer, grammars)
 
 
 def start_of_each(first: StartEngine, num_replicas: int) -> list[StartEngine]:

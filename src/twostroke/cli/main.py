@@ -22,6 +22,7 @@ from twostroke.cli.key import key
 from twostroke.cli.kv import kv
 from twostroke.cli.serving.route import route
 from twostroke.cli.serving.serve import serve
+from twostroke.cli.serving.up import up
 from twostroke.cli.serving.worker import worker
 from twostroke.cli.simulate import simulate
 from twostroke.cli.terminal import print_error, print_note
@@ -50,6 +51,7 @@ def build_app() -> App:
     app.command(serve, usage="Usage: twostroke serve [MODEL] [NAME=MODEL ...] [OPTIONS]")
     app.command(worker, usage="Usage: twostroke worker [MODEL] [OPTIONS]")
     app.command(route, usage="Usage: twostroke route [MODEL] --worker HOST:PORT ... [OPTIONS]")
+    app.command(up, usage="Usage: twostroke up --local --config FLEET.toml [OPTIONS]")
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
     app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
     app.command(

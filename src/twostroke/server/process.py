@@ -10,7 +10,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -64,6 +64,7 @@ def run_server(
     describe_model: DescribeModel | None = None,
     beside: Mapping[str, ModelToLoad] | None = None,
     note: LoadingNote | None = None,
+    reload: Callable[[], None] | None = None,
 ) -> None:
     """Serve until a signal ends it.
 
@@ -80,6 +81,7 @@ def run_server(
         describe_model: Tells the inspector of the loaded model.
         beside: Further models by name, loaded after it one by one.
         note: Says what loading waits for.
+        reload: What SIGHUP asks for instead; see ``run_until_signalled``.
 
     Raises:
         ConfigError: The address cannot be bound, or a file of keys, certificates, responses or
@@ -109,7 +111,7 @@ def run_server(
     app = EndAtMemoryError(
         create_app_for(state, options, gateway, store, tracer, content, describe_model, files)
     )
-    run_until_signalled(app, state, options, listener, asks_for_keys=gateway.asks_for_keys, tls=tls)
+    run_until_signalled(app, state, options, listener, gateway.asks_for_keys, tls, reload)
     _end_engines([*loading, *filter(None, [loading_ranker])], tracer, options.uds)
 
 
@@ -165,9 +167,10 @@ def _end_engines(
         # The interpreter cannot be torn down under a thread that is importing torch.
         sys.stderr.flush()
         os._exit(0)
-    for future in loading:
-        if future.done() and future.exception() is None:
-            future.result().client.close()
+    loaded = [f.result() for f in loading if f.done() and f.exception() is None]
+    with ThreadPoolExecutor() as threads:  # each may wait for a process
+        for closed in [threads.submit(model.client.close) for model in loaded]:
+            closed.result()
     if failures:
         raise failures[0]
     if tracer is not None:

@@ -189,7 +189,10 @@ async def test_an_engine_that_is_stopped_is_ended_too() -> None:
         assert pid_of(engine) != first
 
 
-async def test_an_engine_without_requests_ends_and_the_next_request_starts_another() -> None:
+async def test_an_engine_without_requests_ends_and_the_next_request_starts_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_link, "PAUSES", (0.0, 60.0, 60.0, 60.0))  # no pause is waited for
     with running(idle_seconds=0.3) as engine:
         first = pid_of(engine)
         stream = engine.submit(call("a"))

@@ -182,6 +182,10 @@ class MessageClient:
         """Requests whose outputs have not all come."""
         return len(self._streams)
 
+    def unfinished(self) -> list[AsyncStream]:
+        """Requests whose outputs have not all come, in order of arrival."""
+        return list(self._streams.values())
+
     def has(self, request_id: str) -> bool:
         """Whether its engine has a request of that id."""
         return request_id in self._streams or request_id in self._leaving

@@ -69,6 +69,10 @@ class AsyncStream:
             self._send_abort()
 
     @property
+    def num_prompt_tokens(self) -> int:
+        return len(self._call.prompt_token_ids)
+
+    @property
     def num_unfinished(self) -> int:
         """Samples that have not ended."""
         return len(self._unfinished)

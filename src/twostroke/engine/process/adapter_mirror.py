@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from twostroke.engine.adapters.orders import (
     AdapterOrder,
@@ -11,6 +11,9 @@ from twostroke.engine.adapters.orders import (
     UnloadAdapter,
 )
 from twostroke.engine.adapters.registry import Adapters
+from twostroke.engine.messages import ManageAdapters
+
+RESTORING = -1  # number of the orders by which a new engine gets the adapters of the last one
 
 
 def note_adapter(adapters: Adapters, changed: KnownAdapter) -> None:
@@ -21,14 +24,27 @@ def note_adapter(adapters: Adapters, changed: KnownAdapter) -> None:
     adapters.known = by_name
 
 
-def restoring_orders(
-    wanted: Mapping[str, KnownAdapter], known: Iterable[KnownAdapter]
-) -> Iterator[AdapterOrder]:
-    """What a new engine has to do, so that it has the adapters that its client knows.
+def restore_adapters(
+    adapters: Adapters,
+    wanted: Mapping[str, KnownAdapter],
+    known: Iterable[KnownAdapter],
+    send: Callable[[ManageAdapters], None],
+) -> None:
+    """Have an engine load and unload, so that it has those that are wanted.
 
     Args:
+        adapters: What its client knows of them, which is what is wanted from here on.
         known: Those that it has.
     """
+    orders = list(_restoring_orders(wanted, known))
+    adapters.known = dict(wanted)
+    for order in orders:
+        send(ManageAdapters(RESTORING, order))
+
+
+def _restoring_orders(
+    wanted: Mapping[str, KnownAdapter], known: Iterable[KnownAdapter]
+) -> Iterator[AdapterOrder]:
     there = {each.name for each in known}
     for name in there - set(wanted):
         yield UnloadAdapter(name)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.errors import EngineDeadError, ErrorMessage
 from twostroke.core.generation_request import GenerationRequest
+from twostroke.engine.adapters.orders import KnownAdapter
 from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.clients.answer_so_far import AnswerSoFar, without_deaths
 from twostroke.engine.clients.kept_records import KeptRecords
@@ -34,10 +35,9 @@ from twostroke.engine.messages import (
     EngineMessage,
     EngineReply,
     EngineStatus,
-    ManageAdapters,
     StepReport,
 )
-from twostroke.engine.process.adapter_mirror import note_adapter, restoring_orders
+from twostroke.engine.process.adapter_mirror import RESTORING, note_adapter, restore_adapters
 from twostroke.engine.process.engine_source import (
     EngineSource,
     StartedEngine,
@@ -47,6 +47,7 @@ from twostroke.engine.process.engine_source import (
     start_again,
     unloaded,
 )
+from twostroke.engine.process.idleness import Idleness
 from twostroke.engine.process.on_loop import do_on_loop
 from twostroke.engine.process.process_link import END_SECONDS
 from twostroke.engine.process.socket_link import SocketLink
@@ -59,7 +60,6 @@ STEADY_SECONDS = 10.0  # an engine that has lived as long is no reason for a pau
 WATCH_SECONDS = 0.1
 OWN_SECONDS = 5.0  # for which what may have ended two engines waits for its own
 WAKING_STARTS = 2  # for a request that waits
-RESTORING = -1  # number of the orders by which a new engine gets the adapters of the last one
 
 
 class EngineProcess(MessageClient):
@@ -74,12 +74,12 @@ class EngineProcess(MessageClient):
         recorder: Writes the engine's steps to a file.
         stall_seconds: A process that has not answered for as long is ended and started again.
         max_queued_requests, seeds: See ``MessageClient``.
-        idle_seconds: After as long without a request the process is ended; the next request starts
-            another.
+        idle_seconds: The limit of ``idleness``.
 
     Attributes:
         hand_over: Gives a request that its engine has left to another client, or says that there is
             none.
+        idleness: Whether its process has been ended for want of requests.
         when_back: Called once another engine has followed one that had ended.
     """
 
@@ -116,8 +116,7 @@ class EngineProcess(MessageClient):
         self._process: SocketLink = started.link
         self._adapters.known = {each.name: each for each in facts.adapters}
         self._process.start(self)
-        self._idle_seconds, self._idle_since = idle_seconds, self._clock()
-        self._asleep, self._wake = False, threading.Event()  # ended for want of requests
+        self.idleness = Idleness(idle_seconds, self._clock)
         self._suspects = Suspects(lambda request_id: self._streams.get(request_id), self._resume)
         self._answered = False  # whether the engine that runs has given a token
         self._closing, self._taking = threading.Event(), threading.Lock()
@@ -134,16 +133,15 @@ class EngineProcess(MessageClient):
 
     def submit(self, request: GenerationRequest) -> AsyncStream:
         stream = super().submit(request)
-        self._idle_since = self._clock()
-        if self._asleep:
-            self._wake.set()  # it is sent once an engine runs
+        self.idleness.begin_anew()
+        self.idleness.wake()  # it is sent once an engine runs
         return stream
 
     def keep(self, reply: EngineReply) -> None:
         if isinstance(reply, StepReport) and reply.outputs:
             self._answered |= any(output.token_ids for output in reply.outputs)
-            self._idle_since = self._clock()
-        if self._asleep and isinstance(reply, StepReport):  # its last: that it was closed
+            self.idleness.begin_anew()
+        if self.idleness.asleep and isinstance(reply, StepReport):  # its last: that it was closed
             reply = replace(reply, status=EngineStatus())
         super().keep(reply)
 
@@ -163,12 +161,12 @@ class EngineProcess(MessageClient):
             self.use_loop(asyncio.get_running_loop())
         if self._status.draining:
             return f"{self._process.name} takes no more requests: it is shutting down"
-        return None if self._asleep else super().unhealthy_reason()
+        return None if self.idleness.asleep else super().unhealthy_reason()
 
     def close(self) -> None:
         with self._taking:
             self._closing.set()
-        self._wake.set()
+        self.idleness.end()
         super().close()
         self._on_loop(partial(self._fail_all, closed()))
         self._records.close()
@@ -181,7 +179,7 @@ class EngineProcess(MessageClient):
 
     def _check_answers(self) -> None:
         self._check_alive()
-        if self._asleep:
+        if self.idleness.asleep:
             message = "the engine has ended, since no request came for a while"
             raise EngineDeadError(message, hint="the next request starts it")
 
@@ -207,29 +205,29 @@ class EngineProcess(MessageClient):
 
     def _start_engines(self) -> None:
         """Start an engine whenever the one before it has ended, until that is given up."""
-        num_starts = 0
+        num_starts, idleness = 0, self.idleness
         while True:
             began = time.monotonic()
             reason = self._wait_for_the_end()
             if self._closing.is_set():
                 return
-            if self._asleep:
-                reason = "the engine had ended for want of requests"
+            most = WAKING_STARTS if idleness.asleep else None
+            if idleness.asleep:
+                reason, num_starts = "the engine had ended for want of requests", 0
                 self._on_loop(self._process.drain)
-                self._wake.wait()
-                num_starts = max(0, len(self._source.pauses) - WAKING_STARTS)
+                idleness.wait(self._closing)
             else:
                 logger.error("%s; %s", reason, self._source.again)
                 self._on_loop(partial(self._lose, missing_engine(self._source, reason)))
                 if self._answered or time.monotonic() - began > STEADY_SECONDS:
                     num_starts = 0
             tell = partial(self._note_failure, self._clock())
-            started, num_starts = start_again(self._source, num_starts, self._closing, tell)
+            started, num_starts = start_again(self._source, num_starts, self._closing, tell, most)
             if started is not None:
                 self._offer(started)
             elif self._closing.is_set():
                 return
-            elif self._asleep:
+            elif idleness.asleep:
                 self._on_loop(self._sleep_on)  # the next request tries again
             else:
                 logger.error("%s, and cannot be started again", reason)
@@ -253,15 +251,16 @@ class EngineProcess(MessageClient):
         while not process.wait(WATCH_SECONDS):
             if self._closing.is_set():
                 return ""
-            if not self._asleep:
+            if not self.idleness.asleep:
                 asleep_since = self._clock()
             elif self._clock() - asleep_since > END_SECONDS:
                 process.kill()
-            if not reason and not self._asleep and (reason := self._failure()):
+            awake = not reason and not self.idleness.asleep
+            if awake and (reason := self._failure()):
                 process.kill()
-            if self._streams:
-                self._idle_since = self._clock()
-            elif not reason and not self._asleep and self._is_idle():
+            elif self._streams:
+                self.idleness.begin_anew()
+            elif awake and self.idleness.is_due:
                 self._on_loop(self._fall_asleep)
         return reason or process.why_ended() or ""
 
@@ -273,10 +272,6 @@ class EngineProcess(MessageClient):
             return f"the engine has not answered for {self._stall_seconds:g} s"
         error = self._status.error
         return "" if error is None else error.message
-
-    def _is_idle(self) -> bool:
-        limit = self._idle_seconds
-        return limit is not None and self._clock() - self._idle_since > limit
 
     def _stalls(self) -> bool:
         since = (self._status.busy_since, self._process.unanswered_since)
@@ -300,15 +295,15 @@ class EngineProcess(MessageClient):
 
     def _fall_asleep(self) -> None:
         """End the process, unless a request has come meanwhile."""
-        if self._is_idle() and not self._streams:
-            self._asleep = True
+        if self.idleness.is_due and not self._streams:
+            self.idleness.asleep = True
             self._status = EngineStatus()
-            logger.info("the engine ends: no request came for %g s", self._idle_seconds or 0)
+            logger.info("the engine ends: no request came for %g s", self.idleness.limit or 0)
             self._process.send(Close())
 
     def _sleep_on(self) -> None:
         """It could not be started: end the requests that wait for it."""
-        self._wake.clear()
+        self.idleness.sleep_on()
         self._fail_all(unloaded())
 
     def _lose(self, error: ErrorMessage) -> None:
@@ -344,7 +339,7 @@ class EngineProcess(MessageClient):
 
     def _say(self, error: ErrorMessage) -> None:
         """This is why there is no engine just now."""
-        if not self._asleep:
+        if not self.idleness.asleep:
             self._status = EngineStatus(self._status.stats, error)
 
     def _go_on(self) -> None:
@@ -361,10 +356,9 @@ class EngineProcess(MessageClient):
         self._status, self._answered = EngineStatus(), False
         if self._loop is not None and not self._loop.is_closed():
             self._process.use_loop(self._loop)
-        self._asleep, self._idle_since = False, self._clock()
-        self._wake.clear()
-        for order in restoring_orders(self._adapters.known, started.facts.adapters):
-            self._send(ManageAdapters(RESTORING, order))
+        self.idleness.rise()
+        own = self._adapters
+        restore_adapters(own, own.known, started.facts.adapters, self._send)
         suspects = [i for i, each in self._streams.items() if each.is_suspect]
         for request_id in [i for i in self._streams if i not in suspects]:
             self._resume(request_id)
@@ -377,11 +371,15 @@ class EngineProcess(MessageClient):
         self.use_loop(asyncio.get_running_loop())
         stream.abort_with(partial(self._send, AbortRequest(request_id)))
         self._streams[request_id] = stream
-        self._idle_since = self._clock()
-        if self._asleep:
-            self._wake.set()
+        self.idleness.begin_anew()
+        if self.idleness.asleep:
+            self.idleness.wake()
         else:
             self._resume(request_id)
+
+    def know_adapters(self, wanted: Mapping[str, KnownAdapter]) -> None:
+        """Have it load and unload, so that it has these."""
+        restore_adapters(self._adapters, wanted, self._adapters.known.values(), self._send)
 
     def _resume(self, request_id: str) -> None:
         """Send what is left of a request; one that cannot be sent ends alone."""
@@ -395,7 +393,7 @@ class EngineProcess(MessageClient):
         self._target_limit.add(message.request, message.num_samples)
 
     def _give_up(self, error: ErrorMessage) -> None:
-        self._asleep = False
+        self.idleness.asleep = False
         self._suspects.begin([])
         self._status = EngineStatus(self._status.stats, error)
         self._fail_all(error)

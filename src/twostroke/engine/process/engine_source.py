@@ -60,6 +60,7 @@ def start_again(
     num_starts: int,
     closing: threading.Event,
     tell: Callable[[Exception], None],
+    most: int | None = None,
 ) -> tuple[StartedEngine | None, int]:
     """An engine, and how many starts lie behind it; none, once it is given up or closing.
 
@@ -67,10 +68,11 @@ def start_again(
         num_starts: Starts that lie behind already, without a token.
         closing: Set where no engine is wanted any more.
         tell: Called with the reason of each start that fails.
+        most: After how many starts a source that gives up does; by default once each pause was.
     """
     pauses, logged = source.pauses, ""
     for number in itertools.count(num_starts):
-        if number >= len(pauses) and source.gives_up:
+        if number >= (most or len(pauses)) and source.gives_up:
             break
         if closing.wait(pauses[min(number, len(pauses) - 1)]):
             break

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -67,7 +68,8 @@ class Replicas:
 
     A router chooses where a request goes, by the requests that each engine has unfinished. When an
     engine ends, its requests go on in the others at once. Steps, snapshots and what the cache holds
-    are shown of the first engine.
+    are shown of the first engine. Engines may be added and retired, on the event loop's thread; one
+    is always there.
 
     With a pool for prefill, long prompts go to one of its engines, and once their first tokens are
     drawn, on to one of the others. While one of the two kinds is gone, the other does everything.
@@ -76,6 +78,9 @@ class Replicas:
         engines: The first is the one that is shown.
         router: Chooses among indices of ``engines``.
         pool: Which of them are for prompts.
+
+    Attributes:
+        loop: The event loop that asked for something last.
     """
 
     def __init__(
@@ -84,15 +89,63 @@ class Replicas:
         router: Router[int],
         pool: PrefillPool = NO_POOL,
     ) -> None:
-        self.engines, self._router = list(engines), router
-        self._first = engines[0]
-        self._with = dict(enumerate(engines))
-        self._pool = pool
+        self._router, self._pool = router, pool
+        self._with: dict[int, EngineProcess] = {}
+        self._alike: dict[int, Hashable] = {}
+        self._leaving: set[int] = set()
+        self._num_added = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
         for engine in engines:
-            engine.hand_over = self._adopt
-            engine.when_back = self._share_waiting
+            self.add(engine)
         for index, tier in self._pool.tiers.items():
             engines[index].hand_on = partial(self._hand_on, tier)
+
+    @property
+    def engines(self) -> list[EngineProcess]:
+        """All of them, those that leave too, as they came."""
+        return list(self._with.values())
+
+    def add(self, engine: EngineProcess, alike: Hashable = None) -> int:
+        """One more, which gets requests from now on. Returns its index, which no other will have.
+
+        Args:
+            alike: Engines with equal values give the same answers: each may go on with requests of
+                another.
+        """
+        index, self._num_added = self._num_added, self._num_added + 1
+        self._with[index], self._alike[index] = engine, alike
+        engine.hand_over = partial(self._adopt, index)
+        engine.when_back = self._share_waiting
+        if self.loop is not None:
+            engine.use_loop(self.loop)
+        self._share_waiting()
+        return index
+
+    def retire(self, index: int) -> None:
+        """An engine gets no more requests; it finishes those that it has."""
+        self._leaving.add(index)
+
+    def take_back(self, index: int) -> None:
+        """One that was retired gets requests again."""
+        self._leaving.discard(index)
+        self._with[index].hand_on = None
+
+    def hand_off(self, index: int) -> None:
+        """Have each request of a retired engine go on in another, once it has its next token."""
+        self._with[index].hand_on = partial(self._adopt, index)
+
+    def remove(self, index: int) -> EngineProcess:
+        """An engine is gone, as far as requests go; it is the caller's to close."""
+        engine = self._with.pop(index)
+        engine.hand_over = engine.hand_on = engine.when_back = None
+        self._leaving.discard(index)
+        del self._alike[index]
+        return engine
+
+    @property
+    def _first(self) -> EngineProcess:
+        staying = (each for index, each in self._with.items() if index not in self._leaving)
+        return next(staying, None) or self.engines[0]
 
     @property
     def info(self) -> ExecutorInfo:
@@ -195,8 +248,10 @@ class Replicas:
 
     def close(self) -> None:
         self._keep_where_they_are()
-        for engine in self.engines:
-            engine.close()
+        with ThreadPoolExecutor() as threads:  # a process takes a second to end
+            closing = [threads.submit(engine.close) for engine in self.engines]
+        for each in closing:
+            each.result()
 
     def _keep_where_they_are(self) -> None:
         for engine in self.engines:
@@ -204,7 +259,7 @@ class Replicas:
 
     def _use_loop(self) -> None:
         """Have all go by the running loop, on which any of them may take another's requests."""
-        loop = asyncio.get_running_loop()
+        self.loop = loop = asyncio.get_running_loop()
         for engine in self.engines:
             engine.use_loop(loop)
 
@@ -221,7 +276,7 @@ class Replicas:
         return {
             index: engine.num_unfinished
             for index, engine in self._with.items()
-            if engine.takes_requests
+            if engine.takes_requests and index not in self._leaving
         }
 
     def _goes_apart(self, request: GenerationRequest) -> bool:
@@ -253,9 +308,11 @@ class Replicas:
         for engine in self.engines:
             engine.hand_over_waiting()
 
-    def _adopt(self, request_id: str, stream: AsyncStream) -> bool:
-        """Have the least loaded engine go on with a request; ``False`` if none runs."""
-        return self._give(request_id, stream, self._of_kind(self._loads(), prefill=False))
+    def _adopt(self, giver: int, request_id: str, stream: AsyncStream) -> bool:
+        """Have the least loaded engine go on with another's request; ``False`` if none runs."""
+        alike = self._alike[giver]
+        loads = {i: load for i, load in self._loads().items() if self._alike[i] == alike}
+        return self._give(request_id, stream, self._of_kind(loads, prefill=False))
 
     def _give(self, request_id: str, stream: AsyncStream, loads: Mapping[int, int]) -> bool:
         # One that it was handed on by may have to end it yet.

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import cast
 
@@ -44,13 +44,19 @@ def run_until_signalled(
     state: ServerState,
     options: ServerOptions,
     listener: socket.socket,
-    *,
     asks_for_keys: bool,
     tls: ServerTls | None = None,
+    reload: Callable[[], None] | None = None,
 ) -> None:
-    """Serve on ``listener`` until a signal has been obeyed; raises the error of a failed load."""
+    """Serve on ``listener`` until a signal has been obeyed; raises the error of a failed load.
+
+    Args:
+        reload: What SIGHUP asks for, while there is a terminal or there never was one. It is short.
+    """
     config = uvicorn_config(app, options)
-    server = DrainingServer(config, state, options, asks_for_keys=asks_for_keys, tls=tls)
+    server = DrainingServer(
+        config, state, options, asks_for_keys=asks_for_keys, tls=tls, reload=reload
+    )
     server.run(sockets=[listener])
     if state.load_error is not None:
         raise state.load_error
@@ -99,8 +105,10 @@ class DrainingServer(ClosingServer):
         *,
         asks_for_keys: bool,
         tls: ServerTls | None = None,
+        reload: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(config)
+        self._reload = None if reload is None else OnHangUp(reload)
         self._asks_for_keys = asks_for_keys
         self._tls = tls
         self._state = state
@@ -113,9 +121,8 @@ class DrainingServer(ClosingServer):
     def capture_signals(self) -> Iterator[None]:
         """SIGHUP (the terminal is gone) as well, unless it is ignored, as ``nohup`` asks."""
         with super().capture_signals():
-            captures = (
-                threading.current_thread() is threading.main_thread()
-                and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+            captures = threading.current_thread() is threading.main_thread() and (
+                self._reload is not None or not ignores_hang_up()
             )
             previous = signal.signal(signal.SIGHUP, self.handle_exit) if captures else None
             try:
@@ -126,6 +133,8 @@ class DrainingServer(ClosingServer):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """May run between any two bytecodes of the main thread, so it only sets flags."""
+        if sig == signal.SIGHUP and self._reload is not None and self._reload.note():
+            return
         if self._signalled:
             if sig == signal.SIGHUP:  # shell and kernel each send one
                 return
@@ -155,6 +164,8 @@ class DrainingServer(ClosingServer):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
+        if self._reload is not None:
+            self._reload.obey()
         if self._signalled and self._drain is None:
             self._drain = asyncio.ensure_future(self._drain_and_exit())
         if self._tls is not None and counter % REFRESH_TICKS == 0:
@@ -203,6 +214,39 @@ class DrainingServer(ClosingServer):
             await self._state.drain()
         finally:
             self.should_exit = True
+
+
+class OnHangUp:
+    """Tells SIGHUP as an order from that of a terminal which is gone."""
+
+    def __init__(self, reload: Callable[[], None]) -> None:
+        self._reload, self._noted = reload, False
+        self._heeds_terminal = has_terminal() and not ignores_hang_up()
+
+    def note(self) -> bool:
+        """Whether it is an order; for the signal's handler."""
+        self._noted = not self._heeds_terminal or has_terminal()
+        return self._noted
+
+    def obey(self) -> None:
+        """Do what was asked for since the last time, if anything was."""
+        noted, self._noted = self._noted, False
+        if noted:
+            self._reload()
+
+
+def ignores_hang_up() -> bool:
+    """Whether this process was started to outlive its terminal, as ``nohup`` does."""
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def has_terminal() -> bool:
+    """Whether this process has a terminal that is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def keep_start_up_for_good() -> None:

@@ -1,0 +1,106 @@
+"""A fleet that serves: its pools, and what becomes of them when its file has changed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from twostroke.checkpoints.open_checkpoint import find_checkpoint
+from twostroke.cli.serving.fleet_file import FleetFile, read_fleet
+from twostroke.core.config import EngineConfig
+from twostroke.core.errors import ConfigError, TwostrokeError
+from twostroke.engine.clients.loaded_model import LoadedModel
+from twostroke.engine.fleet.engine_pool import EnginePool
+from twostroke.engine.fleet.pool_plan import PoolPlan
+from twostroke.engine.workers.fingerprint import vocabulary_hash
+from twostroke.start_serving import start_pool
+from twostroke.startup import load_tokenizer
+from twostroke.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+class RunningFleet:
+    """The pools of one file, by name; each is there once it has been loaded."""
+
+    def __init__(self, path: Path, file: FleetFile) -> None:
+        self._path, self._file = path, file
+        self._pools: dict[str, tuple[EnginePool, Tokenizer, bool]] = {}
+        self._reloading = threading.Lock()
+
+    def loader(self, name: str) -> Callable[[EngineConfig], LoadedModel]:
+        """What starts a pool."""
+        return partial(self._load, name)
+
+    def begin_reload(self) -> None:
+        """Read the file again, on a thread of its own: it may have to look at a model."""
+        threading.Thread(target=self._reload, name="twostroke-reload", daemon=True).start()
+
+    def _load(self, name: str, config: EngineConfig) -> LoadedModel:
+        plan, options = self._file.pools[name], self._file.server
+        loaded = start_pool(
+            config,
+            name=name,
+            plan=plan,
+            router=options.router,
+            log_level=options.log_level,
+            log_json=options.log_format == "json",
+            stall_seconds=options.stall_timeout,
+            max_queued_requests=options.max_queued_requests,
+        )
+        assert isinstance(loaded.client, EnginePool)
+        self._pools[name] = loaded.client, loaded.tokenizer, config != plan.config
+        return loaded
+
+    def _reload(self) -> None:
+        with self._reloading:
+            try:
+                file = read_fleet(self._path)
+                self._check(file)
+                plans = {name: self._checked(name, plan) for name, plan in file.pools.items()}
+            except TwostrokeError as error:
+                hint = f" (hint: {error.hint})" if error.hint else ""
+                logger.error("the fleet stays as it was: %s%s", error, hint)
+                return
+            self._file = file
+            for name, plan in plans.items():
+                self._pools[name][0].update(plan)
+            logger.info("the fleet is as %s says, or comes to be", self._path)
+
+    def _check(self, file: FleetFile) -> None:
+        """Raise ConfigError for a change that a running server cannot follow."""
+        if len(self._pools) < len(self._file.pools):
+            hint = "send SIGHUP again once it is ready"
+            raise ConfigError(f"{self._path}: the fleet is still loading", hint=hint)
+        hint = "end it and start it again, or undo that change"
+        if (file.server, file.gateway) != (self._file.server, self._file.gateway):
+            raise ConfigError(
+                f"{self._path}: [server] has changed, which needs a restart", hint=hint
+            )
+        changed = file.pools.keys() ^ self._pools.keys()
+        if changed:
+            message = f"{self._path}: pools come and go with a restart alone: {', '.join(changed)}"
+            raise ConfigError(message, hint=hint)
+
+    def _checked(self, name: str, plan: PoolPlan) -> PoolPlan:
+        """The plan as the server's keys want it; its model must be read by the same tokenizer."""
+        pool, tokenizer, keyed = self._pools[name]
+        config = plan.config
+        if keyed:
+            plan = plan._replace(config=replace(config, scheduler=config.scheduler.for_keys()))
+        former = pool.plan.config
+        if (config.model, config.chat) != (former.model, former.chat):
+            checkpoint = find_checkpoint(config.model.model, config.model.revision)
+            other = load_tokenizer(checkpoint, config.chat)
+            same = vocabulary_hash(other) == vocabulary_hash(tokenizer)
+            if not same or other.chat_templates != tokenizer.chat_templates:
+                raise ConfigError(
+                    f"pool {name}: {config.model.model} has another vocabulary or chat template,"
+                    " which the server reads at its start",
+                    hint="end it and start it again, or give it a pool of its own",
+                )
+        return plan

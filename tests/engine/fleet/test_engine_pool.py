@@ -1,0 +1,222 @@
+"""Protects: whatever a pool does with its replicas, no request loses a token or its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.engine.fleet.pools import REFUSED, changed, pids_of, plan_of, running, with_options
+from tests.engine.process.scripted_process import alive, call, pid_of, tokens_of, undisturbed, until
+from twostroke.core.generation_request import GenerationRequest
+from twostroke.engine.fleet import engine_pool
+from twostroke.engine.fleet.engine_pool import EnginePool
+from twostroke.engine.fleet.pool_plan import PoolPlan
+from twostroke.routing.autoscaler import AutoscalerOptions
+
+Answers = dict[int, list[int]]
+
+
+def num_ready(pool: EnginePool) -> int:
+    return int(pool.describe().split()[0])
+
+
+async def ready(pool: EnginePool, number: int) -> None:
+    """Wait until it has as many replicas, and no other."""
+    await until(lambda: num_ready(pool) == number == len(pool.engines))
+
+
+async def update(pool: EnginePool, plan: PoolPlan) -> None:
+    """As a server does: on a thread, while the event loop runs."""
+    await asyncio.to_thread(pool.update, plan)
+
+
+async def answers_while(
+    pool: EnginePool, do: Callable[[], object], seconds: float = 20.0
+) -> list[tuple[GenerationRequest, Answers]]:
+    """Requests that are always under way until a task is through, and what they got."""
+    got: list[tuple[GenerationRequest, Answers]] = []
+    over = asyncio.Event()
+
+    async def client(name: int) -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            request = call(f"{name}-{number}", first=name, max_tokens=60, n=1 + number % 2)
+            got.append((request, await tokens_of(pool.submit(request))))
+
+    clients = [asyncio.create_task(client(name)) for name in range(1, 5)]
+    await until(lambda: pool.status.stats.num_running > 2)
+    async with asyncio.timeout(seconds):
+        result = do()
+        if asyncio.iscoroutine(result):
+            await result
+        over.set()
+        for each in clients:
+            await each
+    return got
+
+
+async def check(got: list[tuple[GenerationRequest, Answers]]) -> None:
+    assert len(got) >= 4
+    for request, answer in got:
+        assert answer == await undisturbed(request), request.request_id
+
+
+async def test_a_replica_that_ends_is_started_again_and_counted() -> None:
+    with running(plan_of()) as pool:
+        first = pids_of(pool)
+
+        async def kill() -> None:
+            os.kill(first[0], signal.SIGKILL)
+            await until(lambda: not pool.engines[0].takes_requests)
+            assert "replica 0 is down" in pool.describe()
+            await ready(pool, 2)
+
+        await check(await answers_while(pool, kill))
+        assert pids_of(pool)[0] != first[0] and pids_of(pool)[1] == first[1]
+        metrics = (await pool.records()).metrics.decode()
+        restarts = re.findall(r"replica_restarts_total\{engine=\"(\d)\".*\} (\d)", metrics)
+        assert restarts == [("0", "1"), ("1", "0")]
+        assert 'twostroke:replicas{model_name="chat",state="ready"} 2.0' in metrics
+
+
+async def test_a_pool_grows_and_shrinks_under_load() -> None:
+    with running(plan_of(1)) as pool:
+
+        async def change() -> None:
+            await update(pool, with_options(pool.plan, replicas=3))
+            await ready(pool, 3)
+            pids = pids_of(pool)
+            await update(pool, with_options(pool.plan, replicas=1))
+            await ready(pool, 1)
+            await until(lambda: sum(map(alive, pids)) == 1)
+
+        await check(await answers_while(pool, change))
+
+
+async def test_what_a_leaving_replica_does_not_finish_in_time_goes_on_elsewhere() -> None:
+    requests = [call(f"{number}", first=number, max_tokens=110) for number in range(1, 5)]
+    with running(plan_of(2, drain_timeout=0.0)) as pool:
+        streams = [pool.submit(request) for request in requests]
+        reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
+        await until(lambda: min(stream.usage.output_tokens for stream in streams) > 3)
+        await update(pool, with_options(pool.plan, replicas=1))
+        await ready(pool, 1)
+        assert not any(task.done() for task in reading), "before they have ended"
+        assert pool.engines[0].num_unfinished == 4
+        async with asyncio.timeout(20):
+            assert [await task for task in reading] == [await undisturbed(r) for r in requests]
+
+
+async def test_a_changed_plan_replaces_one_replica_after_another() -> None:
+    with running(plan_of()) as pool:
+        first, fewest = pids_of(pool), 2
+
+        async def replace_all() -> None:
+            nonlocal fewest
+            await update(pool, changed(pool.plan, max_num_seqs=3))
+            while set(first) & set(pids_of(pool)):
+                fewest = min(fewest, num_ready(pool))
+                assert len(pool.engines) <= 4
+                await asyncio.sleep(0.005)
+
+        await check(await answers_while(pool, replace_all))
+        assert fewest == 2, "a replica leaves once its successor is ready"
+        assert [engine.scheduler_config.max_num_seqs for engine in pool.engines] == [3, 3]
+        await until(lambda: not any(map(alive, first)))
+
+
+async def test_requests_stay_with_replicas_that_answer_as_they_began() -> None:
+    with running(plan_of(1, drain_timeout=0.0)) as pool:
+        first, seen = pids_of(pool)[0], 0
+
+        async def change_the_model() -> None:
+            nonlocal seen
+            await update(pool, changed(pool.plan, dtype="float32"))
+            await until(lambda: "leaving" in pool.describe())
+            assert pid_of(pool.engines[0]) == first and len(pool.engines) == 2
+            seen = pool.engines[0].num_unfinished
+            os.kill(first, signal.SIGKILL)  # even then: its next process goes on with them
+            await ready(pool, 1)
+
+        await check(await answers_while(pool, change_the_model))
+        assert seen, "some had begun before"
+        assert not alive(first)
+
+
+async def test_a_plan_that_cannot_be_followed_leaves_the_pool_as_it_was(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with running(plan_of()) as pool:
+        former, first = pool.plan, pids_of(pool)
+        await update(pool, changed(pool.plan, max_num_seqs=REFUSED))
+        await update(pool, changed(pool.plan, max_num_seqs=REFUSED, block_size=8))
+        assert pool.plan != former
+        await until(lambda: pool.plan == former)
+        assert pids_of(pool) == first and num_ready(pool) == 2
+        assert "pool chat stays as it was: there is no room (hint: buy some)" in caplog.text
+        await update(pool, changed(pool.plan, max_num_seqs=3))  # and can follow another one
+        await until(lambda: not set(first) & set(pids_of(pool)))
+
+
+async def test_a_replica_that_cannot_be_started_is_tried_again_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_pool, "PAUSES", (0.0, 0.4))
+    with running(plan_of(1)) as pool:
+        prepare = pool._prepare
+        broken = changed(pool.plan, max_num_seqs=REFUSED)
+        monkeypatch.setattr(pool, "_prepare", lambda plan, number: prepare(broken, number))
+        await update(pool, with_options(pool.plan, replicas=2))
+        await until(lambda: caplog.text.count("the next try is in 0.4 s: there is no room") == 2)
+        assert num_ready(pool) == 1
+        monkeypatch.setattr(pool, "_prepare", prepare)
+        await ready(pool, 2)
+
+
+async def test_the_autoscaler_adds_replicas_ends_them_and_wakes_the_last() -> None:
+    scaling = AutoscalerOptions(
+        autoscale="requests",
+        autoscale_target=1,
+        min_replicas=0,
+        max_replicas=3,
+        autoscale_interval=0.1,
+        scale_down_after=0.3,
+    )
+    with running(plan_of(1, scaling)) as pool:
+        await until(lambda: "0 of 0 ready; replica 0 asleep" in pool.describe())
+        assert pool.unhealthy_reason() is None
+        await check(await answers_while(pool, lambda: ready(pool, 3)))
+        pids = pids_of(pool)
+        await until(lambda: "0 of 0 ready; replica" in pool.describe())
+        await until(lambda: "asleep" in pool.describe() and not any(map(alive, pids)))
+        assert "restart" not in pool.describe(), "to wake is no restart"
+        expected = await undisturbed(call("a"))
+        async with asyncio.timeout(20):
+            assert await tokens_of(pool.submit(call("a"))) == expected
+        assert pool.describe().startswith("1 of 1 ready")
+
+
+async def test_a_full_batch_is_a_full_replica() -> None:
+    """By blocks alone nothing would be missing: answers are short."""
+    scaling = AutoscalerOptions(
+        autoscale="kv", autoscale_target=0.9, max_replicas=2, autoscale_interval=0.1
+    )
+    with running(plan_of(1, scaling, max_num_seqs=2)) as pool:
+        requests = [call(f"{number}", first=number, max_tokens=60) for number in range(1, 9)]
+        streams = [pool.submit(request) for request in requests]
+        reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
+        async with asyncio.timeout(20):
+            await ready(pool, 2)
+            assert [await task for task in reading] == [await undisturbed(r) for r in requests]
+
+
+async def test_a_pool_that_closes_while_a_replica_starts_leaves_none_behind() -> None:
+    with running(plan_of(1)) as pool:
+        await update(pool, with_options(pool.plan, replicas=3))
+        await until(lambda: "starts" in pool.describe())
