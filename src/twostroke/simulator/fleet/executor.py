@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from twostroke.core.step import StepPlan, StepResult
@@ -122,6 +123,11 @@ class SimulatedExecutor:
         self._ended = run.times[-1]
         self.last_bindings = run.bindings
         return run
+
+    def last_step_of_run(self, num_requests: int, context: int, max_steps: int) -> float:
+        """When the last step of such a run begins, if nothing cuts it short; two steps at least."""
+        run = self._curve.run(num_requests, context, max_steps, self.clock.now, math.inf)
+        return run.times[-2]
 
     def _was_idle(self) -> bool:
         """Whether time went on since the last step."""

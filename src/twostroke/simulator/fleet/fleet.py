@@ -16,7 +16,6 @@ from twostroke.observability.routes import RouteEvent
 from twostroke.routing.routers import Route, Router
 from twostroke.simulator.fleet.loads import ReplicaLoads
 from twostroke.simulator.fleet.pool import Pool, ScalingEvent
-from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.requests import make_request, to_routed
 from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.workloads.base import RequestSpec, Workload
@@ -88,8 +87,9 @@ class Fleet:
     """Runs a workload to its end.
 
     The earliest of three things happens first: the next arrival, a change of the pool, or the next
-    step of the replica that is furthest behind. A replica may run ahead up to the next time at
-    which it can get a request. Where no replica takes requests, they are held until one does.
+    event of a replica. A replica may run ahead up to the next time at which it can get a request,
+    and stay behind while its requests only decode. Where no replica takes requests, they are held
+    until one does.
 
     Args:
         max_model_len: Most tokens of a request, prompt and output.
@@ -117,7 +117,8 @@ class Fleet:
         self._scheduled: Iterator[RequestSpec] = workload.arrivals()
         self._next_scheduled = next(self._scheduled, None)
         self._follow_ups: list[tuple[float, int, RequestSpec]] = []  # a heap, by arrival
-        self._working: list[tuple[float, int]] = []  # a heap of replicas, by how far they are
+        self._events: dict[int, float] = {}  # the next one of each replica that has work
+        self._working: list[tuple[float, int]] = []  # a heap of them, with some that have changed
         self._held: list[RequestSpec] = []  # since no replica takes requests
         self._specs: dict[str, tuple[RequestSpec, int]] = {}
         self._num_blocks = 0  # that all requests so far will fill, in one group of layers
@@ -141,35 +142,56 @@ class Fleet:
     def _turn(self, progress: Callable[[int], None]) -> bool:
         arrival, change = self._next_arrival(), self._pool.next_change
         until = min(arrival, change)
-        working = self._working
-        if not working or working[0][0] >= until:
-            if arrival == math.inf and not working and not self._held:
+        working = self._next_working()
+        if working is None or working[0] >= until:
+            if arrival == math.inf and working is None and not self._held:
                 return False
             if change <= arrival:
                 self._change_pool(change, progress)
             else:
                 self._admit(self._pop_arrival(), arrival, progress)
             return True
-        _, number = heapq.heappop(working)
-        replica = self._pool.replicas[number]
-        if self._reactive and working:
+        heapq.heappop(self._working)
+        if self._reactive and (behind := self._next_working()) is not None:
             # A request that ends on another replica may bring a follow-up, from its time on.
-            until = min(until, working[0][0])
-        self._run(replica, until, progress)
-        if replica.has_work():
-            heapq.heappush(working, (replica.clock.now, number))
+            until = min(until, behind[0])
+        self._run(working[1], until, progress)
         return True
 
-    def _run(self, replica: Replica, until: float, progress: Callable[[int], None]) -> None:
-        while replica.has_work():
+    def _next_working(self) -> tuple[float, int] | None:
+        """The replica with the earliest event, and when that is."""
+        heap, events = self._working, self._events
+        while heap and events.get(heap[0][1]) != heap[0][0]:
+            heapq.heappop(heap)  # it has got another request since
+        return heap[0] if heap else None
+
+    def _run(self, number: int, until: float, progress: Callable[[int], None]) -> None:
+        """Take steps that begin before ``until``, one at least; where requests bring others, only
+        up to the end of one."""
+        replica = self._pool.replicas[number]
+        while True:
             if finished := replica.run(until):
                 for request in finished:
                     self._finish(request)
                 progress(len(finished))
                 if self._reactive:
-                    return
-            if replica.clock.now >= until:
-                return
+                    break
+            if replica.clock.now >= until or not replica.has_work():
+                break
+        self._note(number)
+
+    def _catch_up(self, number: int, now: float, progress: Callable[[int], None]) -> None:
+        replica = self._pool.replicas[number]
+        if replica.has_work() and replica.clock.now < now:
+            self._run(number, now, progress)
+
+    def _note(self, number: int) -> None:
+        """Remember when a replica has its next event, if it has work."""
+        replica = self._pool.replicas[number]
+        self._events.pop(number, None)
+        if replica.has_work():
+            self._events[number] = event = replica.next_event()
+            heapq.heappush(self._working, (event, number))
 
     # ---- arrivals --------------------------------------------------------------------------------
 
@@ -185,6 +207,8 @@ class Fleet:
         return spec
 
     def _change_pool(self, now: float, progress: Callable[[int], None]) -> None:
+        for number in list(self._events):
+            self._catch_up(number, now, progress)
         self._pool.change(len(self._held))
         if self._held and self._pool.loads(now):
             held, self._held = self._held, []
@@ -208,6 +232,7 @@ class Fleet:
             return
         route = self._router.route(to_routed(spec), loads)
         number = route.replica
+        self._catch_up(number, now, progress)
         replica = self._pool.replicas[number]
         request = make_request(spec, self._params, info.block_size, self._num_blocks, groups.count)
         refused = replica.refuses(request)
@@ -218,10 +243,8 @@ class Fleet:
             return
         self._num_blocks += len(request.block_hashes) // groups.count
         self._specs[request.request_id] = spec, number
-        was_idle = not replica.has_work()
         replica.add(request)
-        if was_idle:
-            heapq.heappush(self._working, (replica.clock.now, number))
+        self._note(number)
 
     def _refuse(
         self, spec: RequestSpec, now: float, refused: list[int], progress: Callable[[int], None]

@@ -132,6 +132,18 @@ class Replica:
         places = len(self.scheduler.requests) / self.scheduler.config.max_num_seqs
         return max(blocks / max(1, pool.num_blocks), places), prompts
 
+    def next_event(self) -> float:
+        """When the first step begins after which anything here may look different to others.
+
+        Until then requests only decode: those steps may be taken later, all or up to an arrival.
+        """
+        run = None
+        if self._overdue is None and self._may_jump():
+            run = find_decode_run(self.scheduler, TOKEN)
+        if run is None:
+            return self.clock.now
+        return self.executor.last_step_of_run(run.num_requests, run.context, run.max_steps)
+
     def run(self, until: float) -> list[Request]:
         """Take one step, or a run of those that begin before ``until``. Returns what has ended."""
         if self._overdue is not None:
