@@ -79,9 +79,10 @@ def main(
             leaked = leaked_blocks(server.url)
     outcomes = Counter(outcome for _, outcome in results)
     lines = [
-        "| streams | the same bytes | named errors | anything else |",
-        "|--:|--:|--:|--:|",
-        f"| {len(results)} | {outcomes['same']} | {outcomes['error']} | {outcomes['other']} |",
+        "| streams | the same bytes | refused | ended by a named error | anything else |",
+        "|--:|--:|--:|--:|--:|",
+        f"| {len(results)} | {outcomes['same']} | {outcomes['refused']} | {outcomes['error']}"
+        f" | {outcomes['other']} |",
         "",
         f"{len(seconds)} signals; until all engines were there again: median"
         f" {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s. KV blocks in use at"
@@ -135,7 +136,10 @@ async def disturb(
                 results.append((kind, f"other: {type(error).__name__}"))
                 continue
             outcome = "same" if said == expected[kind, seed] else "other"
-            if any(".error" in key or key == "status" for key in said):
+            if "status" in said:
+                outcome = "refused"
+                await asyncio.sleep(1.0)  # as a client would; else refusals outnumber the rest
+            elif any(".error" in key for key in said):
                 outcome = "error"
             results.append((kind, outcome))
             print(f"{len(results)} streams, {len(seconds)} signals", end="\r", file=sys.stderr)
