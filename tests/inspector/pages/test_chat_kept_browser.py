@@ -12,7 +12,7 @@ from tests.server.running import running_server, wait_until
 from tests.server.tiny import tiny_engine
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, FilePayload, Page
 
 pytestmark = needs_browser
 STORED = "Object.keys(localStorage).filter(name => name.startsWith('twostroke-chat:')).length"
@@ -95,9 +95,8 @@ def test_what_was_begun_stays_in_its_conversation(browser: Browser) -> None:
         sent = bodies(page)
         say(page, "the first")
         page.fill("#say", "begun in the first")
-        page.set_input_files(
-            "#attach", [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"of the first"}]
-        )
+        file: FilePayload = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"of the first"}
+        page.set_input_files("#attach", file)
         page.wait_for_selector(".composer .documents")
         page.click("text=New chat")
         page.wait_for_selector(".start")
