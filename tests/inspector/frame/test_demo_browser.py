@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,19 @@ def test_an_overload_queues(browser: Browser) -> None:
         assert max(steps["waiting"]) >= 12
         assert "max_num_seqs" in {held[1] for held in notes(url, "held_back")}
         assert len(asked(url, "/state")["ended"]) == 24
+
+
+def test_where_priorities_count_it_lets_others_go_before(browser: Browser) -> None:
+    with (
+        empty_server(policy="priority") as url,
+        opened(browser, f"{url}/inspect/#/live") as page,
+    ):
+        sent: list[Any] = []
+        page.on("request", lambda request: sent.append((request.url, request.post_data)))
+        send(page, "A shared prefix")
+        bodies = [json.loads(body) for url, body in sent if url.endswith("/v1/completions")]
+        assert len(bodies) >= 2
+        assert all(body["priority"] > 0 for body in bodies)
 
 
 def test_it_can_be_stopped_and_says_why_it_would_show_nothing(browser: Browser) -> None:

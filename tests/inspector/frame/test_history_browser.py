@@ -160,8 +160,10 @@ def test_names_without_room_stand_in_a_menu(browser: Browser, recorded: str) -> 
             names = page.locator("nav .more a").all_inner_texts()
             assert names[0] == "Learn"
             assert violations(page) == []
+            page.focus("nav .more a")
             page.keyboard.press("Escape")
             page.wait_for_selector("nav .more a", state="detached")
+            assert page.evaluate("document.activeElement.innerText") == "More"
             page.click("nav .more button")
             page.click("nav .more >> text=Fleet")
             page.wait_for_function("() => location.hash.startsWith('#/fleet')")
@@ -184,4 +186,14 @@ def test_the_first_tab_leads_past_the_header(browser: Browser, recorded: str) ->
         assert violations(page) == []
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.tagName") == "MAIN"
+        assert place(page) == "#/kv"
+
+
+def test_a_name_with_control_opens_beside_the_page(browser: Browser, recorded: str) -> None:
+    with opened(browser, f"{recorded}#/kv?at=60", width=1440) as page:
+        page.wait_for_selector("footer >> text=step 60")
+        with page.context.expect_page() as opening:
+            page.click("nav >> text=Model", modifiers=["Control"])
+        opening.value.wait_for_load_state()
+        assert place(opening.value) == "#/model"
         assert place(page) == "#/kv"

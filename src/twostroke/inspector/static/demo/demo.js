@@ -5,6 +5,7 @@ import { api, description, post } from "../lib/source.js";
 import { SCENARIOS, TEXT, promptMaker } from "./scenarios.js";
 
 export const MOST_SECONDS = 60;
+const LAST = 1_000_000; // where priorities count, others go before
 
 /** `{scenario, total, sent, answered, ended, problem}` of the latest run; null before the first. */
 export const run = signal(null);
@@ -66,7 +67,8 @@ export async function start(name) {
 async function send({ after, output, prompts }, stopped) {
   await pause(1000 * after, stopped);
   change({ sent: run.value.sent + prompts.length });
-  const body = { prompt: prompts, max_tokens: output, ignore_eos: true, user: "demo" };
+  const rank = description.value.configuration.policy === "priority" ? { priority: LAST } : {};
+  const body = { prompt: prompts, max_tokens: output, ignore_eos: true, user: "demo", ...rank };
   const response = await api("/../../v1/completions", { body, signal: stopped });
   await response.arrayBuffer();
   change({ answered: run.value.answered + prompts.length });

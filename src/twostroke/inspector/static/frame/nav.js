@@ -16,8 +16,9 @@ const Tab = view(
       class=${isHidden ? "no-room" : ""}
       aria-current=${page.value === item.name ? "page" : null}
       onClick=${(event) => {
-        event.preventDefault();
         open.value = false;
+        if (event.ctrlKey || event.metaKey || event.shiftKey) return; // it opens beside this one
+        event.preventDefault();
         page.value = item.name;
       }}
       >${item.title}</a
@@ -121,6 +122,7 @@ function closeElsewhere({ target }) {
 function closeByKey(event) {
   if (event.key !== "Escape" || !open.value) return;
   open.value = false;
+  document.querySelector("nav .more button")?.focus();
   event.stopPropagation(); // what is selected stays so
 }
 

@@ -16,6 +16,13 @@ export const filter = signal("");
 export const extra = signal({});
 
 let reading = false;
+let corrects = false; // the next address takes the place of one that leads nowhere
+
+/** Change what a page adds, where what the address says is no more. */
+export function correct(values) {
+  corrects = true;
+  extra.value = values;
+}
 
 export function select(item) {
   selected.value = item;
@@ -105,20 +112,26 @@ export function keepAddress(pages) {
   const write = () => {
     waits = false;
     const address = currentAddress();
+    const isSame = corrects;
+    corrects = false;
     if (!description.value || location.hash !== known || known === address) return;
-    history[isElsewhere(address) ? "pushState" : "replaceState"](null, "", address);
+    const isEntry = !isSame && isElsewhere(address);
+    history[isEntry ? "pushState" : "replaceState"](null, "", address);
     known = location.hash;
+  };
+  const writeSoon = () => {
+    if (!waits) setTimeout(write); // what one click changes, and the page it leaves, is one entry
+    waits = true;
   };
   effect(() => {
     if (!playing.value) store.tick.value;
     const address = currentAddress();
-    if (!description.value || reading || known === address || waits) return;
-    waits = true;
-    setTimeout(write); // what one click changes, and the page that it leaves, is one entry
+    if (description.value && !reading && known !== address) writeSoon();
   });
   addEventListener("hashchange", () => {
     known = location.hash;
     const step = readAddress(pages);
+    if (corrects) writeSoon();
     // Without a moment in it, a link leads to another view of the one that is shown.
     if (step !== null && step !== store.lastStep) seek(step);
   });

@@ -317,7 +317,7 @@ const Empty = view(() => {
     <p>
       No requests yet. Each step of the engine is shown here as it runs: which requests share it,
       what they wait for, and how long their users wait. Talk to the model in${" "}
-      <a href="#/chat">Chat</a>, send the traffic below, or:
+      <a href="#/chat">Chat</a>, send demo traffic, or:
     </p>
     <pre>
 curl -N ${url} -H 'Content-Type: application/json'${key} -d '${body}'</pre>

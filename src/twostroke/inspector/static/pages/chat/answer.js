@@ -4,6 +4,7 @@ import { Component, html, signal, view } from "../../lib/html.js";
 import { copy } from "../../lib/copy.js";
 import { aboutGap, aboutRequest, standsOut, worstGap } from "../../lib/explain.js";
 import { count, foreign, time } from "../../lib/format.js";
+import { playing } from "../../lib/source.js";
 import { store } from "../../lib/store.js";
 import { changes, current, pathOf } from "./conversations.js";
 import { Markdown } from "./markdown.js";
@@ -136,6 +137,14 @@ function aboutWay(record) {
   return [...lines, ...aboutDecode(record), ...end];
 }
 
+/** Why nothing is told of a request. */
+const UNKNOWN = {
+  live:
+    "The engine's steps of this request are not on this page: it is older than what the server" +
+    " remembers, or another key's.",
+  paused: "This page is paused at another moment: choose To now, and it is told here.",
+};
+
 const Why = view(({ node }) => {
   store.beat.value;
   const record = store.requests.get(node.request);
@@ -144,8 +153,7 @@ const Why = view(({ node }) => {
       ${
         record
           ? aboutWay(record).join(" ")
-          : "The engine's steps of this request are not on this page: it is older than what the" +
-            " server remembers, or another key's."
+          : UNKNOWN[playing.value ? "live" : "paused"]
       }
     </p>
     <p>

@@ -1,7 +1,7 @@
 // Chat: a person tries the model, and each answer leads to what the server did for it.
 
 import { Component, effect, html, signal, view } from "../../lib/html.js";
-import { extra } from "../../lib/address.js";
+import { correct, extra, page } from "../../lib/address.js";
 import { description } from "../../lib/source.js";
 import {
   changes,
@@ -14,7 +14,7 @@ import {
 } from "./conversations.js";
 import { Composer, attach } from "./composer.js";
 import { loadMarkdown } from "./markdown.js";
-import { learnModels } from "./sending.js";
+import { learnModels, stopAll } from "./sending.js";
 import { Settings } from "./settings.js";
 import { Thread } from "./thread.js";
 
@@ -29,6 +29,15 @@ const toggle = (name) => {
 function open(chat) {
   current.value = chat;
   shown.value = "";
+}
+
+/** Delete conversations once it is confirmed, and stop what is written in them. */
+function drop(dropped, question) {
+  if (!confirm(question)) return;
+  for (const chat of dropped) {
+    stopAll(chat);
+    remove(chat);
+  }
 }
 
 const List = view(() => {
@@ -52,7 +61,7 @@ const List = view(() => {
                     <button
                       class="quiet"
                       aria-label=${`Delete ${titleOf(chat)}`}
-                      onClick=${() => remove(chat)}
+                      onClick=${() => drop([chat], `Delete ${titleOf(chat)}?`)}
                     >
                       Delete
                     </button>
@@ -63,11 +72,8 @@ const List = view(() => {
               Kept in this browser only.${" "}
               <button
                 class="link"
-                onClick=${() => {
-                  if (confirm("Delete all conversations that this browser keeps?")) {
-                    for (const chat of chats.value) remove(chat);
-                  }
-                }}
+                onClick=${() =>
+                  drop(chats.value, "Delete all conversations that this browser keeps?")}
               >
                 Delete all
               </button>
@@ -90,12 +96,18 @@ const Bar = view(() => {
   </p>`;
 });
 
+/** Text that is dragged goes where the browser puts it. */
+const hasFiles = ({ dataTransfer }) => dataTransfer.types.includes("Files");
+
 const Columns = view(
   () =>
     html`<div
       class=${`chat ${shown.value ? `shows-${shown.value}` : ""}`}
-      onDragOver=${(event) => event.preventDefault()}
+      onDragOver=${(event) => {
+        if (hasFiles(event)) event.preventDefault();
+      }}
       onDrop=${(event) => {
+        if (!hasFiles(event)) return;
         event.preventDefault();
         attach([...event.dataTransfer.files]);
       }}
@@ -112,19 +124,30 @@ class Conversation extends Component {
     opened = true;
     loadMarkdown();
     learnModels();
-    // The address says which conversation is open; a link or Back opens another one.
+    // The address says which conversation is open; a link, Back or Forward opens another one.
+    const isKnown = (id) => chats.peek().some((one) => one.id === id);
+    let isFirst = true; // then an address without one leaves open what is
     this.stops = [
       effect(() => {
-        const { chat: id } = extra.value;
-        const chat = id !== undefined && chats.peek().find((one) => one.id === id);
-        if (chat && chat !== current.peek()) open(chat);
+        const { chat: id, ...rest } = extra.value;
+        const opens = !isFirst;
+        isFirst = false;
+        const before = current.peek();
+        if (page.peek() !== "chat" || id === before.id) return;
+        if (isKnown(id)) open(chats.peek().find((one) => one.id === id));
+        else if (opens && before.nodes.length) open(makeChat(before.settings));
+        else if (opens && id !== undefined) correct(rest);
       }),
       effect(() => {
         changes.value;
         const { id, nodes } = current.value;
         const { chat: written, ...rest } = extra.peek();
         const wanted = nodes.length ? id : undefined;
-        if (wanted !== written) extra.value = wanted ? { ...rest, chat: wanted } : rest;
+        if (wanted === written) return;
+        const more = wanted ? { ...rest, chat: wanted } : rest;
+        // No entry of the browser's history is to lead to one that was deleted.
+        if (written === undefined || isKnown(written)) extra.value = more;
+        else correct(more);
       }),
     ];
   }

@@ -12,6 +12,8 @@ const MOST_BYTES = 1_000_000; // of one file
 const MOST_ROWS = 12;
 
 const attached = signal([]);
+/** Texts and files that were not sent, by the conversation's id; "" for a new one. */
+const drafts = new Map();
 const problem = signal("");
 
 /** Read files as documents; what is no text is refused by name. */
@@ -58,22 +60,54 @@ const SendOrStop = view(() => {
   changes.value;
   const node = writingNow();
   return node
-    ? html`<button type="button" onClick=${() => stop(node)}>Stop</button>`
+    ? html`<button
+        type="button"
+        onClick=${({ detail }) => {
+          if (detail < 2) stop(node); // the second click on Send is none on Stop
+        }}
+      >
+        Stop
+      </button>`
     : html`<button class="primary">Send</button>`;
 });
 
 const WIDE = 720; // pixels; below, a keyboard on the screen would cover the page
 
+const keyOf = (chat) => (chat.nodes.length ? chat.id : "");
+
 export class Composer extends Component {
   componentDidMount() {
     // Whoever opens a conversation can write at once.
-    this.stop = current.subscribe(() => {
+    this.stop = current.subscribe((chat) => {
+      const before = this.chat;
+      this.chat = chat;
+      if (before?.id === chat.id) return; // another tab has added to it
+      this.change(before);
       if (innerWidth > WIDE) this.area.focus({ preventScroll: true });
     });
   }
 
   componentWillUnmount() {
     this.stop();
+    this.keep(this.chat);
+  }
+
+  keep(chat) {
+    const text = this.area.value;
+    const files = attached.peek();
+    if (text || files.length) drafts.set(keyOf(chat), { text, files });
+  }
+
+  /** What was begun in a conversation stays in it. */
+  change(before) {
+    if (before) this.keep(before);
+    const key = keyOf(this.chat);
+    const { text, files } = drafts.get(key) ?? { text: "", files: [] };
+    drafts.delete(key);
+    this.area.value = text;
+    attached.value = files;
+    problem.value = "";
+    this.grow();
   }
 
   send(event) {
@@ -87,6 +121,7 @@ export class Composer extends Component {
       return;
     }
     problem.value = "";
+    trouble.value = "";
     const documents = attached.value;
     attached.value = [];
     this.area.value = "";
@@ -118,9 +153,11 @@ export class Composer extends Component {
           this.send();
         }}
         onPaste=${(event) => {
-          if (!event.clipboardData.files.length) return;
+          // Office programs add a picture of the text that was copied.
+          const { files, types } = event.clipboardData;
+          if (!files.length || types.includes("text/plain")) return;
           event.preventDefault();
-          attach(event.clipboardData.files);
+          attach(files);
         }}
       ></textarea>
       <p class="tools">
@@ -128,6 +165,7 @@ export class Composer extends Component {
           type="file"
           id="attach"
           class="hidden"
+          tabindex="-1"
           multiple
           aria-label="Attach text files"
           onChange=${async (event) => {

@@ -11,6 +11,7 @@ const MOST_KEPT = 100; // conversations
 const MOST_STORED = 2_000_000; // characters of one of them, of the five million or so there are
 const SAVE_MS = 500; // while an answer comes
 const TITLE = 60; // letters
+const FULL = "This browser had no room left:";
 export const NO_SETTINGS = { system: "", tools: "", thoughts: "", fit: true, values: {} };
 
 const makeId = () => crypto.getRandomValues(new Uint32Array(2)).join("-");
@@ -74,7 +75,7 @@ export function showBranch(chat, node) {
 
 export function titleOf(chat) {
   const first = chat.nodes.find((node) => node.role === "user");
-  return foreign(first?.content.trim() || first?.documents?.[0]?.title || "New chat", TITLE);
+  return foreign(first?.content?.trim() || first?.documents?.[0]?.title || "New chat", TITLE);
 }
 
 // ---- what is kept ------------------------------------------------------------------------------
@@ -85,9 +86,13 @@ function list(chat) {
   chats.value = [chat, ...chats.value.filter((one) => one.id !== chat.id)];
 }
 
-/** Keep a conversation: at once, or with what else changes soon. */
+/** Whether an answer of it is being written, by this tab. */
+const isBusy = (chat) =>
+  chat.nodes.some((node) => node.role === "assistant" && node.finish === undefined);
+
+/** Keep a conversation, unless it was deleted: at once, or with what else changes soon. */
 export function save(chat, atOnce = true) {
-  if (!chat.nodes.length) return;
+  if (!chats.value.some((one) => one.id === chat.id)) return;
   if (!atOnce) {
     if (!timers.has(chat.id))
       timers.set(
@@ -98,21 +103,35 @@ export function save(chat, atOnce = true) {
   }
   clearTimeout(timers.get(chat.id));
   timers.delete(chat.id);
-  for (const old of chats.value.slice(MOST_KEPT)) remove(old);
+  for (const old of chats.value.slice(MOST_KEPT).filter(canGo)) remove(old);
   const text = JSON.stringify(chat);
   if (text.length > MOST_STORED) {
     trouble.value = "The conversation is too long for this browser to keep: copy what matters.";
     return;
   }
+  let lost = "";
   while (!store(chat.id, text)) {
-    const oldest = chats.value.findLast((one) => one.id !== chat.id);
+    const oldest = chats.value.findLast((one) => one.id !== chat.id && canGo(one) && isKept(one));
     if (!oldest) {
       trouble.value = "This browser has no room for it: the conversation is lost with this tab.";
       return;
     }
+    lost = `${FULL} the oldest conversation, ${titleOf(oldest)}, was deleted.`;
     remove(oldest);
   }
-  trouble.value = "";
+  if (lost || !trouble.value.startsWith(FULL)) trouble.value = lost;
+}
+
+/** Whether it may make room for others: neither open nor being written. */
+const canGo = (chat) => chat.id !== current.value.id && !isBusy(chat);
+
+/** Whether it takes room: where a browser keeps nothing, deleting what is listed gives none. */
+function isKept(chat) {
+  try {
+    return localStorage.getItem(PREFIX + chat.id) !== null;
+  } catch {
+    return false;
+  }
 }
 
 function store(id, text) {
@@ -155,6 +174,16 @@ function read(text) {
   }
 }
 
+/** Add what another tab said to a conversation in which this one is being answered. */
+function merge(chat, other) {
+  for (const node of other.nodes) {
+    const own = nodeOf(chat, node.id);
+    if (!own) chat.nodes.push(node);
+    else if (own.finish !== undefined) Object.assign(own, node);
+  }
+  touch();
+}
+
 /** Read what is kept, once; another tab's changes come as they are made. */
 export function openStorage() {
   const found = [];
@@ -171,8 +200,13 @@ export function openStorage() {
   addEventListener("storage", ({ key, newValue }) => {
     if (!key?.startsWith(PREFIX)) return;
     const id = key.slice(PREFIX.length);
+    const own = chats.value.find((one) => one.id === id);
     const rest = chats.value.filter((one) => one.id !== id);
     const chat = newValue === null ? null : read(newValue);
+    if (own && chat && isBusy(own)) {
+      merge(own, chat);
+      return;
+    }
     chats.value = chat ? [chat, ...rest] : rest;
     if (chat && current.value.id === id) current.value = chat;
   });

@@ -58,6 +58,7 @@ export function bodyFor(chat, path) {
 
 /** Ask for an answer to a message. */
 export async function answer(chat, to) {
+  stopAll(chat); // what is not shown any more could not be stopped
   const node = append(chat, to.id, { role: "assistant", content: "", sent: Date.now() });
   const abort = new AbortController();
   change((map) => map.set(node.id, abort));
@@ -77,6 +78,7 @@ export async function answer(chat, to) {
     node.finish ??= "cut";
   } catch (error) {
     fail(node, error, abort.signal.aborted);
+    abort.abort(); // what is not read is not to be written
   }
   node.took = since();
   change((map) => map.delete(node.id));
@@ -185,6 +187,7 @@ export function giveResults(chat, node, results) {
 }
 
 export const stop = (node) => writing.value.get(node.id)?.abort();
+export const stopAll = (chat) => chat.nodes.forEach(stop);
 
 /** Names by which requests reach a model. */
 export const models = signal([]);

@@ -40,25 +40,31 @@ export const Documents = ({ documents, onRemove }) =>
       </ul>`
     : null;
 
+const focus = (area) => area?.focus(); // once: a new function would take the focus at each drawing
+
+/** The form goes, and with it what had the focus. */
+function leaveEdit() {
+  edited.value = null;
+  document.getElementById("say")?.focus({ preventScroll: true });
+}
+
 const EditForm = ({ node }) => {
   const send = (event) => {
     event.preventDefault();
     const text = new FormData(event.target).get("text").trim();
-    edited.value = null;
+    leaveEdit();
     if (text) edit(current.value, node, text);
   };
   return html`<form class="edit" onSubmit=${send}>
     <label class="hidden" for="edit">Message</label>
-    <textarea id="edit" name="text" rows="3" dir="auto" ref=${(area) => area?.focus()}>
+    <textarea id="edit" name="text" rows="3" dir="auto" ref=${focus}>
 ${node.content}</textarea>
     <p class="acts">
       <button>Send</button>
       <button
         type="button"
         class="quiet"
-        onClick=${() => {
-          edited.value = null;
-        }}
+        onClick=${leaveEdit}
       >
         Cancel
       </button>
@@ -107,7 +113,12 @@ const Start = view(
         ${STARTS.map(
           (text) =>
             html`<li key=${text}>
-              <button onClick=${() => say(current.value, text, [])}>${text}</button>
+              <button
+                onClick=${() => {
+                  say(current.value, text, []);
+                  document.getElementById("say").focus({ preventScroll: true });
+                }}
+              >${text}</button>
             </li>`,
         )}
       </ul>
