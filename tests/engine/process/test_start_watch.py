@@ -38,10 +38,12 @@ WAITS = "import ctypes, time; ctypes.CDLL(None).vfork(); time.sleep(60)"
 
 def test_what_waits_for_a_slow_disk_does_not_hang() -> None:
     with subprocess.Popen([sys.executable, "-c", WAITS], start_new_session=True) as process:
-        while psutil.Process(process.pid).status() != psutil.STATUS_DISK_SLEEP:
-            time.sleep(0.05)
-        watch, began = StartWatch(process.pid, 0.5), time.monotonic()
-        while time.monotonic() < began + 1.5:
-            assert not watch.hangs()
-            time.sleep(0.1)
-        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            while psutil.Process(process.pid).status() != psutil.STATUS_DISK_SLEEP:
+                time.sleep(0.05)
+            watch, began = StartWatch(process.pid, 0.5), time.monotonic()
+            while time.monotonic() < began + 1.5:
+                assert not watch.hangs()
+                time.sleep(0.1)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
