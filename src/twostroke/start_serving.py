@@ -105,9 +105,10 @@ def start_engine_process(
         package_version(), own, served_model_name, log_level=log_level, log_json=log_json
     )
     starts, pool = with_prefill(start_of_each(first, num_replicas), prefill)
+    # Downloaded here, if it is on the Hub: an engine that waits for others would seem to hang.
+    checkpoint = find_checkpoint(config.model.model, config.model.revision)
     with ThreadPoolExecutor(max_workers=num_replicas) as threads:
         starting = [threads.submit(start_engine, start) for start in starts]
-        checkpoint = find_checkpoint(config.model.model, config.model.revision)
         tokenizer = load_tokenizer(checkpoint, config.chat)
         grammars = GrammarCompiler(tokenizer)
         wait(starting)
@@ -168,7 +169,7 @@ def connect_to_workers(
             hint="give this command the MODEL of the workers",
         )
     if config.scheduler.policy not in (None, welcome.facts.scheduler_config.policy):
-        logger.warning("keys share workers by --scheduling-policy fair alone; give it to them")
+        logger.warning("keys share workers by --policy fair alone; give it to them")
     theirs = replace(welcome.config, chat=config.chat)
     seeds = Seeds(theirs.model.seed)
     queued_each = None if max_queued_requests is None else -(-max_queued_requests // len(workers))
@@ -217,9 +218,10 @@ def start_pool(
         return SupervisedSource(start_of(first, plan, number))
 
     sources = [prepare(plan, number) for number in range(plan.num_at_first)]
+    # Downloaded here, if it is on the Hub: an engine that waits for others would seem to hang.
+    checkpoint = find_checkpoint(config.model.model, config.model.revision)
     with ThreadPoolExecutor(max_workers=len(sources)) as threads:
         starting = [threads.submit(source.start) for source in sources]
-        checkpoint = find_checkpoint(config.model.model, config.model.revision)
         tokenizer = load_tokenizer(checkpoint, config.chat)
         grammars = GrammarCompiler(tokenizer)
         wait(starting)

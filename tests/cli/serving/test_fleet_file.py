@@ -102,6 +102,7 @@ def test_every_switch_can_be_set_both_ways(tmp_path: Path, command: str) -> None
         ("[pools.a]\nreplicas = 2024-01-01", "replicas must be a text or a number", "--help"),
         ("[pools.a]\nreplicas = [1]", "replicas must be a text or a number", "--help"),
         ('[pools.a]\nreplicas = "x"', 'unable to convert "x" into int', "--help"),
+        (f"[pools.a]\nreplicas = 0x{'f' * 5000}", "replicas is too large a number", "--help"),
         ("[pools.a]\nreplicas = 0", "replicas must be from 1 to 64, got 0", "from 1 to 64"),
         ("[pools.a]\nlora = [true]", "lora must be a list of texts", "--help"),
         ("[pools.a]\ndevices = [{}]", "devices must be a list of texts", "--help"),

@@ -23,7 +23,8 @@ from twostroke.routing.autoscaler import AutoscalerOptions
 from twostroke.routing.routers import make_router
 from twostroke.text.tokenizer import Tokenizer
 
-REFUSED = 13  # --max-num-seqs of replicas that cannot be started
+REFUSED, CRASHES = 13, 14  # --max-num-seqs of replicas that cannot be started
+NAMES = {REFUSED: "refused", CRASHES: "gone"}
 
 
 def plan_of(
@@ -50,17 +51,19 @@ def pids_of(pool: EnginePool) -> list[int]:
 
 
 @contextmanager
-def running(plan: PoolPlan) -> Iterator[EnginePool]:
+def running(plan: PoolPlan, stall_seconds: float = 60.0) -> Iterator[EnginePool]:
     """A pool of which no process may be left behind."""
 
     def prepare(plan: PoolPlan, number: int) -> SupervisedSource:
-        refused = plan.config.scheduler.max_num_seqs == REFUSED
-        name = "refused" if refused else "chat"
+        name = NAMES.get(plan.config.scheduler.max_num_seqs or 0, "chat")
         return SupervisedSource(start_of(StartEngine(VERSION, plan.config, name), plan, number))
 
     tokenizer = Tokenizer(byte_level())
     make = partial(
-        EngineProcess, tokenizer=tokenizer, grammars=GrammarCompiler(tokenizer), stall_seconds=60.0
+        EngineProcess,
+        tokenizer=tokenizer,
+        grammars=GrammarCompiler(tokenizer),
+        stall_seconds=stall_seconds,
     )
     sources = [prepare(plan, number) for number in range(plan.num_at_first)]
     first = [(source, source.start()) for source in sources]

@@ -188,6 +188,8 @@ class _Reader:
                 wanted = "true or false" if bool in kinds else "a text or a number"
                 wanted = "a list of texts" if takes_list else wanted
                 raise ConfigError(self._say(where, f"{key} must be {wanted}"), hint=HELP)
+            if isinstance(each, int) and each.bit_length() > 64:  # Python writes no endless ones
+                raise ConfigError(self._say(where, f"{key} is too large a number"), hint=HELP)
             yield f"--{key}={each}" if not is_switch else f"--{'' if each else 'no-'}{key}"
 
     def _say(self, where: str, message: str) -> str:

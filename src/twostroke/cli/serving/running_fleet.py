@@ -29,7 +29,7 @@ class RunningFleet:
 
     def __init__(self, path: Path, file: FleetFile) -> None:
         self._path, self._file = path, file
-        self._pools: dict[str, tuple[EnginePool, Tokenizer, bool]] = {}
+        self._pools: dict[str, tuple[EnginePool, Tokenizer]] = {}
         self._reloading = threading.Lock()
 
     def loader(self, name: str) -> Callable[[EngineConfig], LoadedModel]:
@@ -53,7 +53,7 @@ class RunningFleet:
             max_queued_requests=options.max_queued_requests,
         )
         assert isinstance(loaded.client, EnginePool)
-        self._pools[name] = loaded.client, loaded.tokenizer, config != plan.config
+        self._pools[name] = loaded.client, loaded.tokenizer
         return loaded
 
     def _reload(self) -> None:
@@ -65,6 +65,9 @@ class RunningFleet:
             except TwostrokeError as error:
                 hint = f" (hint: {error.hint})" if error.hint else ""
                 logger.error("the fleet stays as it was: %s%s", error, hint)
+                return
+            except Exception:  # a library's own, for a file that it cannot make sense of
+                logger.exception("the fleet stays as it was")
                 return
             self._file = file
             for name, plan in plans.items():
@@ -88,9 +91,9 @@ class RunningFleet:
 
     def _checked(self, name: str, plan: PoolPlan) -> PoolPlan:
         """The plan as the server's keys want it; its model must be read by the same tokenizer."""
-        pool, tokenizer, keyed = self._pools[name]
+        pool, tokenizer = self._pools[name]
         config = plan.config
-        if keyed:
+        if self._file.gateway.has_keys:
             plan = plan._replace(config=replace(config, scheduler=config.scheduler.for_keys()))
         former = pool.plan.config
         if (config.model, config.chat) != (former.model, former.chat):

@@ -25,6 +25,7 @@ from twostroke.routing.routers import Router
 
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
+MAX_CRASHES = 3  # of the first replica of a changed plan, while it starts
 
 
 class _Start(NamedTuple):
@@ -117,17 +118,16 @@ class EnginePool(Replicas):
     def _supervise(self) -> None:
         while not self._closing.wait(TICK_SECONDS):
             try:
-                ended = do_on_loop(self.loop, self._tick, self._closing.is_set)
+                do_on_loop(self.loop, self._tick, self._closing.is_set)
             except Exception:
                 logger.exception("pool %s cannot be looked after just now", self.name)
-                continue
-            for engine in ended or ():
-                threading.Thread(target=engine.close, name="twostroke-end-engine").start()
 
     # ---- on the event loop's thread --------------------------------------------------------------
 
-    def _tick(self) -> list[EngineProcess]:
-        """Come nearer to what is wanted. Returns the engines that are through, to be closed."""
+    def _tick(self) -> None:
+        """Come nearer to what is wanted."""
+        if self._closing.is_set():  # meanwhile
+            return
         now = time.monotonic()
         for each in self._members:
             each.look()
@@ -138,11 +138,10 @@ class EnginePool(Replicas):
         self._start_missing(now)
         self._retire_surplus(now)
         self._let_sleep()
-        ended = self._end_drained(now)
+        self._end_drained(now)
         if (text := self.describe()) != self._told:
             logger.info("pool %s: %s", self.name, text)
             self._told = text
-        return ended
 
     def _adopt_plan(self, plan: PoolPlan) -> None:
         former, self.plan = self.plan, plan
@@ -170,6 +169,7 @@ class EnginePool(Replicas):
 
     def _take(self, number: int, source: SupervisedSource, started: StartedEngine) -> None:
         engine = self._make(source, started)
+        engine.holds_requests = True
         if self._members and self._members[0].source.config.adapters == source.config.adapters:
             engine.know_adapters(self.adapters)  # what clients have loaded and unloaded
         index = self.add(engine, self.plan.alike())
@@ -183,9 +183,12 @@ class EnginePool(Replicas):
         elif error is None:
             self._num_failures, self._former = 0, None
             self._take(start.number, start.source, start.started.result())
-        elif self._former is not None and not isinstance(error, EngineDeadError):
+        elif self._former is not None and (
+            not isinstance(error, EngineDeadError) or self._num_failures + 1 >= MAX_CRASHES
+        ):
             self.plan, self._edition = self._former
             self._former, self._autoscaler = None, Autoscaler(self.plan.scaling)
+            self._num_failures, self._not_before = 0, 0.0
             logger.error("pool %s stays as it was: %s", self.name, _told_by(error))
         else:
             pause = PAUSES[min(self._num_failures + 1, len(PAUSES) - 1)]
@@ -207,7 +210,7 @@ class EnginePool(Replicas):
         self._next_decision = now + scaling.autoscale_interval
         ready = [each for each in self._members if each.state == "ready"]
         down = sum(each.state == "down" for each in self._members)
-        readings = [each.reader.read(scaling.autoscale_interval) for each in ready]
+        readings = [each.reader.read(now) for each in ready]
         starting = len(self._starts) + down + bool(held)
         self._wanted = self._autoscaler.decide(now, readings, starting, held)
 
@@ -241,13 +244,19 @@ class EnginePool(Replicas):
         threading.Thread(target=run, name="twostroke-start-engine", daemon=True).start()
 
     def _retire_surplus(self, now: float) -> None:
-        """Have those leave that are too many: outdated ones, then those with least to finish."""
+        """Have those leave that are too many: outdated ones, then those that are down, and
+        those with least to finish.
+        """
         current, outdated = self._current, self._outdated
         surplus = len(current) + len(outdated) - self._num_kept
         if outdated and not all(each.engine.takes_requests for each in current):
             return
         leaving = outdated or current
-        leaving.sort(key=lambda each: (each.engine.num_unfinished, -each.index))
+        leaving.sort(
+            key=lambda each: (
+                *(each.engine.takes_requests, each.engine.num_unfinished, -each.index),
+            )
+        )
         for member in leaving[: max(0, surplus)]:
             member.leaving_since = now
             self.retire(member.index)
@@ -260,22 +269,24 @@ class EnginePool(Replicas):
             if self._wanted and member.stays:
                 idleness.wake()
 
-    def _end_drained(self, now: float) -> list[EngineProcess]:
-        ended = []
+    def _end_drained(self, now: float) -> None:
         for member in [each for each in self._members if each.leaving_since is not None]:
             if not member.engine.num_unfinished:
                 self._members.remove(member)
-                ended.append(self.remove(member.index))
+                _end(self.remove(member.index).close)
             elif now - (member.leaving_since or 0.0) > self.plan.options.drain_timeout:
                 self.hand_off(member.index)
-        return ended
 
 
 def _close_unused(started: Future[StartedEngine]) -> None:
-    """End an engine that is not wanted any more; on a thread, since that may take a while."""
+    """End an engine that is not wanted any more, if it has started."""
     if started.exception() is None:
-        link = started.result().link
-        threading.Thread(target=link.close, name="twostroke-end-engine").start()
+        _end(started.result().link.close)
+
+
+def _end(close: Callable[[], None]) -> None:
+    """End an engine on a thread, since that may take a while."""
+    threading.Thread(target=close, name="twostroke-end-engine").start()
 
 
 def _told_by(error: BaseException) -> str:

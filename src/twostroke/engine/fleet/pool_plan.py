@@ -102,7 +102,7 @@ def start_of(first: StartEngine, plan: PoolPlan, number: int) -> StartEngine:
     """
     config = plan.config
     model = replace(config.model, device=plan.device_of(number))
-    cache = replace(config.cache, memory_share=plan.share)
+    cache = replace(config.cache, memory_share=config.cache.memory_share * plan.share)
     tiers = config.tiers
     if tiers.kv_disk is not None:
         tiers = replace(tiers, kv_disk=f"{tiers.kv_disk}/{number}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.routing.autoscaler import ReplicaReading
 
@@ -15,22 +17,28 @@ class EngineReader:
     def __init__(self, engine: EngineProcess) -> None:
         self._engine = engine
         self._num_looks = self._num_busy = 0
-        self._last_step = -1
+        self._last_step, self._read_at = -1, time.monotonic()
 
     def look(self) -> None:
         """Note whether it has something to do."""
         self._num_looks += 1
         self._num_busy += self._engine.status.busy_since is not None
 
-    def read(self, seconds: float) -> ReplicaReading:
-        """What it has done for so many seconds, since it was read last, and what it has to do."""
+    def read(self, now: float) -> ReplicaReading:
+        """What it has done since it was read last, and what it has to do.
+
+        Args:
+            now: On ``time.monotonic``.
+        """
         engine, stats, info = self._engine, self._engine.status.stats, self._engine.info
+        seconds, self._read_at = now - self._read_at, now
         num_samples = sum(each.num_unfinished for each in engine.unfinished())
         waiting = self._waiting_prompts(num_samples - stats.num_running)
         blocks = stats.total_blocks - stats.free_blocks
         blocks += sum(info.kv_groups.most_blocks(size, info.block_size) for size in waiting)
         places = num_samples / engine.scheduler_config.max_num_seqs
-        kv = max(blocks / max(1, stats.total_blocks), places)
+        # Of the facts: an engine that has just started has not told of its blocks yet.
+        kv = max(blocks / max(1, info.num_blocks), places)
         busy = self._num_busy / max(1, self._num_looks)
         self._num_looks = self._num_busy = 0
         return ReplicaReading(kv, busy, engine.num_unfinished, self._ttft(sum(waiting), seconds))

@@ -50,7 +50,6 @@ from twostroke.engine.process.engine_source import (
 from twostroke.engine.process.idleness import Idleness
 from twostroke.engine.process.on_loop import do_on_loop
 from twostroke.engine.process.process_link import END_SECONDS
-from twostroke.engine.process.socket_link import SocketLink
 from twostroke.engine.process.suspects import Suspects
 from twostroke.observability.recorder import Recorder
 from twostroke.text.tokenizer import Tokenizer
@@ -65,8 +64,8 @@ WAKING_STARTS = 2  # for a request that waits
 class EngineProcess(MessageClient):
     """Implements ``EngineClient`` for an engine in another process, of this machine or another.
 
-    While none runs, new requests are refused, those that are not through wait, and metrics and
-    events stay readable. A thread watches the process.
+    While none runs, those that are not through wait, new requests are refused or wait as well, and
+    metrics and events stay readable. A thread watches the process.
 
     Args:
         source, started: Where engines come from, and the first of them.
@@ -77,8 +76,9 @@ class EngineProcess(MessageClient):
         idle_seconds: The limit of ``idleness``.
 
     Attributes:
-        hand_over: Gives a request that its engine has left to another client, or says that there is
-            none.
+        hand_over: Gives another client a request that its engine has left, if there is one.
+        holds_requests: Whether new requests wait while none runs. They are refused once it has been
+            gone for ``stall_seconds``.
         idleness: Whether its process has been ended for want of requests.
         when_back: Called once another engine has followed one that had ended.
     """
@@ -98,9 +98,7 @@ class EngineProcess(MessageClient):
     ) -> None:
         facts, config = started.facts, source.config
         super().__init__(
-            config,
-            facts,
-            started.link,
+            *(config, facts, started.link),
             clock=time.monotonic,  # one for all processes of a machine
             tokenizer=tokenizer,
             grammars=grammars,
@@ -110,14 +108,14 @@ class EngineProcess(MessageClient):
             max_queued_requests=max_queued_requests,
             seeds=seeds,
         )
-        self._source = source
+        self._source, self._process = source, started.link
         self.hand_over: Callable[[str, AsyncStream], bool] | None = None
         self.when_back: Callable[[], None] | None = None
-        self._process: SocketLink = started.link
         self._adapters.known = {each.name: each for each in facts.adapters}
         self._process.start(self)
         self.idleness = Idleness(idle_seconds, self._clock)
         self._suspects = Suspects(lambda request_id: self._streams.get(request_id), self._resume)
+        self.holds_requests, self._lost_since = False, 0.0
         self._answered = False  # whether the engine that runs has given a token
         self._closing, self._taking = threading.Event(), threading.Lock()
         self._offered: StartedEngine | None = None  # started, and not taken yet
@@ -172,12 +170,16 @@ class EngineProcess(MessageClient):
         self._records.close()
 
     def _check_alive(self) -> None:
+        gone = self._clock() - self._lost_since
+        if self.holds_requests and self._status.error is not None and gone < self._stall_seconds:
+            return  # it is sent once another engine runs
         super()._check_alive()
         if self._status.draining:
             message = f"{self._process.name} is shutting down"
             raise EngineDeadError(message, hint="try again in some seconds")
 
     def _check_answers(self) -> None:
+        super()._check_alive()
         self._check_alive()
         if self.idleness.asleep:
             message = "the engine has ended, since no request came for a while"
@@ -274,9 +276,9 @@ class EngineProcess(MessageClient):
         return "" if error is None else error.message
 
     def _stalls(self) -> bool:
+        limit = self._clock() - self._stall_seconds
         since = (self._status.busy_since, self._process.unanswered_since)
-        now = self._clock()
-        return any(t is not None and now - t > self._stall_seconds for t in since)
+        return any(t is not None and t < limit for t in since)
 
     def _note_failure(self, since: float, failure: Exception) -> None:
         """Tell why there has been no engine ``since``; what has waited too long for one ends."""
@@ -309,7 +311,7 @@ class EngineProcess(MessageClient):
     def _lose(self, error: ErrorMessage) -> None:
         """The engine has ended: nothing more comes from it."""
         self._process.drain()
-        self._status = EngineStatus(error=error)
+        self._status, self._lost_since = EngineStatus(error=error), self._clock()
         self._records.stop(self._status.stats)
         self._fail_questions(error)
         for request_id in [i for i, each in self._streams.items() if each.aborted]:
@@ -357,8 +359,7 @@ class EngineProcess(MessageClient):
         if self._loop is not None and not self._loop.is_closed():
             self._process.use_loop(self._loop)
         self.idleness.rise()
-        own = self._adapters
-        restore_adapters(own, own.known, started.facts.adapters, self._send)
+        restore_adapters(self._adapters, self.adapters, started.facts.adapters, self._send)
         suspects = [i for i, each in self._streams.items() if each.is_suspect]
         for request_id in [i for i in self._streams if i not in suspects]:
             self._resume(request_id)

@@ -209,7 +209,7 @@ class Replicas:
     def kv_events(self, since: int = -1) -> list[KVEventBatch]:
         raise InvalidRequestError(
             "KV events of several engines are not put together",
-            hint="start the server without --data-parallel-size",
+            hint="start a server that has one engine: twostroke serve without --data-parallel-size",
         )
 
     async def manage_cache(self, order: CacheOrder) -> CacheReport:
@@ -221,7 +221,12 @@ class Replicas:
 
     async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
         self._use_loop()
-        answers = await self._ask_all([each.manage_adapters(order) for each in self.engines])
+        asked = dict(self._with)
+        (first, alike), *_ = ((each, self._alike[index]) for index, each in asked.items())
+        answers = await self._ask_all([each.manage_adapters(order) for each in asked.values()])
+        for index in self._with.keys() - asked.keys():  # they have come meanwhile
+            if self._alike[index] == alike:
+                self._with[index].know_adapters(first.adapters)
         adapter: KnownAdapter = answers[0]
         return adapter
 
