@@ -99,16 +99,23 @@ def _sizes(
 
 
 def deploy(
-    options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerConfig
+    options: DeploymentOptions,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    *,
+    cost: RooflineCostModel | None = None,
 ) -> Deployment:
     """Fit the model onto the devices.
+
+    Args:
+        cost: ``make_cost_model`` of the same options, where the same is deployed often.
 
     Raises:
         ConfigError: Unknown hardware or format, or devices that cannot share the model.
         ModelLoadError: Unknown model.
         InsufficientMemoryError: It does not fit, and by how much.
     """
-    cost = _cost_model(options, cache)
+    cost = cost or make_cost_model(options, cache)
     hardware, model = cost.hardware, cost.model
     sizes = _sizes(options, cache, scheduler, model)
     weights, per_token, state, groups, block_bytes = sizes
@@ -180,7 +187,8 @@ def _cache_size(
     return CacheSize(num_blocks, min(num_slots, _MAX_BLOCKS))
 
 
-def _cost_model(options: DeploymentOptions, cache: CacheConfig) -> RooflineCostModel:
+def make_cost_model(options: DeploymentOptions, cache: CacheConfig) -> RooflineCostModel:
+    """What a step takes on these devices. Raises ConfigError or ModelLoadError."""
     hardware = load_hardware(options.gpu)
     model = find_model(options.model).with_states_in(cache.mamba_ssm_cache_dtype)
     efficiencies = find_efficiencies(hardware, options)
