@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
 from twostroke.cli.flags import shown_default
 from twostroke.cli.terminal import print_note
+from twostroke.core.errors import ConfigError
+from twostroke.core.files import write_text
 from twostroke.planner.options import GoalOptions, PlanOutputOptions, SearchOptions, TrafficOptions
 from twostroke.planner.progress import PlanProgress
+
+if TYPE_CHECKING:
+    from twostroke.planner.make_plans import Planned
 
 
 def _section(title: str, order: int) -> Parameter:
@@ -55,9 +60,9 @@ def plan(
         model: A public model by name, a config.json or its folder, or pilot.
         json_: Print JSON instead of tables.
     """
-    from twostroke.planner.json_report import plans_json
     from twostroke.planner.make_plans import make_plans
-    from twostroke.planner.terminal_report import print_plans
+    from twostroke.planner.reports.json_text import plans_json
+    from twostroke.planner.reports.tables import print_plans
 
     with _progress() as bar:
         # Without traffic its options raise what is missing.
@@ -69,6 +74,7 @@ def plan(
             output or PlanOutputOptions(),
             bar,
         )
+    write_plan_files(planned, output or PlanOutputOptions())
     for note in planned.notes:
         print_note(note)
     if json_:
@@ -76,6 +82,29 @@ def plan(
     else:
         print_plans(planned, sys.stdout)
     return 0 if planned.best else EXIT_NO_PLAN
+
+
+def write_plan_files(planned: Planned, output: PlanOutputOptions) -> None:
+    """Write the page, values and prices that the flags name. Raises ConfigError."""
+    from twostroke.planner.commands import write_manifests
+    from twostroke.planner.engines import gpu_names
+    from twostroke.planner.prices import prices_text
+    from twostroke.planner.reports.page import plans_page
+
+    search = planned.search
+    try:
+        if output.html is not None:
+            write_text(output.html, plans_page(planned))
+        if output.manifests is not None and planned.best is not None:
+            for path in write_manifests(search, planned.best.plan, output.manifests):
+                print_note(f"wrote {path}")
+        if output.write_prices is not None:
+            sheets = [search.builder.sheet(name) for name in gpu_names(search.builder.search)]
+            write_text(output.write_prices, prices_text(sheets, search.prices))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {error.filename}: {error.strerror}", hint="give another file or folder"
+        ) from error
 
 
 @contextmanager

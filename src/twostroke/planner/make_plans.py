@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from twostroke.core.errors import ConfigError
 from twostroke.planner.engines import EngineBuilder, engines
 from twostroke.planner.goals import Goal, parse_goals
+from twostroke.planner.memory_table import MemoryTable, memory_table
 from twostroke.planner.options import GoalOptions, PlanOutputOptions, SearchOptions, TrafficOptions
 from twostroke.planner.prices import GUESSED, Prices
 from twostroke.planner.progress import PlanProgress
@@ -16,11 +17,14 @@ from twostroke.planner.proof import Proof, Prover
 from twostroke.planner.reasons import Binding, Lever, binding, lever, rejections
 from twostroke.planner.search import Found, Plan, Search, distinct, spare_replicas, with_proof
 from twostroke.planner.traffic import Traffic, read_traffic
+from twostroke.planner.what_if import FrontPoint, Variation, front, variations
 
 # Plans whose simulations ask for more replicas than the formulas: how often more are tried, and
 # how many plans beyond those asked for, where one became dearer than the next.
 MOST_TRIES, MOST_EXTRA = 4, 3
 BLOCK = 16
+# In the table, of one device.
+MOST_OF_A_DEVICE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,9 @@ class Planned:
         shown: The best plans at the pessimistic end, ranked by cost.
         middle: The cheapest at the middle of the interval, by formulas.
         rejected: By device, why it is not the best plan's.
+        memory: Of the best plan's devices.
+        front: Cost against speed.
+        variations: Other questions, and their answers.
         notes: Sentences on what was assumed, and on what a reader might miss.
     """
 
@@ -49,6 +56,9 @@ class Planned:
     shown: list[ShownPlan]
     middle: Plan | None
     rejected: dict[str, str]
+    memory: MemoryTable | None
+    front: list[FrontPoint]
+    variations: list[Variation]
     notes: tuple[str, ...]
 
     @property
@@ -92,12 +102,23 @@ def make_plans(
     plans = distinct(found.plans)
     plans = prove_best(search, plans, output, progress)
     shown = [
-        ShownPlan(plan, binding(search, plan), lever(search, plan)) for plan in plans[: output.top]
+        ShownPlan(plan, binding(search, plan), lever(search, plan))
+        for plan in varied(plans, output.top)
     ]
     middle = distinct(found.middle)[0] if found.middle else None
     best = shown[0].plan if shown else None
-    notes = _notes(search, goal_options, best)
-    return Planned(model, search, found, shown, middle, rejections(search, found, best), notes)
+    return Planned(
+        model=model,
+        search=search,
+        found=found,
+        shown=shown,
+        middle=middle,
+        rejected=rejections(search, found, best),
+        memory=None if best is None else memory_table(search, best.engine),
+        front=front(search, found),
+        variations=variations(search, found),
+        notes=_notes(search, goal_options, best),
+    )
 
 
 def make_search(
@@ -157,6 +178,16 @@ def prove_best(
         if settled is not None:
             proven.append(settled)
     return sorted(proven, key=search.order) + rest
+
+
+def varied(plans: Sequence[Plan], count: int) -> list[Plan]:
+    """The first plans, few of one device as long as there are others; in their order."""
+    of_device: dict[str, int] = {}
+    first, later = [], []
+    for number, plan in enumerate(plans):
+        seen = of_device[plan.engine.gpu] = of_device.get(plan.engine.gpu, 0) + 1
+        (first if seen <= MOST_OF_A_DEVICE else later).append(number)
+    return [plans[number] for number in sorted((first + later)[:count])]
 
 
 def settle(search: Search, plan: Plan, seeds: int, advance: Callable[[], None]) -> Plan | None:
@@ -223,16 +254,3 @@ def _notes(search: Search, options: GoalOptions, best: Plan | None) -> tuple[str
     efficiencies = search.builder.cost(best.engine).efficiencies
     notes.append(f"step times: {efficiencies.source}")
     return tuple(dict.fromkeys(notes))
-
-
-def vary(planned: Planned, change: Callable[[Traffic], Traffic]) -> Search:
-    """The same search for other traffic."""
-    return planned.search.other(traffic=change(planned.traffic))
-
-
-def relax(goals: Sequence[Goal], metric: str, factor: float) -> tuple[Goal, ...]:
-    """The goals with the limits of one metric times ``factor``."""
-    return tuple(
-        replace(goal, limit=goal.limit * factor) if goal.metric == metric else goal
-        for goal in goals
-    )

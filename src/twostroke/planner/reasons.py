@@ -69,8 +69,10 @@ def binding(search: Search, plan: Plan) -> Binding:
     if not goals:
         constraint, text = _resource(search, plan.engine, state, prompts=False)
         return Binding(constraint, text)
-    goal = max(goals, key=lambda g: state.time(g.metric, g.percentile) / g.limit)
-    return _of_goal(search, plan.engine, state, goal, "at the pessimistic end")
+    goal = max(goals, key=lambda g: plan.times(g)[2] / g.limit)
+    return _of_goal(
+        search, plan.engine, state, goal, "at the pessimistic end", time=plan.times(goal)[2]
+    )
 
 
 def _overload(search: Search, plan: Plan, label: str) -> Binding:
@@ -99,8 +101,17 @@ def _no_room(search: Search, engine: Engine, limit: float, text: str) -> Binding
     return Binding(MEMORY, f"{text}; {blocks:,} tokens of KV cache hold {limit:.0f} requests")
 
 
-def _of_goal(search: Search, engine: Engine, state: Steady, goal: Goal, label: str) -> Binding:
-    time = state.time(goal.metric, goal.percentile)
+def _of_goal(
+    search: Search,
+    engine: Engine,
+    state: Steady,
+    goal: Goal,
+    label: str,
+    *,
+    time: float | None = None,
+) -> Binding:
+    if time is None:
+        time = state.time(goal.metric, goal.percentile)
     text = f"{label} {goal.name} {shown_seconds(time)} of {shown_seconds(goal.limit)}"
     if goal.metric == "ttft":
         spread = state.ttft
@@ -133,7 +144,7 @@ def _resource(
     counts = StepCounts(cost.model, Dtypes(weights=engine.weights, kv_cache=engine.kv_cache))
     moved, flops = counts.bytes(shape) / engine.tp, counts.flops(shape) / engine.tp
     sheet = cost.hardware
-    what = f"a step of {n} requests"
+    what = f"a step of {n} request{'s' if n > 1 else ''}"
     if prompts:
         what += f" and {chunk:,} prompt tokens"
     each = " on each device" if engine.tp > 1 else ""
@@ -236,12 +247,8 @@ def rejections(search: Search, found: Found, best: Plan | None) -> dict[str, str
 
 
 def _dearer(plan: Plan, best: Plan) -> str:
-    count = plan.replicas + plan.spare
     ratio = plan.cost_per_hour / best.cost_per_hour if best.cost_per_hour else 1.0
-    return (
-        f"${plan.cost_per_hour:,.2f} an hour, {ratio:.2f} times the best: {count} x"
-        f" {plan.engine.describe()}"
-    )
+    return f"${plan.cost_per_hour:,.2f} an hour, {ratio:.2f} times the best: {plan.describe()}"
 
 
 def _failed(search: Search, failure: Failure) -> str:

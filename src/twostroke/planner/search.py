@@ -46,6 +46,11 @@ class Plan:
     def devices(self) -> int:
         return self.engine.tp * (self.replicas + self.spare)
 
+    def describe(self) -> str:
+        """How many of what."""
+        count = self.replicas + self.spare
+        return f"{count} replica{'s' if count > 1 else ''} of {self.engine.describe()}"
+
     @property
     def cost_per_hour(self) -> float:
         return self.devices * self.price.per_hour
