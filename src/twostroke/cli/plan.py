@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from twostroke.cli.flags import shown_default
-from twostroke.cli.terminal import print_note
+from twostroke.cli.terminal import print_error, print_note
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import write_text
 from twostroke.planner.options import GoalOptions, PlanOutputOptions, SearchOptions, TrafficOptions
@@ -60,7 +60,7 @@ def plan(
         model: A public model by name, a config.json or its folder, or pilot.
         json_: Print JSON instead of tables.
     """
-    from twostroke.planner.make_plans import make_plans
+    from twostroke.planner.make_plans import make_plans, nearest_miss
     from twostroke.planner.reports.json_text import plans_json
     from twostroke.planner.reports.tables import print_plans
 
@@ -81,7 +81,11 @@ def plan(
         print(plans_json(planned))
     else:
         print_plans(planned, sys.stdout)
-    return 0 if planned.best else EXIT_NO_PLAN
+    if planned.best is not None:
+        return 0
+    hint = "relax a target or a limit, or allow more: --gpus, --tp, --weight-dtype, --acceptance"
+    print_error(f"no plan meets the targets; {nearest_miss(planned)}", hint)
+    return EXIT_NO_PLAN
 
 
 def write_plan_files(planned: Planned, output: PlanOutputOptions) -> None:

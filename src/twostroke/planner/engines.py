@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import cast
@@ -199,7 +199,7 @@ def engines(builder: EngineBuilder) -> Iterator[Engine]:
         for tp in ranks:
             if tp > domain or not _divides(builder.spec, tp):
                 continue
-            for weight in weights:
+            for weight in _runnable(weights, builder, gpu):
                 for kv_cache in caches:
                     for draft in drafts:
                         for limit in seqs:
@@ -237,6 +237,13 @@ def at_hand(search: SearchOptions) -> dict[str, int]:
             )
         counts[name if name.endswith(".toml") else load_hardware(name).name] = int(count)
     return counts
+
+
+def _runnable(weights: Iterable[str], builder: EngineBuilder, gpu: str) -> list[str]:
+    """Formats that a device runs: processors round to integers, and run what is stored."""
+    if not builder.sheet(gpu).is_cpu:
+        return list(weights)
+    return [name for name in weights if name in ("int8", "int4", builder.spec.format)]
 
 
 def _divides(spec: ModelSpec, tp: int) -> bool:

@@ -13,7 +13,7 @@ from twostroke.planner.options import GoalOptions
 Metric = Literal["ttft", "tpot", "e2e"]
 _PERCENTILE = re.compile(r"p([0-9]{1,2}(?:\.[0-9]{1,3})?)")
 # No first token and no further one may take longer: such a number was meant in milliseconds.
-_TOO_LONG = {"ttft": 600.0, "tpot": 60.0, "e2e": 1e6}
+_TOO_LONG = {"ttft": 60.0, "tpot": 60.0, "e2e": 1e6}
 DEFAULT = "p95"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from twostroke.core.errors import ConfigError
+from twostroke.model_spec.public_models import find_model
 from twostroke.planner.engines import EngineBuilder, engines
 from twostroke.planner.goals import Goal, parse_goals
 from twostroke.planner.memory_table import MemoryTable, memory_table
@@ -89,7 +90,8 @@ def make_plans(
         ModelLoadError: The model is unknown.
     """
     goals = parse_goals(goal_options)
-    traffic = read_traffic(traffic_options)
+    longest = search_options.max_model_len or find_model(model).context_length
+    traffic = read_traffic(traffic_options, longest)
     search = make_search(model, traffic, goals, goal_options, search_options)
     candidates = list(engines(search.builder))
     if not candidates:
@@ -119,6 +121,15 @@ def make_plans(
         variations=variations(search, found),
         notes=_notes(search, goal_options, best),
     )
+
+
+def nearest_miss(planned: Planned) -> str:
+    """How near the best device comes to the targets, in a few words."""
+    failures = planned.found.failures
+    nearest = min(failures, key=lambda gpu: failures[gpu].distance, default=None)
+    if nearest is None:
+        return "no device was tried"
+    return f"the nearest is {nearest}: {planned.rejected[nearest]}"
 
 
 def make_search(
@@ -183,7 +194,8 @@ def prove_best(
 def varied(plans: Sequence[Plan], count: int) -> list[Plan]:
     """The first plans, few of one device as long as there are others; in their order."""
     of_device: dict[str, int] = {}
-    first, later = [], []
+    first: list[int] = []
+    later: list[int] = []
     for number, plan in enumerate(plans):
         seen = of_device[plan.engine.gpu] = of_device.get(plan.engine.gpu, 0) + 1
         (first if seen <= MOST_OF_A_DEVICE else later).append(number)

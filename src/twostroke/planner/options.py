@@ -18,7 +18,7 @@ MAX_VALUES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficOptions:
-    """What is to be served. Give --users or --rate, or a trace that has its own rate."""
+    """What is to be served: --users, --rate, or a trace that has its own rate."""
 
     users: Annotated[int | None, within(1, MAX_USERS)] = None
     """People or programs that each wait for an answer, pause, and ask again."""
@@ -36,7 +36,7 @@ class TrafficOptions:
     """Their 95th percentile; by default twice the mean."""
     prefix: Annotated[int, within(0, 10_000_000)] = 0
     """Tokens that all prompts begin with, such as a system prompt: they are cached."""
-    trace: Path | None = None
+    trace_path: Path | None = None
     """Lengths and arrivals from a file: Azure's CSV, Mooncake's JSON lines, or a recording of
     `twostroke serve --record`.
     """
@@ -57,21 +57,23 @@ class TrafficOptions:
                 f"--prefix {self.prefix} leaves nothing of --input {self.input}",
                 hint="--input counts the whole prompt, the prefix included",
             )
-        if self.trace is not None:
+        if self.trace_path is not None:
             defaults = TrafficOptions(rate=1.0)
             for name in ("input", "input_p95", "output", "output_p95", "prefix"):
                 if getattr(self, name) != getattr(defaults, name):
                     flag = "--" + name.replace("_", "-")
-                    raise ConfigError("the lengths are those of --trace", hint=f"leave out {flag}")
+                    raise ConfigError(
+                        "the lengths are those of --trace-path", hint=f"leave out {flag}"
+                    )
 
     def _check_volume(self) -> None:
         if self.users is not None and self.rate is not None:
             raise ConfigError(
                 "--users and --rate both say how much comes", hint="leave out one of the two"
             )
-        if self.users is None and self.rate is None and self.trace is None:
+        if self.users is None and self.rate is None and self.trace_path is None:
             raise ConfigError(
-                "no traffic is given", hint="give --users 500, --rate 20 or --trace FILE"
+                "no traffic is given", hint="give --users 500, --rate 20 or --trace-path FILE"
             )
 
 

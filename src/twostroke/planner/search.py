@@ -173,6 +173,8 @@ class Search:
         tight = plan.states["high"].tightness(self.goals)
         return (
             round(plan.cost_per_hour, 6),
+            # Formats that save nothing are not worth other answers.
+            (e.weights != self.builder.spec.format) + (e.kv_cache != "bf16"),
             plan.devices,
             round(tight, 3),
             round(plan.middle.tpot.at(95), 5),

@@ -15,11 +15,12 @@ from twostroke.planner.options import TrafficOptions
 from twostroke.simulator.workloads.base import RequestSpec
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions, check_spread
+from twostroke.workloads.lengths import LognormalLength
 
 # Requests whose lengths are summed up.
 SAMPLE = 4000
-# Where nothing else is given: the 95th percentile over the mean.
-USUAL_TAIL = 2
+# Where nothing else is given: the 95th percentile over the mean; the first that the model takes.
+USUAL_TAILS = (2.0, 1.5, 1.2, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,16 @@ class Traffic:
         )
 
 
-def read_traffic(options: TrafficOptions) -> Traffic:
-    """The traffic of these options, growth and peak counted. Raises ConfigError."""
-    workload, notes = _workload(options)
+def read_traffic(options: TrafficOptions, longest: int = 2**24) -> Traffic:
+    """The traffic of these options, growth and peak counted.
+
+    Args:
+        longest: Most tokens of one request: a tail that is guessed is short enough for it.
+
+    Raises:
+        ConfigError: Lengths cannot be as given, or a trace cannot be read.
+    """
+    workload, notes = _workload(options, longest)
     made = make_workload(workload).workload
     specs = list(made.arrivals())
     rate = options.rate or 0.0
@@ -118,17 +126,19 @@ def read_traffic(options: TrafficOptions) -> Traffic:
     return replace(traffic.times(factor), notes=(*notes, note))
 
 
-def _workload(options: TrafficOptions) -> tuple[SimulatedWorkloadOptions, tuple[str, ...]]:
-    if options.trace is not None:
-        workload = SimulatedWorkloadOptions(workload="trace", trace_path=options.trace)
-        return workload, (f"lengths and arrivals are those of {options.trace}",)
+def _workload(
+    options: TrafficOptions, longest: int
+) -> tuple[SimulatedWorkloadOptions, tuple[str, ...]]:
+    if options.trace_path is not None:
+        workload = SimulatedWorkloadOptions(workload="trace", trace_path=options.trace_path)
+        return workload, (f"lengths and arrivals are those of {options.trace_path}",)
     assumed = []
     tails = {}
     for name in ("input", "output"):
         mean: int = getattr(options, name)
         tail: int | None = getattr(options, f"{name}_p95")
         if tail is None:
-            tail = USUAL_TAIL * mean
+            tail = _guessed_tail(options, longest, mean)
             assumed.append(f"--{name}-p95 {tail}")
         check_spread(name, mean, tail)
         # What is left of a tail once the shared part is taken off.
@@ -145,6 +155,21 @@ def _workload(options: TrafficOptions) -> tuple[SimulatedWorkloadOptions, tuple[
     )
     note = f"guessed, as nothing was given: {', '.join(assumed)}"
     return workload, (note,) if assumed else ()
+
+
+def _guessed_tail(options: TrafficOptions, longest: int, mean: int) -> int:
+    """A tail with which the longest prompt and the longest answer fit together, if one does."""
+    for tail in USUAL_TAILS:
+        both = (
+            LognormalLength.with_p95(each, p95 or tail * each).longest
+            for each, p95 in (
+                (options.input, options.input_p95),
+                (options.output, options.output_p95),
+            )
+        )
+        if sum(both) <= longest:
+            return round(tail * mean)
+    return mean
 
 
 def sum_up(specs: Sequence[RequestSpec], cached: int) -> Lengths:
