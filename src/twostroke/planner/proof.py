@@ -21,7 +21,7 @@ from twostroke.simulator.fleet.make_replicas import replica_maker
 from twostroke.simulator.fleet.pool import FixedPool
 from twostroke.simulator.jumping.decode_curve import Bound
 from twostroke.simulator.results.columns import to_columns
-from twostroke.simulator.results.steady import steady_state
+from twostroke.simulator.results.steady import Verdict, steady_state
 from twostroke.simulator.results.utilisation import utilisation
 from twostroke.simulator.workloads.make import make_workload
 
@@ -29,6 +29,8 @@ from twostroke.simulator.workloads.make import make_workload
 MOST_REPLICAS, MOST_REQUESTS, LEAST_REQUESTS = 2, 4000, 400
 # A replica with so many requests at once stands for all by itself.
 MANY_RUNNING = 16
+# A simulation that is too short to tell is made this much longer at most.
+MOST_TIMES_LONGER = 8
 # Times that every place of the batch changes hands, and the share of requests that only fill it.
 ROUNDS, RAMP = 8, 0.25
 # A closed loop drains from its last arrivals on.
@@ -46,17 +48,25 @@ class Estimated:
 
 @dataclass(frozen=True, slots=True)
 class OneRun:
-    """One simulation. Times of its steady part, ascending, in seconds."""
+    """One simulation. Times of its steady part, ascending, in seconds.
+
+    Attributes:
+        verdict: Of ``steady``: whether it keeps up.
+    """
 
     ttft: list[float]
     tpot: list[float]
     e2e: list[float]
-    overloaded: bool
+    verdict: Verdict
     kv_mean: float
     kv_peak: float
     busy: float
     preemptions: int
     rate: float
+
+    @property
+    def overloaded(self) -> bool:
+        return self.verdict == "overloaded"
 
     def time(self, metric: Metric, percentile: float | None) -> float:
         times: list[float] = getattr(self, metric)
@@ -131,19 +141,30 @@ class Prover:
                 continue
             self._runs[bound] = []
             for seed in range(self._seeds):
-                run = run_once(
-                    self._builder,
-                    self._deployment,
-                    self._engine,
-                    self._traffic,
-                    self._count,
-                    self._requests,
-                    seed,
-                    bound,
-                )
+                run = self._run(seed, bound)
                 self._runs[bound].append(run)
                 self._advance()
         return Proof(dict(self._runs), self._requests, self._count)
+
+    def _run(self, seed: int, bound: Bound) -> OneRun:
+        """One simulation, made longer until it tells whether the replicas keep up."""
+        requests = self._requests
+        while True:
+            run = run_once(
+                self._builder,
+                self._deployment,
+                self._engine,
+                self._traffic,
+                self._count,
+                requests,
+                seed,
+                bound,
+            )
+            if run.verdict != "undecided":
+                return run
+            if requests >= MOST_TIMES_LONGER * self._requests:
+                return replace(run, verdict="overloaded")
+            requests *= 2
 
 
 def run_once(
@@ -186,7 +207,8 @@ def run_once(
         ttft=sorted(request.ttft for request in chosen),
         tpot=sorted(request.tpot for request in chosen if request.output_tokens > 1),
         e2e=sorted(request.e2el for request in chosen),
-        overloaded=steady.verdict == "overloaded" and traffic.users is None,
+        # Users who wait for their answers cannot come faster than these.
+        verdict=steady.verdict if traffic.users is None else "stable",
         kv_mean=use.kv_mean,
         kv_peak=use.kv_peak,
         busy=use.busy,
