@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twostroke.model_spec.public_models import find_model
-from twostroke.planner.engines import Engine
+from twostroke.planner.engines import EngineChoice
 from twostroke.planner.goals import parse_goals
 from twostroke.planner.make_plans import Planned, make_plans, make_search
 from twostroke.planner.options import GoalOptions, PlanOutputOptions, SearchOptions, TrafficOptions
@@ -21,7 +21,7 @@ FEW: dict[str, Any] = {
 }
 
 
-def engine(**changes: Any) -> Engine:
+def engine(**changes: Any) -> EngineChoice:
     """One H100 in bfloat16, unless said otherwise."""
     usual: dict[str, Any] = {
         "gpu": "h100-sxm",
@@ -31,7 +31,7 @@ def engine(**changes: Any) -> Engine:
         "seqs": 256,
         "budget": 4096,
     }
-    return Engine(**usual | changes)
+    return EngineChoice(**usual | changes)
 
 
 def search_for(

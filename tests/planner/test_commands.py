@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from tests.planner.questions import planned
 from twostroke.cli.main import build_app

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.planner.questions import engine, search_for
-from twostroke.planner.engines import Engine, engines
+from twostroke.planner.engines import EngineChoice, engines
 from twostroke.planner.reasons import binding, lever, rejections
 from twostroke.planner.search import Plan, Search
 
 
-def bound_of(search: Search, one: Engine) -> str:
+def bound_of(search: Search, one: EngineChoice) -> str:
     plan = search.fewest(one, "high")
     assert isinstance(plan, Plan), plan
     return binding(search, plan).constraint
@@ -68,7 +68,7 @@ def test_each_device_that_is_not_best_has_its_reason() -> None:
     search = search_for("llama-3.1-70b", {"rate": 5.0}, {"tpot": ("p95=0.025",)}, {"tp": "1,2,4"})
     found = search.run(engines(search.builder))
     best = found.plans[0]
-    reasons = rejections(search, found, best)
+    reasons = rejections(search, found.plans, found.failures, best)
     assert set(reasons) | {best.engine.gpu} == {"h100-sxm", "l40s", "l4"}
     for gpu in set(reasons) & {"l4", "l40s"}:
         assert "tokens/s short" in reasons[gpu] and "target 25 ms" in reasons[gpu]
@@ -77,4 +77,4 @@ def test_each_device_that_is_not_best_has_its_reason() -> None:
 def test_a_device_without_the_memory_says_so() -> None:
     search = search_for("llama-3.1-70b", limits={"gpus": "l4", "tp": "1"})
     found = search.run(engines(search.builder))
-    assert "GB too much" in rejections(search, found, None)["l4"]
+    assert "GB too much" in rejections(search, found.plans, found.failures, None)["l4"]

@@ -7,7 +7,7 @@ import pytest
 from tests.planner.questions import engine, search_for
 from twostroke.planner.engines import engines
 from twostroke.planner.options import GoalOptions
-from twostroke.planner.search import Failure, Plan, distinct, spare_replicas
+from twostroke.planner.search import Plan, Shortfall, distinct, spare_replicas
 
 
 @pytest.mark.parametrize("traffic", [{"rate": 90.0}, {"users": 300}])
@@ -66,12 +66,12 @@ def test_formats_that_save_nothing_are_not_chosen() -> None:
 def test_limits_are_kept_and_named(limits: dict[str, object], words: str) -> None:
     search = search_for(traffic={"rate": 200.0}, limits=limits)
     failure = search.fewest(engine(), "high")
-    assert isinstance(failure, Failure) and words in failure.text
+    assert isinstance(failure, Shortfall) and words in failure.text
 
 
 def test_a_model_that_does_not_fit_says_by_how_much() -> None:
     failure = search_for("llama-3.1-70b").fewest(engine(), "high")
-    assert isinstance(failure, Failure) and failure.kind == "memory" and "GB" in failure.text
+    assert isinstance(failure, Shortfall) and failure.kind == "memory" and "GB" in failure.text
 
 
 def test_spare_replicas_follow_the_binomial() -> None:

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from twostroke.model_spec.public_models import hub_id
-from twostroke.planner.engines import Engine
+from twostroke.planner.engines import EngineChoice
 from twostroke.planner.search import Plan, Search
 from twostroke.planner.traffic import Traffic
 
@@ -27,7 +27,7 @@ RAY_NAMES = {
 }
 
 
-def engine_flags(search: Search, engine: Engine) -> list[str]:
+def engine_flags(search: Search, engine: EngineChoice) -> list[str]:
     """Flags of ``twostroke serve`` and ``worker``, and of ``vllm serve`` as well."""
     flags = []
     if engine.tp > 1:
@@ -73,7 +73,7 @@ def serve_commands(search: Search, plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def caveat(search: Search, engine: Engine) -> str | None:
+def caveat(search: Search, engine: EngineChoice) -> str | None:
     """What this project's own engine cannot do of a plan yet."""
     sheet = search.builder.sheet(engine.gpu)
     if sheet.is_cpu or engine.weights in ("bf16", "fp32"):
@@ -130,9 +130,6 @@ def kubernetes_values(search: Search, plan: Plan) -> str:
     arguments = ["worker", model, *engine_flags(search, engine), "--listen", "0.0.0.0:8100"]
     arguments += ["--token-file", "/run/secrets/twostroke/token"]
     count = plan.replicas + plan.spare
-    workers = ", ".join(
-        f'"--worker", "{name}-worker-{number}.{name}-worker:8100"' for number in range(count)
-    )
     return f"""\
 # Made by `twostroke plan`. Set the image, and make the secret `{name}-token` with a file `token`.
 apiVersion: apps/v1
@@ -161,6 +158,14 @@ kind: Service
 metadata: {{name: {name}-worker}}
 spec: {{clusterIP: None, selector: {{app: {name}-worker}}, ports: [{{port: 8100}}]}}
 ---
+{_router_values(name, model, count)}"""
+
+
+def _router_values(name: str, model: str, count: int) -> str:
+    workers = ", ".join(
+        f'"--worker", "{name}-worker-{number}.{name}-worker:8100"' for number in range(count)
+    )
+    return f"""\
 apiVersion: apps/v1
 kind: Deployment
 metadata: {{name: {name}}}

@@ -13,8 +13,8 @@ from twostroke.core.kv_formats import KVCacheDtypeName
 from twostroke.model_spec.number_formats import cache_format, weight_format
 from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.planner.options import SearchOptions, numbers, words
-from twostroke.planner.step_curve import NO_DRAFTS, Drafts, StepCurve
+from twostroke.planner.options import SearchOptions, numbers, split_words
+from twostroke.planner.step_curve import NO_DRAFTS, DraftSetting, StepCurve
 from twostroke.planner.traffic import Lengths
 from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
@@ -33,7 +33,7 @@ SPARE_DEVIATIONS = 1.645
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineChoice:
     """One replica's configuration.
 
     Attributes:
@@ -48,10 +48,10 @@ class Engine:
     kv_cache: str
     seqs: int
     budget: int
-    drafts: Drafts = NO_DRAFTS
+    drafts: DraftSetting = NO_DRAFTS
 
     @property
-    def memory_key(self) -> tuple[str, int, str, str, Drafts]:
+    def memory_key(self) -> tuple[str, int, str, str, DraftSetting]:
         """What decides the cost model: all but the scheduler's limits."""
         return self.gpu, self.tp, self.weights, self.kv_cache, self.drafts
 
@@ -97,7 +97,7 @@ class EngineBuilder:
         other._costs = self._costs
         return other
 
-    def cost(self, engine: Engine) -> RooflineCostModel:
+    def cost(self, engine: EngineChoice) -> RooflineCostModel:
         """Raises ConfigError if the devices cannot share the model."""
         key = engine.memory_key
         if key not in self._costs:
@@ -117,7 +117,7 @@ class EngineBuilder:
             )
         return self._costs[key]
 
-    def curve(self, engine: Engine) -> StepCurve:
+    def curve(self, engine: EngineChoice) -> StepCurve:
         key = (*engine.memory_key, engine.budget)
         if key not in self._curves:
             self._curves[key] = StepCurve(
@@ -125,12 +125,12 @@ class EngineBuilder:
             )
         return self._curves[key]
 
-    def deployment(self, engine: Engine) -> Deployment:
+    def deployment(self, engine: EngineChoice) -> Deployment:
         """Raises InsufficientMemoryError if the model does not fit."""
         scheduler = SchedulerConfig(max_num_seqs=engine.seqs, max_num_batched_tokens=engine.budget)
         return deploy(self.options(engine), self.cache(engine), scheduler, cost=self.cost(engine))
 
-    def options(self, engine: Engine, replicas: int = 1) -> DeploymentOptions:
+    def options(self, engine: EngineChoice, replicas: int = 1) -> DeploymentOptions:
         search, drafts = self.search, engine.drafts
         return DeploymentOptions(
             model=self.model,
@@ -147,7 +147,7 @@ class EngineBuilder:
             serving_stack=search.serving_stack,
         )
 
-    def cache(self, engine: Engine) -> CacheConfig:
+    def cache(self, engine: EngineChoice) -> CacheConfig:
         return CacheConfig(kv_cache_dtype=cast(KVCacheDtypeName, engine.kv_cache))
 
     def most_running(self, deployment: Deployment) -> float:
@@ -171,7 +171,7 @@ class EngineBuilder:
         return max(root**2, 1.0)
 
 
-def engines(builder: EngineBuilder) -> Iterator[Engine]:
+def engines(builder: EngineBuilder) -> Iterator[EngineChoice]:
     """All engines that the options allow, whether they fit or not, in a fixed order.
 
     Raises:
@@ -182,10 +182,10 @@ def engines(builder: EngineBuilder) -> Iterator[Engine]:
     stored = builder.spec.format
     weights = dict.fromkeys(
         weight_format(stored if name == "auto" else name).name
-        for name in words("--weight-dtype", search.weight_dtype)
+        for name in split_words("--weight-dtype", search.weight_dtype)
     )
     caches = dict.fromkeys(
-        cache_format(name).name for name in words("--kv-cache-dtype", search.kv_cache_dtype)
+        cache_format(name).name for name in split_words("--kv-cache-dtype", search.kv_cache_dtype)
     )
     seqs = numbers("--max-num-seqs", search.max_num_seqs, 1, 100_000)
     budgets = numbers("--max-num-batched-tokens", search.max_num_batched_tokens, 1, 10_000_000)
@@ -193,7 +193,7 @@ def engines(builder: EngineBuilder) -> Iterator[Engine]:
     if search.acceptance is not None:
         costs = search.draft_model is not None
         counts = numbers("--drafts", search.drafts, 1, 64)
-        drafts += [Drafts(count, search.acceptance, costs) for count in counts]
+        drafts += [DraftSetting(count, search.acceptance, costs) for count in counts]
     for gpu in gpu_names(search):
         domain = builder.sheet(gpu).link_domain
         for tp in ranks:
@@ -204,7 +204,7 @@ def engines(builder: EngineBuilder) -> Iterator[Engine]:
                     for draft in drafts:
                         for limit in seqs:
                             for budget in budgets:
-                                yield Engine(
+                                yield EngineChoice(
                                     gpu=gpu,
                                     tp=tp,
                                     weights=weight,
@@ -219,7 +219,7 @@ def gpu_names(search: SearchOptions) -> list[str]:
     """The devices to consider, by the names of their sheets. Raises ConfigError."""
     if search.at_hand is not None and search.gpus == "all":
         return list(at_hand(search))
-    names = words("--gpus", search.gpus)
+    names = split_words("--gpus", search.gpus)
     if names == ["all"]:
         return hardware_names()
     return list(dict.fromkeys(n if n.endswith(".toml") else load_hardware(n).name for n in names))
@@ -228,7 +228,7 @@ def gpu_names(search: SearchOptions) -> list[str]:
 def at_hand(search: SearchOptions) -> dict[str, int]:
     """How many there are of each device; empty: as many as are wanted. Raises ConfigError."""
     counts: dict[str, int] = {}
-    for word in words("--at-hand", search.at_hand) if search.at_hand is not None else ():
+    for word in split_words("--at-hand", search.at_hand) if search.at_hand is not None else ():
         name, _, count = (part.strip() for part in word.rpartition("="))
         if not name or not count.isdecimal() or not 0 < int(count[:9]) <= 1_000_000:
             raise ConfigError(

@@ -32,13 +32,13 @@ class Goal:
 
     @property
     def name(self) -> str:
-        """As in the command's tables: ``TTFT P95``."""
+        """Its name in tables: ``TTFT P95``."""
         at = "mean" if self.percentile is None else f"P{self.percentile:g}"
         return f"{self.metric.upper()} {at}"
 
     @property
     def field(self) -> str:
-        """As in JSON: ``ttft_p95``."""
+        """Its name in JSON: ``ttft_p95``."""
         at = "mean" if self.percentile is None else f"p{self.percentile:g}"
         return f"{self.metric}_{at}"
 

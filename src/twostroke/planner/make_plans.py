@@ -12,7 +12,7 @@ from twostroke.planner.engines import EngineBuilder, engines
 from twostroke.planner.goals import Goal, parse_goals
 from twostroke.planner.memory_table import MemoryTable, memory_table
 from twostroke.planner.options import GoalOptions, PlanOutputOptions, SearchOptions, TrafficOptions
-from twostroke.planner.prices import GUESSED, Prices
+from twostroke.planner.prices import GUESSED, PriceList
 from twostroke.planner.progress import PlanProgress
 from twostroke.planner.proof import Proof, Prover
 from twostroke.planner.reasons import Binding, Lever, binding, lever, rejections
@@ -22,7 +22,7 @@ from twostroke.planner.what_if import FrontPoint, Variation, front, variations
 
 # Plans whose simulations ask for more replicas than the formulas: how often more are tried, and
 # how many plans beyond those asked for, where one became dearer than the next.
-MOST_TRIES, MOST_EXTRA = 4, 3
+MOST_TRIES, MOST_EXTRA = 4, 5
 BLOCK = 16
 # In the table, of one device.
 MOST_OF_A_DEVICE = 2
@@ -45,7 +45,7 @@ class Planned:
         shown: The best plans at the pessimistic end, ranked by cost.
         middle: The cheapest at the middle of the interval, by formulas.
         rejected: By device, why it is not the best plan's.
-        memory: Of the best plan's devices.
+        memory: What the best plan's devices hold.
         front: Cost against speed.
         variations: Other questions, and their answers.
         notes: Sentences on what was assumed, and on what a reader might miss.
@@ -115,7 +115,7 @@ def make_plans(
         found=found,
         shown=shown,
         middle=middle,
-        rejected=rejections(search, found, best),
+        rejected=rejections(search, plans, found.failures, best),
         memory=None if best is None else memory_table(search, best.engine),
         front=front(search, found),
         variations=variations(search, found),
@@ -125,6 +125,8 @@ def make_plans(
 
 def nearest_miss(planned: Planned) -> str:
     """How near the best device comes to the targets, in a few words."""
+    if planned.found.plans:
+        return "formulas find some, simulations do not keep to them (--simulate 0 shows them)"
     failures = planned.found.failures
     nearest = min(failures, key=lambda gpu: failures[gpu].distance, default=None)
     if nearest is None:
@@ -154,7 +156,7 @@ def make_search(
             f"the traffic's longest request has {longest:,} tokens, {model} takes {context:,}",
             hint="give shorter lengths (--input, --input-p95, --output, --output-p95)",
         )
-    prices = Prices(search_options.prices)
+    prices = PriceList(search_options.prices)
     if goal_options.throughput is not None and traffic.users is None:
         tokens = traffic.rate * traffic.lengths.output
         if tokens < goal_options.throughput:
@@ -172,7 +174,8 @@ def prove_best(
     """Simulate the best plans, with more or fewer replicas where the simulations say so.
 
     Returns:
-        Those that were simulated and meet the targets, by cost; then the others.
+        Those that were simulated and meet the targets, and those that cost as much or more by
+            formulas; ranked by cost.
     """
     if not output.simulate or not plans:
         return list(plans)
@@ -188,7 +191,15 @@ def prove_best(
         settled = settle(search, rest.pop(0), output.seeds, progress.advance)
         if settled is not None:
             proven.append(settled)
-    return sorted(proven, key=search.order) + rest
+    # A plan that formulas alone call cheaper is no answer: so did those that were simulated.
+    cheapest = min((plan.cost_per_hour for plan in proven), default=0.0)
+    rest = [plan for plan in rest if plan.cost_per_hour >= cheapest]
+    if not proven:
+        return []
+    return sorted(
+        proven + rest,
+        key=lambda plan: (round(plan.cost_per_hour, 6), plan.proof is None, search.order(plan)),
+    )
 
 
 def varied(plans: Sequence[Plan], count: int) -> list[Plan]:

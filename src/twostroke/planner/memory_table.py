@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twostroke.planner.engines import Engine
+from twostroke.planner.engines import EngineChoice
 from twostroke.planner.search import Search
 from twostroke.simulator.deployment.memory import RUNTIME_BYTES, activation_bytes, usable_bytes
 
@@ -15,7 +15,7 @@ class MemoryTable:
 
     Attributes:
         rows: What takes memory, and how much.
-        total: Of the device.
+        total: All bytes of the device.
         kv_tokens: Tokens that the KV cache of a replica holds.
         mean_requests: Requests of mean length, at their longest, that fit at once.
         longest_requests: Requests of the largest length that is allowed.
@@ -32,7 +32,7 @@ class MemoryTable:
     note: str = ""
 
 
-def memory_table(search: Search, engine: Engine) -> MemoryTable:
+def memory_table(search: Search, engine: EngineChoice) -> MemoryTable:
     """The memory of one of the engine's devices."""
     builder, lengths = search.builder, search.traffic.lengths
     deployment = builder.deployment(engine)

@@ -148,7 +148,7 @@ class SearchOptions:
             ("--weight-dtype", self.weight_dtype),
             ("--kv-cache-dtype", self.kv_cache_dtype),
         ):
-            words(flag, text)
+            split_words(flag, text)
         if self.draft_model is not None and self.acceptance is None:
             raise ConfigError(
                 "--draft-model needs --acceptance", hint="give the share of drafts that come true"
@@ -163,7 +163,7 @@ class PlanOutputOptions:
     """The best plans that are also simulated, by the scheduler that serves; 0: formulas alone."""
     seeds: Annotated[int, within(1, 100)] = 3
     """Simulations of each, with other random lengths and arrivals."""
-    top: Annotated[int, within(1, 1000)] = 8
+    top: Annotated[int, within(1, 1000)] = 5
     """Plans that are shown."""
     html: Path | None = None
     """Write a web page with plots here; it needs no network."""
@@ -182,7 +182,7 @@ class PlanOutputOptions:
                 raise ConfigError(f"{path} {what}", hint=f"give {flag} another file")
 
 
-def words(flag: str, text: str) -> list[str]:
+def split_words(flag: str, text: str) -> list[str]:
     """The items of a list with commas, each once. Raises ConfigError if there is none."""
     items = list(dict.fromkeys(item.strip() for item in text.split(",") if item.strip()))
     require(0 < len(items) <= MAX_VALUES, flag, text, f"1 to {MAX_VALUES} values with commas")
@@ -192,7 +192,7 @@ def words(flag: str, text: str) -> list[str]:
 def numbers(flag: str, text: str, least: int, most: int) -> list[int]:
     """Whole numbers in ascending order, each once. Raises ConfigError."""
     values = []
-    for word in words(flag, text):
+    for word in split_words(flag, text):
         ok = word.isdecimal() and word.isascii() and least <= int(word[:12]) <= most
         require(ok, flag, text, f"whole numbers from {least:,} to {most:,} with commas")
         values.append(int(word))

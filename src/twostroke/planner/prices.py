@@ -23,7 +23,7 @@ GUESSED = "guessed"
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class DevicePrice:
     """What a device costs in an hour.
 
     Attributes:
@@ -37,11 +37,11 @@ class Price:
 
     @property
     def mark(self) -> str:
-        """In a table: the date, or that it is a guess."""
+        """The date, or that it is a guess."""
         return GUESSED if self.source == GUESSED else self.date or "undated"
 
 
-class Prices:
+class PriceList:
     """Prices by device: those of a file, else those of the sheets.
 
     Raises:
@@ -51,15 +51,15 @@ class Prices:
     def __init__(self, path: Path | None = None) -> None:
         self._own = {} if path is None else _read_prices(path)
 
-    def price(self, sheet: HardwareSheet) -> Price:
+    def price(self, sheet: HardwareSheet) -> DevicePrice:
         if sheet.name in self._own:
             return self._own[sheet.name]
         source = sheet.sources.get("price", GUESSED) if sheet.price_per_hour else GUESSED
         date = _DATE.search(source)
-        return Price(sheet.price_per_hour, source, date[0] if date else "")
+        return DevicePrice(sheet.price_per_hour, source, date[0] if date else "")
 
 
-def prices_text(sheets: Iterable[HardwareSheet], prices: Prices) -> str:
+def prices_text(sheets: Iterable[HardwareSheet], prices: PriceList) -> str:
     """A file of prices to be edited."""
     lines = [
         "# US dollars for one device and hour, for `twostroke plan --prices FILE`.",
@@ -81,7 +81,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") + '"'
 
 
-def _read_prices(path: Path) -> dict[str, Price]:
+def _read_prices(path: Path) -> dict[str, DevicePrice]:
     try:
         raw = tomllib.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
@@ -92,7 +92,7 @@ def _read_prices(path: Path) -> dict[str, Price]:
     return prices
 
 
-def _price(path: Path, name: str, table: object) -> Price:
+def _price(path: Path, name: str, table: object) -> DevicePrice:
     if not isinstance(table, Mapping):
         raise ConfigError(f"{path}: {name} must be a table", hint=_EXAMPLE)
     if unknown := sorted(set(table) - {"per_hour", "source", "date"}):
@@ -114,4 +114,4 @@ def _price(path: Path, name: str, table: object) -> Price:
         if not isinstance(word, str) or len(word) > 500 or not word.isprintable():
             raise ConfigError(f"{path}: [{name}]: {field} must be a short text", hint=_EXAMPLE)
         words[field] = word
-    return Price(float(value), words["source"] or GUESSED, words["date"])
+    return DevicePrice(float(value), words["source"] or GUESSED, words["date"])

@@ -11,7 +11,7 @@ from math import ceil
 from statistics import fmean, median
 
 from twostroke.observability.latency import percentile as percentile_of
-from twostroke.planner.engines import Engine, EngineBuilder
+from twostroke.planner.engines import EngineBuilder, EngineChoice
 from twostroke.planner.goals import Goal, Metric
 from twostroke.planner.traffic import Traffic
 from twostroke.routing.routers import make_router
@@ -51,7 +51,7 @@ class OneRun:
     """One simulation. Times of its steady part, ascending, in seconds.
 
     Attributes:
-        verdict: Of ``steady``: whether it keeps up.
+        verdict: Whether it keeps up (``results/steady.py``).
     """
 
     ttft: list[float]
@@ -117,7 +117,7 @@ class Prover:
     def __init__(
         self,
         builder: EngineBuilder,
-        engine: Engine,
+        engine: EngineChoice,
         replicas: int,
         traffic: Traffic,
         running: float,
@@ -170,7 +170,7 @@ class Prover:
 def run_once(
     builder: EngineBuilder,
     deployment: Deployment,
-    engine: Engine,
+    engine: EngineChoice,
     traffic: Traffic,
     replicas: int,
     requests: int,
@@ -218,7 +218,7 @@ def run_once(
 
 
 def _steady_part(requests: list[RequestResult], *, closed: bool) -> list[RequestResult]:
-    """Those that came when the engine was full, and before a closed loop drains."""
+    """Requests that came when the engine was full, and before a closed loop drains."""
     in_order = sorted(requests, key=lambda request: request.arrival)
     end = len(in_order) - int(DRAIN * len(in_order)) if closed else len(in_order)
     return in_order[int(RAMP * len(in_order)) : end]

@@ -5,15 +5,15 @@ Each sentence has the numbers that it stands on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
-from twostroke.planner.engines import Engine
+from twostroke.planner.engines import EngineChoice
 from twostroke.planner.goals import Goal, shown_seconds
-from twostroke.planner.search import Failure, Found, Plan, Search
+from twostroke.planner.search import Plan, Search, Shortfall
 from twostroke.planner.steady import Steady
-from twostroke.planner.step_curve import Drafts
+from twostroke.planner.step_curve import DraftSetting
 from twostroke.simulator.cost.configuration import Dtypes
 from twostroke.simulator.cost.step_counts import StepCounts
 from twostroke.timing.step_shape import StepShape
@@ -91,7 +91,7 @@ def _overload(search: Search, plan: Plan, label: str) -> Binding:
     return _no_room(search, plan.engine, limit, text)
 
 
-def _no_room(search: Search, engine: Engine, limit: float, text: str) -> Binding:
+def _no_room(search: Search, engine: EngineChoice, limit: float, text: str) -> Binding:
     if limit >= engine.seqs:
         return Binding(SCHEDULER, f"{text}; --max-num-seqs {engine.seqs} are full")
     if limit >= search.builder.curve(engine).most:
@@ -103,7 +103,7 @@ def _no_room(search: Search, engine: Engine, limit: float, text: str) -> Binding
 
 def _of_goal(
     search: Search,
-    engine: Engine,
+    engine: EngineChoice,
     state: Steady,
     goal: Goal,
     label: str,
@@ -123,7 +123,7 @@ def _of_goal(
 
 
 def _resource(
-    search: Search, engine: Engine, state: Steady, *, prompts: bool | None
+    search: Search, engine: EngineChoice, state: Steady, *, prompts: bool | None
 ) -> tuple[str, str]:
     """What the steps wait for, and how much of it they take.
 
@@ -207,7 +207,7 @@ def _eased(search: Search, plan: Plan, state: Steady, price: float) -> str:
     return effect + (f" for ${more:,.2f} an hour more" if more > 0.005 else " at the same cost")
 
 
-def _changes(search: Search, engine: Engine) -> Iterator[tuple[str, Engine]]:
+def _changes(search: Search, engine: EngineChoice) -> Iterator[tuple[str, EngineChoice]]:
     """Engines that differ in one thing, whether it was searched or not."""
     for weights in ("fp8", "int4"):
         if weights != engine.weights and engine.weights != "int4":
@@ -216,7 +216,7 @@ def _changes(search: Search, engine: Engine) -> Iterator[tuple[str, Engine]]:
         if kv_cache != engine.kv_cache and engine.kv_cache == "bf16":
             yield f"{kv_cache} KV cache", replace(engine, kv_cache=kv_cache)
     if not engine.drafts.tokens:
-        drafts = Drafts(USUAL_DRAFTS, USUAL_ACCEPTANCE)
+        drafts = DraftSetting(USUAL_DRAFTS, USUAL_ACCEPTANCE)
         change = f"{USUAL_DRAFTS} drafts a step, if {USUAL_ACCEPTANCE:.0%} come true (guessed)"
         yield change, replace(engine, drafts=drafts)
     for tp in (engine.tp * 2, engine.tp // 2):
@@ -230,28 +230,35 @@ def _changes(search: Search, engine: Engine) -> Iterator[tuple[str, Engine]]:
             yield f"--max-num-batched-tokens {budget}", replace(engine, budget=budget)
 
 
-def rejections(search: Search, found: Found, best: Plan | None) -> dict[str, str]:
-    """For each device that the best plan does not use, why: in numbers."""
+def rejections(
+    search: Search, plans: Sequence[Plan], failures: Mapping[str, Shortfall], best: Plan | None
+) -> dict[str, str]:
+    """For each device that the best plan does not use, why: in numbers.
+
+    Args:
+        plans: In their order; a device is judged by its first.
+    """
     cheapest: dict[str, Plan] = {}
-    for plan in found.plans:
+    for plan in plans:
         cheapest.setdefault(plan.engine.gpu, plan)
     texts = {}
-    for gpu in sorted({*cheapest, *found.failures}):
+    for gpu in sorted({*cheapest, *failures}):
         if best is not None and gpu == best.engine.gpu:
             continue
         if gpu in cheapest and best is not None:
             texts[gpu] = _dearer(cheapest[gpu], best)
         elif gpu not in cheapest:
-            texts[gpu] = _failed(search, found.failures[gpu])
+            texts[gpu] = _failed(search, failures[gpu])
     return texts
 
 
 def _dearer(plan: Plan, best: Plan) -> str:
     ratio = plan.cost_per_hour / best.cost_per_hour if best.cost_per_hour else 1.0
-    return f"${plan.cost_per_hour:,.2f} an hour, {ratio:.2f} times the best: {plan.describe()}"
+    by = "" if plan.proof is not None or best.proof is None else " by formulas"
+    return f"${plan.cost_per_hour:,.2f} an hour{by}, {ratio:.2f} times the best: {plan.describe()}"
 
 
-def _failed(search: Search, failure: Failure) -> str:
+def _failed(search: Search, failure: Shortfall) -> str:
     engine, goal, state = failure.engine, failure.goal, failure.state
     if goal is None or state is None:
         return f"{engine.describe()}: {failure.text}"

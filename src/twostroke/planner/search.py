@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from math import ceil, comb
 
 from twostroke.core.errors import InsufficientMemoryError
-from twostroke.planner.engines import Engine, EngineBuilder, at_hand
+from twostroke.planner.engines import EngineBuilder, EngineChoice, at_hand
 from twostroke.planner.goals import Goal
 from twostroke.planner.options import GoalOptions
-from twostroke.planner.prices import Price, Prices
+from twostroke.planner.prices import DevicePrice, PriceList
 from twostroke.planner.proof import Proof
 from twostroke.planner.steady import Steady, closed_loop, open_loop
 from twostroke.planner.traffic import Traffic
@@ -32,11 +32,11 @@ class Plan:
         proof: Simulations, if there were any.
     """
 
-    engine: Engine
+    engine: EngineChoice
     replicas: int
     spare: int
     states: dict[Bound, Steady]
-    price: Price
+    price: DevicePrice
     watts_of_one: float
     output: float
     tokens: float
@@ -88,7 +88,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class Shortfall:
     """The best that a device can do, and what it falls short of.
 
     Attributes:
@@ -99,7 +99,7 @@ class Failure:
 
     kind: str
     distance: float
-    engine: Engine
+    engine: EngineChoice
     text: str = ""
     goal: Goal | None = None
     state: Steady | None = None
@@ -119,7 +119,7 @@ class Found:
 
     plans: list[Plan] = field(default_factory=list)
     middle: list[Plan] = field(default_factory=list)
-    failures: dict[str, Failure] = field(default_factory=dict)
+    failures: dict[str, Shortfall] = field(default_factory=dict)
     evaluated: int = 0
 
 
@@ -136,15 +136,17 @@ class Search:
         traffic: Traffic,
         goals: tuple[Goal, ...],
         options: GoalOptions,
-        prices: Prices,
+        prices: PriceList,
     ) -> None:
         self.builder, self.traffic, self.goals = builder, traffic, goals
         self.options, self.prices = options, prices
         self._at_hand = at_hand(builder.search)
-        self._limits: dict[Engine, float] = {}
+        self._limits: dict[EngineChoice, float] = {}
         self.evaluated = 0
 
-    def run(self, engines: Iterable[Engine], advance: Callable[[], None] = lambda: None) -> Found:
+    def run(
+        self, engines: Iterable[EngineChoice], advance: Callable[[], None] = lambda: None
+    ) -> Found:
         """Try every engine."""
         found = Found()
         for engine in engines:
@@ -187,7 +189,9 @@ class Search:
             e.budget,
         )
 
-    def fewest(self, engine: Engine, bound: Bound, upper: int | None = None) -> Plan | Failure:
+    def fewest(
+        self, engine: EngineChoice, bound: Bound, upper: int | None = None
+    ) -> Plan | Shortfall:
         """The plan with the fewest replicas that meets the targets at one end of the interval.
 
         Args:
@@ -196,12 +200,12 @@ class Search:
         try:
             limit = self.limit(engine)
         except InsufficientMemoryError as error:
-            return Failure("memory", 1e9 / engine.tp, engine, error.message)
+            return Shortfall("memory", 1e9 / engine.tp, engine, error.message)
         if not limit:
-            return Failure("limits", 1e8, engine, "the token budget leaves no room for a prompt")
+            return Shortfall("limits", 1e8, engine, "the token budget leaves no room for a prompt")
         most, why = self.most_replicas(engine)
         if most < 1:
-            return Failure("limits", 1e7, engine, why)
+            return Shortfall("limits", 1e7, engine, why)
 
         def fits(replicas: int) -> bool:
             self.evaluated += 1
@@ -218,10 +222,10 @@ class Search:
             low, high = (low, middle) if fits(middle) else (middle, high)
         spare = spare_replicas(high, self.options)
         if upper is None and high + spare > most:
-            return Failure("limits", 1e6, engine, f"{high} replicas and {spare} spare: {why}")
+            return Shortfall("limits", 1e6, engine, f"{high} replicas and {spare} spare: {why}")
         return self.plan(engine, high, spare, limit)
 
-    def plan(self, engine: Engine, replicas: int, spare: int, limit: float) -> Plan:
+    def plan(self, engine: EngineChoice, replicas: int, spare: int, limit: float) -> Plan:
         """A plan of so many replicas, whether it meets the targets or not."""
         sheet, lengths = self.builder.sheet(engine.gpu), self.traffic.lengths
         states: dict[Bound, Steady] = {}
@@ -241,7 +245,7 @@ class Search:
             tokens=lengths.output + lengths.prompt,
         )
 
-    def limit(self, engine: Engine) -> float:
+    def limit(self, engine: EngineChoice) -> float:
         """Most requests that decode at once; 0: the token budget leaves no room for a prompt.
 
         Raises InsufficientMemoryError.
@@ -265,13 +269,15 @@ class Search:
         search._limits = self._limits
         return search
 
-    def _state(self, engine: Engine, limit: float, replicas: int, bound: Bound) -> Steady | None:
+    def _state(
+        self, engine: EngineChoice, limit: float, replicas: int, bound: Bound
+    ) -> Steady | None:
         curve, traffic = self.builder.curve(engine), self.traffic
         if traffic.users is None:
             return open_loop(curve, limit, traffic.rate / replicas, bound)
         return closed_loop(curve, limit, traffic.users / replicas, traffic.think_time, bound)
 
-    def _full(self, engine: Engine, limit: float, bound: Bound) -> Steady:
+    def _full(self, engine: EngineChoice, limit: float, bound: Bound) -> Steady:
         curve = self.builder.curve(engine)
         rate = 0.999 * curve.at(limit, bound).rate
         state = open_loop(curve, limit, rate, bound)
@@ -285,13 +291,13 @@ class Search:
         tokens = state.rate * replicas * self.traffic.lengths.output
         return wanted is None or tokens >= wanted
 
-    def _least_replicas(self, engine: Engine, limit: float, bound: Bound) -> int:
+    def _least_replicas(self, engine: EngineChoice, limit: float, bound: Bound) -> int:
         if self.traffic.users is not None:
             return 1
         most = self.builder.curve(engine).at(limit, bound).rate
         return max(1, ceil(self.traffic.rate / most))
 
-    def most_replicas(self, engine: Engine) -> tuple[int, str]:
+    def most_replicas(self, engine: EngineChoice) -> tuple[int, str]:
         """How many the limits allow, and which limit that is."""
         search, sheet = self.builder.search, self.builder.sheet(engine.gpu)
         limits = [(search.max_replicas, f"--max-replicas {search.max_replicas}")]
@@ -306,21 +312,23 @@ class Search:
             limits.append((int(search.max_watts / watts), f"--max-watts {search.max_watts:g}"))
         return min(limits)
 
-    def _failure(self, engine: Engine, limit: float, most: int, bound: Bound, why: str) -> Failure:
+    def _failure(
+        self, engine: EngineChoice, limit: float, most: int, bound: Bound, why: str
+    ) -> Shortfall:
         state = self._state(engine, limit, most, bound)
         if state is None:
             cap = self.builder.curve(engine).at(limit, bound).rate
             distance = self.traffic.rate / (cap * most)
             text = f"{most} replicas end {cap * most:.3g} of {self.traffic.rate:.3g} requests/s"
-            return Failure("overload", 1e3 + distance, engine, f"{text} ({why})", replicas=most)
+            return Shortfall("overload", 1e3 + distance, engine, f"{text} ({why})", replicas=most)
         missed = state.misses(self.goals)
         if not missed:
             tokens = state.rate * most * self.traffic.lengths.output
             text = f"{most} replicas give {tokens:,.0f} tokens/s ({why})"
-            return Failure("overload", 1e3, engine, text, replicas=most)
+            return Shortfall("overload", 1e3, engine, text, replicas=most)
         goal = max(missed, key=lambda g: state.time(g.metric, g.percentile) / g.limit)
         tight = state.time(goal.metric, goal.percentile) / goal.limit
-        return Failure("goal", tight, engine, why, goal, state, most)
+        return Shortfall("goal", tight, engine, why, goal, state, most)
 
 
 def spare_replicas(needed: int, options: GoalOptions) -> int:
@@ -354,7 +362,7 @@ def with_proof(plan: Plan, proof: Proof) -> Plan:
     return replace(plan, proof=proof)
 
 
-def _keep_nearest(failures: dict[str, Failure], failure: Failure) -> None:
+def _keep_nearest(failures: dict[str, Shortfall], failure: Shortfall) -> None:
     gpu = failure.engine.gpu
     if gpu not in failures or failure.distance < failures[gpu].distance:
         failures[gpu] = failure

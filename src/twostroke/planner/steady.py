@@ -65,7 +65,7 @@ class Steady:
         rate: Requests per second that it ends.
         running: Requests that decode at once, on average; ``limit`` is the most that can.
         point: Its steps.
-        load: Of what it could end in a second, the part that comes.
+        load: The part that comes of what it could end in a second.
     """
 
     rate: float

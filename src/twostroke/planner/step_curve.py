@@ -51,14 +51,14 @@ class SteadyPoint(NamedTuple):
     """The steps while ``n`` requests decode. Times in seconds.
 
     Attributes:
-        decode: Of a step that only decodes.
-        mixed: Of one that computes prompts, too.
-        full: Of one that computes as many prompt tokens as the budget leaves.
+        decode: Seconds of a step that only decodes.
+        mixed: Seconds of one that computes prompts, too.
+        full: Seconds of one that computes as many prompt tokens as the budget leaves.
         share: Part of all steps that are mixed.
         pieces: Steps that a prompt of mean length takes.
         prompt: Prompt tokens of a mixed step.
         room: Prompt tokens that the budget leaves.
-        step: Of a step on average.
+        step: Seconds of a step on average.
         rate: Requests that end in a second.
         load: Part of the prompt tokens that the budget allows; above 1, more come than are read.
     """
@@ -76,7 +76,7 @@ class SteadyPoint(NamedTuple):
     load: float
 
 
-class Drafts(NamedTuple):
+class DraftSetting(NamedTuple):
     """Speculation: draft tokens of a step, and the share that comes true, one after the other."""
 
     tokens: int = 0
@@ -91,7 +91,7 @@ class Drafts(NamedTuple):
         return (1 - self.acceptance ** (self.tokens + 1)) / (1 - self.acceptance)
 
 
-NO_DRAFTS = Drafts()
+NO_DRAFTS = DraftSetting()
 
 
 class StepCurve:
@@ -102,7 +102,7 @@ class StepCurve:
     """
 
     def __init__(
-        self, cost: RooflineCostModel, lengths: Lengths, budget: int, drafts: Drafts
+        self, cost: RooflineCostModel, lengths: Lengths, budget: int, drafts: DraftSetting
     ) -> None:
         self.lengths, self.budget, self.drafts = lengths, budget, drafts
         # By bound and think time: users that keep each size of the batch busy (``steady``).

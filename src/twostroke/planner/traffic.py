@@ -63,7 +63,7 @@ class Traffic:
     """What comes to all replicas together, at the busiest time.
 
     Attributes:
-        users: Of a closed loop; ``None``: requests come at a rate.
+        users: How many, in a closed loop; ``None``: requests come at a rate.
         rate: Requests per second; 0 with users.
         workload: Its kind and lengths; rate and number of requests are set where it is simulated.
         notes: Sentences on what was assumed.
@@ -77,7 +77,7 @@ class Traffic:
     notes: tuple[str, ...] = ()
 
     def times(self, factor: float) -> Traffic:
-        """The same with ``factor`` times as much."""
+        """Traffic of the same kind, ``factor`` times as much."""
         users = None if self.users is None else max(1, ceil(self.users * factor - 1e-9))
         return replace(self, users=users, rate=self.rate * factor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from twostroke.planner.engines import Engine
+from twostroke.planner.engines import EngineChoice
 from twostroke.planner.goals import Goal, shown_seconds
 from twostroke.planner.search import Found, Plan, Search, distinct
 from twostroke.planner.traffic import Traffic
@@ -15,6 +15,8 @@ MORE_REPLICAS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 # Engines of which the front and variations are made: the best of so many configurations.
 MOST_FAMILIES, MOST_LIMITS = 40, 8
 MOST_FRONT = 10
+# Beyond so many times the cheapest, more speed is no choice.
+MOST_TIMES_DEARER = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,10 @@ def front(search: Search, found: Found) -> list[FrontPoint]:
             points.append(FrontPoint(more, more.states["high"].tpot.at(95)))
     points.sort(key=lambda point: (point.plan.cost_per_hour, point.tpot))
     kept: list[FrontPoint] = []
+    most_dollars = MOST_TIMES_DEARER * points[0].plan.cost_per_hour if points else 0.0
     for point in points:
+        if point.plan.cost_per_hour > most_dollars:
+            break
         if not kept or point.tpot < 0.98 * kept[-1].tpot:
             kept.append(point)
     if len(kept) <= MOST_FRONT:
@@ -100,7 +105,7 @@ def _volume(traffic: Traffic) -> str:
     return "requests/s" if traffic.users is None else "users"
 
 
-def _few_engines(found: Found) -> list[Engine]:
+def _few_engines(found: Found) -> list[EngineChoice]:
     tried = distinct(found.plans)[:MOST_FAMILIES]
     limits = dict.fromkeys((plan.engine.seqs, plan.engine.budget) for plan in tried)
     families = [plan.engine for plan in tried]
@@ -118,7 +123,7 @@ def _few_engines(found: Found) -> list[Engine]:
     )
 
 
-def _cheapest(search: Search, engines: Iterable[Engine]) -> Plan | None:
+def _cheapest(search: Search, engines: Iterable[EngineChoice]) -> Plan | None:
     plans = [
         result for engine in engines if isinstance(result := search.fewest(engine, "high"), Plan)
     ]

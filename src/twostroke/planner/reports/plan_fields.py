@@ -23,7 +23,6 @@ def plan_fields(search: Search, plan: Plan, bound: Binding, lever: Lever | None)
     """A plan as plain values; times in seconds, money in US dollars."""
     engine, middle = plan.engine, plan.middle
     sheet = search.builder.sheet(engine.gpu)
-    deployment = search.builder.deployment(engine)
     proof = plan.proof
     fields: dict[str, Any] = {
         "gpu": engine.gpu,
@@ -46,15 +45,11 @@ def plan_fields(search: Search, plan: Plan, bound: Binding, lever: Lever | None)
     for goal in search.goals:
         fields[goal.field] = round(plan.times(goal)[1], 6)
         fields[f"{goal.field}_interval"] = [round(x, 6) for x in plan.times(goal)[::2]]
-    capacity = deployment.info.num_blocks * deployment.info.block_size
-    kv_share = (
-        middle.running * search.traffic.lengths.context / capacity if deployment.kv_bytes else 0.0
-    )
     return fields | {
         "request_throughput": round(middle.rate * plan.replicas, 4),
         "output_throughput": round(plan.output_throughput, 2),
         "running_requests": round(middle.running, 2),
-        "kv_occupancy": round(proof.mean("kv_mean") if proof else min(kv_share, 1.0), 4),
+        "kv_occupancy": round(kv_occupancy(search, plan), 4),
         "utilisation": round(middle.load, 4),
         "cost_per_hour": round(plan.cost_per_hour, 4),
         "cost_per_million_tokens": round(plan.cost_per_million, 4),
@@ -66,6 +61,19 @@ def plan_fields(search: Search, plan: Plan, bound: Binding, lever: Lever | None)
         "times_from": "formulas" if proof is None else f"{proof_runs(plan)} simulations",
         "marks": marks(search, plan),
     }
+
+
+def kv_occupancy(search: Search, plan: Plan) -> float:
+    """Share of the KV cache in use, on average."""
+    if plan.proof is not None:
+        return plan.proof.mean("kv_mean")
+    deployment = search.builder.deployment(plan.engine)
+    if not deployment.kv_bytes:
+        return 0.0
+    held = (
+        deployment.info.num_blocks * deployment.info.block_size // deployment.info.kv_groups.count
+    )
+    return min(plan.middle.running * search.traffic.lengths.context / held, 1.0)
 
 
 def proof_runs(plan: Plan) -> int:

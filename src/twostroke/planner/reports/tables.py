@@ -11,10 +11,11 @@ from twostroke.observability.tables import print_table
 from twostroke.planner.commands import caveat, serve_commands, simulate_command
 from twostroke.planner.goals import Goal
 from twostroke.planner.make_plans import Planned, ShownPlan
-from twostroke.planner.reports.plan_fields import marks, proof_runs
-from twostroke.planner.search import Plan
+from twostroke.planner.reports.plan_fields import kv_occupancy, marks, proof_runs
 from twostroke.planner.what_if import shown_goals
 
+# Plans that stand side by side: each a column, so that no figure is cut.
+PLANS_ACROSS = 5
 # Plans whose reasons are spelled out.
 EXPLAINED = 3
 
@@ -27,20 +28,37 @@ def print_plans(planned: Planned, stream: TextIO) -> None:
     if planned.best is None:
         print("\nNo plan meets the targets at the pessimistic end of the interval.", file=stream)
     else:
-        print_table(*plan_rows(planned), stream)
-        print(_source_of_times(planned), file=stream)
+        header, rows = plan_rows(planned)
+        for first in range(0, len(rows), PLANS_ACROSS):
+            block = rows[first : first + PLANS_ACROSS]
+            figures = [(name, *values) for name, *values in zip(header, *block)]
+            print_table(figures[0], figures[1:], stream)
+        print(
+            "In brackets the pessimistic end of the interval, which meets the targets.", file=stream
+        )
     for title, text in sections(planned):
         print(f"\n{title}", file=stream)
         print("\n".join(f"  {line}" for line in text.splitlines()), file=stream)
 
 
 def plan_rows(planned: Planned) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows of the ranked table."""
+    """Header and rows of the ranked table: a plan each."""
     goals = shown_goals(planned.goals)
-    times = (goal.name for goal in goals)
-    before = ("", "replicas", "weights", "KV", "seqs", "budget")
-    after = ("tokens/s", "load", "$/hour", "$/M", "kW")
-    rows = [_row(number, shown.plan, goals) for number, shown in enumerate(planned.shown, start=1)]
+    times = (f"{goal.name}, ms" for goal in goals)
+    before = ("", "replicas", "weights", "KV cache", "max seqs", "token budget", "drafts")
+    after = (
+        "output tokens/s",
+        "KV in use",
+        "load",
+        "$ an hour",
+        "$ a M tokens",
+        "kW",
+        "binding",
+        "times by",
+    )
+    rows = [
+        _row(planned, number, shown, goals) for number, shown in enumerate(planned.shown, start=1)
+    ]
     return (*before, *times, *after), rows
 
 
@@ -68,36 +86,31 @@ def sections(planned: Planned) -> Iterator[tuple[str, str]]:
     yield "Where the numbers come from", "\n".join(texts)
 
 
-def _source_of_times(planned: Planned) -> str:
-    simulated = sum(shown.plan.proof is not None for shown in planned.shown)
-    by = "by formulas"
-    if simulated:
-        runs = proof_runs(planned.shown[0].plan)
-        by = f"of the first {simulated} by {runs} simulations each, of the others by formulas"
-    return f"Times in ms, {by}; in brackets the pessimistic end."
-
-
-def _row(number: int, plan: Plan, goals: Sequence[Goal]) -> tuple[str, ...]:
-    engine = plan.engine
+def _row(planned: Planned, number: int, shown: ShownPlan, goals: Sequence[Goal]) -> tuple[str, ...]:
+    plan, engine = shown.plan, shown.plan.engine
     count = f"{plan.replicas}+{plan.spare}" if plan.spare else f"{plan.replicas}"
     times = []
     for goal in goals:
         _, middle, high = plan.times(goal)
         times.append(f"{_shown(middle)} ({_shown(high)})")
-    drafts = f" +{engine.drafts.tokens} drafts" if engine.drafts.tokens else ""
+    runs = proof_runs(plan)
     return (
-        f"{number}. {engine.tp} x {engine.gpu}{drafts}",
+        f"{number}. {engine.tp} x {engine.gpu}",
         count,
         engine.weights,
         engine.kv_cache,
         f"{engine.seqs}",
-        f"{engine.budget}",
+        f"{engine.budget:,}",
+        f"{engine.drafts.tokens or '-'}",
         *times,
         f"{plan.output_throughput:,.0f}",
+        f"{kv_occupancy(planned.search, plan):.0%}",
         f"{plan.middle.load:.0%}",
         f"{plan.cost_per_hour:,.2f}",
         f"{plan.cost_per_million:.2f}",
-        f"{plan.watts / 1e3:.2g}",
+        f"{plan.watts / 1e3:,.2f}",
+        shown.binding.constraint,
+        f"{runs} simulations" if runs else "formulas",
     )
 
 

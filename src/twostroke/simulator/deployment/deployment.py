@@ -105,10 +105,7 @@ def deploy(
     *,
     cost: RooflineCostModel | None = None,
 ) -> Deployment:
-    """Fit the model onto the devices.
-
-    Args:
-        cost: ``make_cost_model`` of the same options, where the same is deployed often.
+    """Fit the model onto the devices; ``cost`` is ``make_cost_model`` of them, if at hand.
 
     Raises:
         ConfigError: Unknown hardware or format, or devices that cannot share the model.

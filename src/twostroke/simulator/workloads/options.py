@@ -57,7 +57,7 @@ class SimulatedWorkloadOptions:
     input_p95: Count | None = None
     """The 95th percentile of long-tailed (lognormal) lengths whose mean is --input-len."""
     output_p95: Count | None = None
-    """As --input-p95, of --output-len."""
+    """The 95th percentile around --output-len, likewise."""
     range_ratio: Annotated[float, Must("from 0 to below 1", lambda ratio: 0 <= ratio < 1)] = 0.0
     """Random lengths spread evenly from (1 - this) to (1 + this) times the given ones."""
     prefix_len: Annotated[int, within(0, _MAX_COUNT)] = 0
