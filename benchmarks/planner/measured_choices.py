@@ -32,8 +32,8 @@ TTFTS = (None, 0.2, 0.5, 1.0, 2.0)
 QUANTILES = (0.2, 0.4, 0.6, 0.8)
 LEAST_CANDIDATES = 4
 BLOCK = 16
-# Requests of each client, as those who measured had them.
-ROUNDS = 10
+# Requests of each client; those who measured had ten.
+ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,17 @@ class Choice:
         if self.chosen is None:
             return float("inf")
         return real_cost(self.chosen) / real_cost(self.best) - 1
+
+    @property
+    def overshoot(self) -> float:
+        """By how much the real latencies of the choice exceed the targets; below 0 if they do not."""
+        if self.chosen is None:
+            return 0.0
+        question = self.question
+        shares = [self.chosen.tpot / question.tpot]
+        if question.ttft is not None:
+            shares.append(self.chosen.ttft / question.ttft)
+        return max(shares) - 1
 
     @property
     def is_right(self) -> bool:

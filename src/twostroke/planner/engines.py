@@ -22,7 +22,7 @@ from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet, hardware_names, load_hardware
 from twostroke.simulator.deployment.deployment import (
     Deployment,
-    deploy,
+    deploy_with,
     find_efficiencies,
     make_cost_model,
 )
@@ -128,7 +128,7 @@ class EngineBuilder:
     def deployment(self, engine: EngineChoice) -> Deployment:
         """Raises InsufficientMemoryError if the model does not fit."""
         scheduler = SchedulerConfig(max_num_seqs=engine.seqs, max_num_batched_tokens=engine.budget)
-        return deploy(self.options(engine), self.cache(engine), scheduler, cost=self.cost(engine))
+        return deploy_with(self.cost(engine), self.options(engine), self.cache(engine), scheduler)
 
     def options(self, engine: EngineChoice, replicas: int = 1) -> DeploymentOptions:
         search, drafts = self.search, engine.drafts

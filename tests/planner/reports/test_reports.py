@@ -69,7 +69,7 @@ def test_the_table_names_what_the_json_names() -> None:
         "KV cache (",
         "What changes the answer",
         "twostroke serve",
-        "3 simulations",
+        "3 runs",
     ):
         assert words in text, words
 

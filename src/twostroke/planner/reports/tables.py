@@ -110,7 +110,7 @@ def _row(planned: Planned, number: int, shown: ShownPlan, goals: Sequence[Goal])
         f"{plan.cost_per_million:.2f}",
         f"{plan.watts / 1e3:,.2f}",
         shown.binding.constraint,
-        f"{runs} simulations" if runs else "formulas",
+        f"{runs} runs" if runs else "formulas",
     )
 
 

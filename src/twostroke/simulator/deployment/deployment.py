@@ -99,20 +99,25 @@ def _sizes(
 
 
 def deploy(
-    options: DeploymentOptions,
-    cache: CacheConfig,
-    scheduler: SchedulerConfig,
-    *,
-    cost: RooflineCostModel | None = None,
+    options: DeploymentOptions, cache: CacheConfig, scheduler: SchedulerConfig
 ) -> Deployment:
-    """Fit the model onto the devices; ``cost`` is ``make_cost_model`` of them, if at hand.
+    """Fit the model onto the devices.
 
     Raises:
         ConfigError: Unknown hardware or format, or devices that cannot share the model.
         ModelLoadError: Unknown model.
         InsufficientMemoryError: It does not fit, and by how much.
     """
-    cost = cost or make_cost_model(options, cache)
+    return deploy_with(make_cost_model(options, cache), options, cache, scheduler)
+
+
+def deploy_with(
+    cost: RooflineCostModel,
+    options: DeploymentOptions,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+) -> Deployment:
+    """Do what ``deploy`` does, by a cost model of the same options that was made before."""
     hardware, model = cost.hardware, cost.model
     sizes = _sizes(options, cache, scheduler, model)
     weights, per_token, state, groups, block_bytes = sizes
