@@ -90,7 +90,7 @@ class Choice:
 
     @property
     def overshoot(self) -> float:
-        """By how much the real latencies of the choice exceed the targets; below 0 if they do not."""
+        """By how much the choice's real latencies exceed the targets; below 0 if they do not."""
         if self.chosen is None:
             return 0.0
         question = self.question
