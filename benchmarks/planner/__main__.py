@@ -141,9 +141,8 @@ def report(
         f" missed by {median(overshoots):.0%}",
         f"in the median, and what is too dear by {median(excesses):.0%}: the next server that was"
         " measured has half or",
-        "twice the requests at once. TTFT is what is missed most: measured servers that are full have"
-        " a TTFT that",
-        "the cost model [is far from](../../docs/validation/servers.md).",
+        "twice the requests at once. TTFT is what is missed most: measured servers that are full",
+        "have one that the cost model [is far from](../../docs/validation/servers.md).",
     ]
     wrong = sorted((c for c in middle if not c.is_right), key=lambda c: -min(c.excess, 1e9))
     lines += ["", f"The {min(SHOWN_MISSES, len(wrong))} dearest of {len(wrong)} misses:", ""]
