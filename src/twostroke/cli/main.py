@@ -20,6 +20,7 @@ from twostroke.cli.help_pages import HelpPages
 from twostroke.cli.inspect import inspect
 from twostroke.cli.key import key
 from twostroke.cli.kv import kv
+from twostroke.cli.plan import plan
 from twostroke.cli.serving.route import route
 from twostroke.cli.serving.serve import serve
 from twostroke.cli.serving.up import up
@@ -61,6 +62,7 @@ def build_app() -> App:
     app.command(inspect, usage="Usage: twostroke inspect RECORDING [OPTIONS]")
     app.command(key, usage="Usage: twostroke key NAME [OPTIONS]")
     app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")
+    app.command(plan, usage="Usage: twostroke plan MODEL [OPTIONS]")
     app.command(kv, usage="Usage: twostroke kv MODEL [OPTIONS]")
     app.command(models, usage="Usage: twostroke models [MODEL] [OPTIONS]")
     app.command(quantize, usage="Usage: twostroke quantize MODEL -o FOLDER [OPTIONS]")

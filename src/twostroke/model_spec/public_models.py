@@ -58,6 +58,12 @@ def public_names() -> list[str]:
     return list(_public())
 
 
+def hub_id(name: str) -> str:
+    """The Hub's name of a public model; any other name as it is."""
+    entry = _public().get(name.lower())
+    return str(entry["hub_id"]) if entry else name
+
+
 def _untuned(hub_id: str) -> str:
     """A Hub id without what says how a model was tuned: that changes no shape."""
     return _TUNING.sub("", hub_id.lower().replace("/meta-llama", "/llama"))

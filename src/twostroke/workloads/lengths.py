@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import NormalDist
 
+# Deviations of a normal distribution up to its 95th percentile, and up to where lengths end.
+P95, END = NormalDist().inv_cdf(0.95), NormalDist().inv_cdf(0.999)
+# Most times the mean that the 95th percentile of a lognormal distribution can be.
+MAX_TAIL = 3.8
+
 
 @dataclass(frozen=True, slots=True)
 class LognormalLength:
@@ -32,6 +37,17 @@ class LognormalLength:
                 else (low, middle)
             )
         return cls(low, sigma, longest)
+
+    @classmethod
+    def with_p95(cls, mean: float, p95: float) -> LognormalLength:
+        """Lengths of this mean and 95th percentile, cut at the 99.9th.
+
+        Args:
+            p95: From the mean to ``MAX_TAIL`` times as much.
+        """
+        sigma = max(P95 - math.sqrt(P95**2 - 2 * math.log(p95 / mean)), 1e-6)
+        longest = math.ceil(mean * math.exp(END * sigma - sigma**2 / 2))
+        return cls.with_mean_after_cut(mean, sigma, longest)
 
     def mean_after_cut(self) -> float:
         """Mean of min(X, longest), X lognormal: what is below the cut, the cut for the rest."""

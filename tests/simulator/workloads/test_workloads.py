@@ -284,3 +284,20 @@ def test_a_broken_trace_is_one_clear_error(text: str, tmp_path: Path) -> None:
         read_specs(path)
     with pytest.raises(ConfigError, match="cannot read"):
         read_specs(tmp_path / "none")
+
+
+def test_lengths_by_mean_and_tail() -> None:
+    options = SimulatedWorkloadOptions(
+        workload="random", num_requests=4000, input_len=500, input_p95=1500, output_len=10
+    )
+    lengths = sorted(spec.prompt_tokens for spec in make_workload(options).workload.arrivals())
+    assert lengths[3800] == pytest.approx(1500, rel=0.1)
+    assert sum(lengths) / 4000 == pytest.approx(500, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"input_p95": 100}, {"output_p95": 10_000}, {"input_p95": 2000, "range_ratio": 0.5}]
+)
+def test_tails_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="p95"):
+        SimulatedWorkloadOptions(workload="random", **changes)

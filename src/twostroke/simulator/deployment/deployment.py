@@ -108,7 +108,16 @@ def deploy(
         ModelLoadError: Unknown model.
         InsufficientMemoryError: It does not fit, and by how much.
     """
-    cost = _cost_model(options, cache)
+    return deploy_with(make_cost_model(options, cache), options, cache, scheduler)
+
+
+def deploy_with(
+    cost: RooflineCostModel,
+    options: DeploymentOptions,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+) -> Deployment:
+    """Do what ``deploy`` does, by a cost model of the same options that was made before."""
     hardware, model = cost.hardware, cost.model
     sizes = _sizes(options, cache, scheduler, model)
     weights, per_token, state, groups, block_bytes = sizes
@@ -180,7 +189,8 @@ def _cache_size(
     return CacheSize(num_blocks, min(num_slots, _MAX_BLOCKS))
 
 
-def _cost_model(options: DeploymentOptions, cache: CacheConfig) -> RooflineCostModel:
+def make_cost_model(options: DeploymentOptions, cache: CacheConfig) -> RooflineCostModel:
+    """What a step takes on these devices. Raises ConfigError or ModelLoadError."""
     hardware = load_hardware(options.gpu)
     model = find_model(options.model).with_states_in(cache.mamba_ssm_cache_dtype)
     efficiencies = find_efficiencies(hardware, options)

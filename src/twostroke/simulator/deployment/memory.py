@@ -21,6 +21,21 @@ ACTIVATION_WIDTHS, LOGIT_COPIES = 12, 3
 MAX_COUNT = 10**15
 
 
+def activation_bytes(model: ModelSpec, scheduler: SchedulerConfig) -> tuple[int, int]:
+    """Bytes on each device that a step's activations take at most, and its logits."""
+    tokens = min(scheduler.max_num_batched_tokens, MAX_COUNT)
+    activations = 2 * ACTIVATION_WIDTHS * model.hidden_size * tokens
+    return activations, 4 * LOGIT_COPIES * model.vocab_size * min(scheduler.max_num_seqs, tokens)
+
+
+def usable_bytes(cache: CacheConfig, hardware: HardwareSheet) -> float:
+    """Bytes of a device that serving may use.
+
+    A GPU's memory is all for serving; other programs use a machine's memory as well.
+    """
+    return hardware.memory_bytes * (1.0 if hardware.is_cpu else cache.gpu_memory_utilization)
+
+
 def room_for_kv(
     options: DeploymentOptions,
     cache: CacheConfig,
@@ -41,12 +56,8 @@ def room_for_kv(
     Raises:
         InsufficientMemoryError: Nothing is left, or less than ``--kv-cache-memory``.
     """
-    tokens = min(scheduler.max_num_batched_tokens, MAX_COUNT)
-    activations = 2 * ACTIVATION_WIDTHS * model.hidden_size * tokens
-    logits = 4 * LOGIT_COPIES * model.vocab_size * min(scheduler.max_num_seqs, tokens)
-    # A GPU's memory is all for serving; other programs use a machine's memory as well.
-    usable = hardware.memory_bytes * (1.0 if hardware.is_cpu else cache.gpu_memory_utilization)
-    free = usable - weights - RUNTIME_BYTES - activations - logits - states
+    activations, logits = activation_bytes(model, scheduler)
+    free = usable_bytes(cache, hardware) - weights - RUNTIME_BYTES - activations - logits - states
     if free <= 0 < free + states:
         # Half of the free memory for states, the rest for the cache.
         fewer = int((free + states) / 2 * scheduler.max_num_seqs / states)

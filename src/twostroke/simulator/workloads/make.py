@@ -67,8 +67,8 @@ def make_workload(options: SimulatedWorkloadOptions) -> MadeWorkload:
         specs = _drawn(
             options,
             count,
-            _around(options, options.input_len),
-            _around(options, options.output_len),
+            _around(options, options.input_len, options.input_p95),
+            _around(options, options.output_len, options.output_p95),
         )
     return MadeWorkload(_timed(options, specs, options.rate))
 
@@ -135,7 +135,9 @@ def _drawn(
     ]
 
 
-def _around(options: SimulatedWorkloadOptions, length: int) -> Draw:
+def _around(options: SimulatedWorkloadOptions, length: int, p95: int | None) -> Draw:
+    if p95 is not None:
+        return LognormalLength.with_p95(length, p95).draw
     ratio = options.range_ratio
     shortest = max(math.floor(length * (1 - ratio)), 1)
     longest = math.ceil(length * (1 + ratio))
@@ -145,7 +147,8 @@ def _around(options: SimulatedWorkloadOptions, length: int) -> Draw:
 def _sessions(options: SimulatedWorkloadOptions) -> Sessions:
     """``rate`` counts requests, so sessions begin at a rate of ``rate / turns``."""
     random = Random(f"{options.seed} lengths")
-    question, answer = _around(options, options.input_len), _around(options, options.output_len)
+    question = _around(options, options.input_len, options.input_p95)
+    answer = _around(options, options.output_len, options.output_p95)
     count = -(-(options.num_requests or DEFAULT_REQUESTS) // options.turns)
     turns = [
         [SessionTurn(question(random), answer(random)) for _ in range(options.turns)]

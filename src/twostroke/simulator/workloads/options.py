@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.declared import Must, check_fields, within
+from twostroke.workloads.lengths import MAX_TAIL
 
 WorkloadName = Literal[
     "random",
@@ -53,6 +54,10 @@ class SimulatedWorkloadOptions:
     """Tokens of a random prompt; of a session: of each turn's question."""
     output_len: Count = 128
     """Tokens of the answer to a random prompt; of a session: to each question."""
+    input_p95: Count | None = None
+    """The 95th percentile of long-tailed (lognormal) lengths whose mean is --input-len."""
+    output_p95: Count | None = None
+    """The 95th percentile around --output-len, likewise."""
     range_ratio: Annotated[float, Must("from 0 to below 1", lambda ratio: 0 <= ratio < 1)] = 0.0
     """Random lengths spread evenly from (1 - this) to (1 + this) times the given ones."""
     prefix_len: Annotated[int, within(0, _MAX_COUNT)] = 0
@@ -71,6 +76,17 @@ class SimulatedWorkloadOptions:
         self._check_together()
 
     def _check_together(self) -> None:
+        for name, mean, p95 in (
+            ("input", self.input_len, self.input_p95),
+            ("output", self.output_len, self.output_p95),
+        ):
+            if p95 is not None:
+                check_spread(name, mean, p95)
+                if self.range_ratio:
+                    raise ConfigError(
+                        f"--range-ratio and --{name}-p95 both spread the lengths",
+                        hint="leave out one of the two",
+                    )
         if self.workload == "trace" and self.trace_path is None:
             raise ConfigError(
                 "--workload trace needs --trace-path",
@@ -106,6 +122,8 @@ class SimulatedWorkloadOptions:
         used = {
             "input_len": lengths,
             "output_len": lengths,
+            "input_p95": lengths,
+            "output_p95": lengths,
             "range_ratio": lengths,
             "prefix_len": drawn or (self.is_trace and self.trace_path is None),
             "turns": self.workload == "sessions",
@@ -124,3 +142,12 @@ class SimulatedWorkloadOptions:
     @property
     def is_trace(self) -> bool:
         return self.workload in TRACES
+
+
+def check_spread(name: str, mean: int, p95: int) -> None:
+    """Raise ConfigError for a 95th percentile that no lognormal lengths of this mean have."""
+    if not mean <= p95 <= MAX_TAIL * mean:
+        raise ConfigError(
+            f"--{name}-p95 must be from the mean ({mean}) to {MAX_TAIL} times as much, got {p95}",
+            hint="lengths with a longer tail come from a trace: --trace-path FILE",
+        )

@@ -1,0 +1,1 @@
+"""Which hardware serves a workload within its targets, and what it costs."""

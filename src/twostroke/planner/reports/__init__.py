@@ -1,0 +1,1 @@
+"""What a plan looks like: on a terminal, as JSON, as a page."""

@@ -1,0 +1,101 @@
+"""``--html``: the answer as one page with plots, which needs no network and no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from twostroke.planner.goals import Goal
+from twostroke.planner.make_plans import Planned
+from twostroke.planner.reports.plots import Mark, bars, lines, scatter
+from twostroke.planner.reports.tables import plan_rows, sections
+from twostroke.planner.search import Plan, Search, distinct
+from twostroke.simulator.jumping.decode_curve import Bound
+
+STYLE = """
+:root { --bg: #fafaf7; --ink: #1a1d21; --muted: #5a626c; --line: #e4e4df; --one: #2563c9;
+  --two: #b85400; --three: #0b7a55; --alarm: #c2263a }
+@media (prefers-color-scheme: dark) { :root { --bg: #0e1116; --ink: #e8eaed; --muted: #9ba5b1;
+  --line: #28303a; --one: #6fa8ff; --two: #ff9e4a; --three: #4cc79a; --alarm: #ff7183 } }
+body { background: var(--bg); color: var(--ink); font: 15px/1.5 system-ui, sans-serif;
+  max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.85rem }
+th, td { text-align: right; padding: 0.3rem 0.6rem; border-bottom: 1px solid var(--line) }
+th:first-child, td:first-child { text-align: left } .wide { overflow-x: auto }
+.muted { color: var(--muted) } pre { overflow-x: auto; background: var(--line); padding: 0.8rem }
+svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: var(--ink); font-size: 12px }
+.axis { stroke: var(--muted) } .grid { stroke: var(--line) } .limit { stroke: var(--alarm) }
+"""
+# Traffic of the curves, over the traffic that is planned for.
+ENDS: dict[str, Bound] = {"low": "low", "middle": "seconds", "high": "high"}
+FACTORS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5)
+
+
+def plans_page(planned: Planned) -> str:
+    """The page."""
+    body = [f"<h1>Plan: {escape(planned.model)}</h1>", f"<p>{escape(planned.traffic.describe())}"]
+    targets = ", ".join(goal.text for goal in planned.goals) or "none"
+    body.append(f"<br>Targets: {escape(targets)}; {planned.found.evaluated:,} candidates</p>")
+    if planned.best is None:
+        body.append("<p><b>No plan meets the targets at the pessimistic end.</b></p>")
+    else:
+        header, rows = plan_rows(planned)
+        body.append(_table(header, rows))
+        body += _plots(planned, planned.best.plan)
+    for title, text in sections(planned):
+        body.append(f"<h2>{escape(title)}</h2><pre>{escape(text)}</pre>")
+    notes = "".join(f"<li>{escape(note)}</li>" for note in planned.notes)
+    body.append(f"<h2>Notes</h2><ul class=muted>{notes}</ul>")
+    title = f"Plan: {escape(planned.model)}"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
+        + "\n".join(body)
+        + "</html>\n"
+    )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    lines_ = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    inner = "".join(f"<tr>{line}</tr>" for line in lines_)
+    return f'<div class="wide"><table><tr>{head}</tr>{inner}</table></div>'
+
+
+def _plots(planned: Planned, best: Plan) -> list[str]:
+    marks = [
+        Mark(
+            point.plan.cost_per_hour,
+            1e3 * point.tpot,
+            f"{point.plan.replicas + point.plan.spare} x {point.plan.engine.tp} x"
+            f" {point.plan.engine.gpu}",
+        )
+        for point in planned.front
+    ]
+    cheapest: dict[str, float] = {}
+    for plan in distinct(planned.found.plans):
+        cheapest.setdefault(plan.engine.gpu, plan.cost_per_hour)
+    plots = [
+        "<h2>Cost against speed</h2>",
+        scatter(marks, "US dollars an hour", "TPOT P95 at the pessimistic end, ms"),
+        "<h2>The cheapest plan of each device</h2>",
+        bars(sorted(cheapest.items(), key=lambda each: each[1])[:12], "US dollars an hour"),
+    ]
+    for goal in planned.goals or (Goal("ttft", 95.0, 0.0), Goal("tpot", 95.0, 0.0)):
+        plots.append(f"<h2>{escape(goal.name)} of the best plan, as traffic grows</h2>")
+        plots.append(_curve(planned.search, best, goal))
+    return plots
+
+
+def _curve(search: Search, plan: Plan, goal: Goal) -> str:
+    """A latency at both ends of the interval and its middle, by formulas, over the traffic."""
+    curves: dict[str, list[tuple[float, float]]] = {"low": [], "middle": [], "high": []}
+    for factor in FACTORS:
+        other = search.other(traffic=search.traffic.times(factor))
+        for name, bound in ENDS.items():
+            state = other.at(plan, plan.replicas, bound)
+            if state is not None:
+                curves[name].append((factor, 1e3 * state.time(goal.metric, goal.percentile)))
+    limit = 1e3 * goal.limit if goal.limit else None
+    return lines(curves, "traffic, of what is planned for", f"{goal.name}, ms", limit)

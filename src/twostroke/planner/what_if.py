@@ -1,0 +1,156 @@
+"""What changes the answer: other traffic, other targets; and what more speed would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from twostroke.planner.engines import EngineChoice
+from twostroke.planner.goals import Goal, shown_seconds
+from twostroke.planner.search import Found, Plan, Search, distinct
+from twostroke.planner.traffic import Traffic
+
+# Replicas over those of a plan, for points of the front.
+MORE_REPLICAS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
+# Engines of which the front and variations are made: the best of so many configurations.
+MOST_FAMILIES, MOST_LIMITS = 40, 8
+MOST_FRONT = 10
+# Beyond so many times the cheapest, more speed is no choice.
+MOST_TIMES_DEARER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """Another question, and its cheapest plan.
+
+    Attributes:
+        kind: How the answer differs: in words.
+    """
+
+    question: str
+    plan: Plan | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """A plan that none is both cheaper and faster than: TPOT P95 at the pessimistic end."""
+
+    plan: Plan
+    tpot: float
+
+
+def variations(search: Search, found: Found) -> list[Variation]:
+    """The cheapest plans of related questions, by formulas.
+
+    Engines are those that were best in their family, with each of the limits that were best.
+    """
+    engines = _few_engines(found)
+    if not engines:
+        return []
+    base = _cheapest(search, engines)
+    results = []
+    for question, other in _questions(search):
+        plan = _cheapest(other, engines)
+        results.append(Variation(question, plan, _difference(search, base, plan)))
+    return results
+
+
+def front(search: Search, found: Found) -> list[FrontPoint]:
+    """Cost against TPOT: the plans that meet the targets, also with more replicas than needed."""
+    points = []
+    for plan in distinct(found.plans)[:MOST_FAMILIES]:
+        most, _ = search.most_replicas(plan.engine)
+        for factor in MORE_REPLICAS:
+            replicas = round(plan.replicas * factor)
+            if replicas + plan.spare > most or (factor > 1 and replicas == plan.replicas):
+                continue
+            more = search.plan(plan.engine, replicas, plan.spare, search.limit(plan.engine))
+            points.append(FrontPoint(more, more.states["high"].tpot.at(95)))
+    points.sort(key=lambda point: (point.plan.cost_per_hour, point.tpot))
+    kept: list[FrontPoint] = []
+    most_dollars = MOST_TIMES_DEARER * points[0].plan.cost_per_hour if points else 0.0
+    for point in points:
+        if point.plan.cost_per_hour > most_dollars:
+            break
+        if not kept or point.tpot < 0.98 * kept[-1].tpot:
+            kept.append(point)
+    if len(kept) <= MOST_FRONT:
+        return kept
+    step = (len(kept) - 1) / (MOST_FRONT - 1)
+    return [kept[round(index * step)] for index in range(MOST_FRONT)]
+
+
+def _questions(search: Search) -> Iterator[tuple[str, Search]]:
+    traffic = search.traffic
+    for factor in (2.0, 0.5):
+        yield f"{_volume(traffic)} x {factor:g}", search.other(traffic=traffic.times(factor))
+    for metric in ("tpot", "ttft", "e2e"):
+        for factor in (0.5, 2.0):
+            goals = tuple(
+                replace(goal, limit=factor * goal.limit) if goal.metric == metric else goal
+                for goal in search.goals
+            )
+            changed = [goal for goal in search.goals if goal.metric == metric]
+            if changed:
+                texts = (
+                    f"{goal.name} {shown_seconds(goal.limit)} ->"
+                    f" {shown_seconds(factor * goal.limit)}"
+                    for goal in changed
+                )
+                yield ", ".join(texts), search.other(goals=goals)
+
+
+def _volume(traffic: Traffic) -> str:
+    return "requests/s" if traffic.users is None else "users"
+
+
+def _few_engines(found: Found) -> list[EngineChoice]:
+    tried = distinct(found.plans)[:MOST_FAMILIES]
+    limits = dict.fromkeys((plan.engine.seqs, plan.engine.budget) for plan in tried)
+    families = [plan.engine for plan in tried]
+    families += [
+        failure.engine
+        for failure in found.failures.values()
+        if failure.kind in ("goal", "overload")
+    ]
+    return list(
+        dict.fromkeys(
+            replace(engine, seqs=seqs, budget=budget)
+            for engine in families
+            for seqs, budget in list(limits)[:MOST_LIMITS] or [(engine.seqs, engine.budget)]
+        )
+    )
+
+
+def _cheapest(search: Search, engines: Iterable[EngineChoice]) -> Plan | None:
+    plans = [
+        result for engine in engines if isinstance(result := search.fewest(engine, "high"), Plan)
+    ]
+    return min(plans, key=search.order, default=None)
+
+
+def _difference(search: Search, base: Plan | None, plan: Plan | None) -> str:
+    """What another question does to the answer, in a few words."""
+    if plan is None:
+        return "no plan meets the targets"
+    text = f"{plan.describe()}, ${plan.cost_per_hour:,.2f} an hour"
+    if base is None:
+        return text
+    if base.cost_per_hour:
+        text += f" ({plan.cost_per_hour / base.cost_per_hour:.2f} times)"
+    before, after = (
+        search.builder.sheet(each.engine.gpu).memory_bandwidth * each.engine.tp / 1e12
+        for each in (base, plan)
+    )
+    if plan.engine.gpu == base.engine.gpu and plan.engine.tp == base.engine.tp:
+        return text
+    step = "up" if after > before else "down"
+    return f"{text}; bandwidth of a replica {step} from {before:.3g} to {after:.3g} TB/s"
+
+
+def shown_goals(goals: Sequence[Goal]) -> list[Goal]:
+    """The targets, and what else is usually asked of a plan."""
+    fixed = [Goal("ttft", 95.0, 0.0), Goal("tpot", 50.0, 0.0), Goal("tpot", 95.0, 0.0)]
+    fields = {goal.field for goal in goals}
+    return [*goals, *(goal for goal in fixed if goal.field not in fields)]
