@@ -85,8 +85,8 @@ def main(
         f" | {outcomes['other']} |",
         "",
         f"{len(seconds)} signals; until all engines were there again: median"
-        f" {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s. KV blocks in use at"
-        f" the end: {leaked}.",
+        f" {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s.",
+        f"KV blocks in use at the end: {leaked}.",
     ]
     print("\n".join(lines))
     command = shlex.join(["python", "-m", "benchmarks.failover.random_kills", *sys.argv[1:]])

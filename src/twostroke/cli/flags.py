@@ -29,7 +29,7 @@ from twostroke.gateway.options import GatewayOptions
 from twostroke.server.options import ServerOptions
 
 
-def _section(title: str, order: int, *, lists: bool = False) -> Parameter:
+def flag_section(title: str, order: int, *, lists: bool = False) -> Parameter:
     """The flags of one dataclass; ``lists`` are flags that take several values at once."""
     return Parameter(
         name="*",
@@ -45,18 +45,18 @@ def shown_default(value: object) -> str | None:
     return None if value in (None, (), "") else str(value)
 
 
-ModelFlags = Annotated[ModelOptions, _section("Model", 1)]
-TemplateFlags = Annotated[ChatTemplateConfig, _section("Model", 1)]
-LoraFlags = Annotated[LoraConfig, _section("LoRA adapters", 1)]
-ServerFlags = Annotated[ServerOptions, _section("Server", 2, lists=True)]
-GatewayFlags = Annotated[GatewayOptions, _section("Keys and limits", 3)]
-WorkerFlags = Annotated[WorkerOptions, _section("Worker", 0)]
-RouterFlags = Annotated[RouterOptions, _section("Workers", 0, lists=True)]
-SchedulerFlags = Annotated[SchedulerOptions, _section("Scheduling", 4)]
-CacheFlags = Annotated[CacheConfig, _section("KV cache", 5)]
-TierFlags = Annotated[KVTierConfig, _section("KV cache", 5)]
-ObservabilityFlags = Annotated[ObservabilityConfig, _section("Observability", 6)]
-SpeculationFlags = Annotated[SpeculationConfig, _section("Speculation", 7)]
+ModelFlags = Annotated[ModelOptions, flag_section("Model", 1)]
+TemplateFlags = Annotated[ChatTemplateConfig, flag_section("Model", 1)]
+LoraFlags = Annotated[LoraConfig, flag_section("LoRA adapters", 1)]
+ServerFlags = Annotated[ServerOptions, flag_section("Server", 2, lists=True)]
+GatewayFlags = Annotated[GatewayOptions, flag_section("Keys and limits", 3)]
+WorkerFlags = Annotated[WorkerOptions, flag_section("Worker", 0)]
+RouterFlags = Annotated[RouterOptions, flag_section("Workers", 0, lists=True)]
+SchedulerFlags = Annotated[SchedulerOptions, flag_section("Scheduling", 4)]
+CacheFlags = Annotated[CacheConfig, flag_section("KV cache", 5)]
+TierFlags = Annotated[KVTierConfig, flag_section("KV cache", 5)]
+ObservabilityFlags = Annotated[ObservabilityConfig, flag_section("Observability", 6)]
+SpeculationFlags = Annotated[SpeculationConfig, flag_section("Speculation", 7)]
 BatchFlags = Annotated[
     BatchOptions,
     Parameter(
@@ -149,8 +149,8 @@ def _read_schema(path: Path) -> dict[str, Any]:
     return schema
 
 
-FormFlags = Annotated[FormOptions, _section("Form of the answer", 0)]
-SamplingFlags = Annotated[SamplingOptions, _section("Sampling", 0)]
+FormFlags = Annotated[FormOptions, flag_section("Form of the answer", 0)]
+SamplingFlags = Annotated[SamplingOptions, flag_section("Sampling", 0)]
 
 
 def engine_config(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
-from twostroke.cli.flags import shown_default
+from twostroke.cli.flags import flag_section
 from twostroke.cli.terminal import print_error, print_note
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import write_text
@@ -20,22 +20,13 @@ if TYPE_CHECKING:
     from twostroke.planner.make_plans import Planned
 
 
-def _section(title: str, order: int) -> Parameter:
-    return Parameter(
-        name="*",
-        group=Group(title, sort_key=order),
-        negative_iterable=(),
-        show_default=shown_default,
-    )
-
-
 # Exit code where no plan meets the targets.
 EXIT_NO_PLAN = 3
 
-TrafficFlags = Annotated[TrafficOptions, _section("Traffic", 0)]
-GoalFlags = Annotated[GoalOptions, _section("Targets", 1)]
-SearchFlags = Annotated[SearchOptions, _section("Search", 2)]
-PlanOutputFlags = Annotated[PlanOutputOptions, _section("Output", 3)]
+TrafficFlags = Annotated[TrafficOptions, flag_section("Traffic", 0)]
+GoalFlags = Annotated[GoalOptions, flag_section("Targets", 1)]
+SearchFlags = Annotated[SearchOptions, flag_section("Search", 2)]
+PlanOutputFlags = Annotated[PlanOutputOptions, flag_section("Output", 3)]
 
 
 def plan(

@@ -8,9 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Group, Parameter
-
-from twostroke.cli.flags import CacheFlags, SchedulerFlags, TierFlags, shown_default
+from twostroke.cli.flags import CacheFlags, SchedulerFlags, TierFlags, flag_section
 from twostroke.cli.simulation_files import (
     fleet_file,
     new_metrics,
@@ -37,22 +35,13 @@ if TYPE_CHECKING:
     from twostroke.simulator.scenario import Scenario
 
 
-def _section(title: str, order: int) -> Parameter:
-    return Parameter(
-        name="*",
-        group=Group(title, sort_key=order),
-        negative_iterable=(),
-        show_default=shown_default,
-    )
-
-
 # Exit code of a sweep in which a run is overloaded.
 EXIT_OVERLOADED = 3
 
-DeploymentFlags = Annotated[DeploymentOptions, _section("Deployment", 0)]
-WorkloadFlags = Annotated[SimulatedWorkloadOptions, _section("Workload", 1)]
-ScalingFlags = Annotated[AutoscalerOptions, _section("Autoscaling", 6)]
-OutputFlags = Annotated[OutputOptions, _section("Output", 2)]
+DeploymentFlags = Annotated[DeploymentOptions, flag_section("Deployment", 0)]
+WorkloadFlags = Annotated[SimulatedWorkloadOptions, flag_section("Workload", 1)]
+ScalingFlags = Annotated[AutoscalerOptions, flag_section("Autoscaling", 6)]
+OutputFlags = Annotated[OutputOptions, flag_section("Output", 2)]
 
 
 def simulate(

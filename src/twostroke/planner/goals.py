@@ -33,14 +33,14 @@ class Goal:
     @property
     def name(self) -> str:
         """Its name in tables: ``TTFT P95``."""
-        at = "mean" if self.percentile is None else f"P{self.percentile:g}"
-        return f"{self.metric.upper()} {at}"
+        percentile = "mean" if self.percentile is None else f"P{self.percentile:g}"
+        return f"{self.metric.upper()} {percentile}"
 
     @property
     def field(self) -> str:
         """Its name in JSON: ``ttft_p95``."""
-        at = "mean" if self.percentile is None else f"p{self.percentile:g}"
-        return f"{self.metric}_{at}"
+        percentile = "mean" if self.percentile is None else f"p{self.percentile:g}"
+        return f"{self.metric}_{percentile}"
 
     @property
     def text(self) -> str:

@@ -27,7 +27,7 @@ class DevicePrice:
     """What a device costs in an hour.
 
     Attributes:
-        source: Where the number comes from; ``guessed`` if nobody says.
+        source: Where the number comes from; ``guessed`` if there is none.
         date: When it was so; empty if the source does not say.
     """
 

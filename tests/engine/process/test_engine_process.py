@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -43,6 +44,7 @@ from twostroke.core.request import FinishReason
 from twostroke.engine.clients.answer_so_far import MAX_LOST
 from twostroke.engine.process import process_link
 from twostroke.engine.process.engine_process import EngineProcess
+from twostroke.engine.process.engine_source import StartedEngine, start_again
 from twostroke.engine.process.frames import encode_frame
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import start_engine
@@ -278,3 +280,23 @@ def test_configurations_cross_unchanged() -> None:
     ):
         start = StartEngine("1", EngineConfig.from_flat(options))
         assert msgspec.msgpack.decode(encode_frame(start)[4:], type=StartEngine) == start
+
+
+class NoEngine(NamedTuple):
+    """A source without an end of its own, whose engine never starts."""
+
+    starts: list[int]
+    config: EngineConfig = CONFIG
+    pauses: Sequence[float] = (0.0,)
+    gives_up: bool = False
+    again: str = ""
+
+    def start(self) -> StartedEngine:
+        self.starts.append(1)
+        raise EngineDeadError("there is none")
+
+
+def test_a_bound_on_starts_holds_for_a_source_that_does_not_give_up() -> None:
+    source = NoEngine([])
+    assert start_again(source, 0, threading.Event(), lambda error: None, 2)[0] is None
+    assert len(source.starts) == 2

@@ -135,8 +135,8 @@ def _divided(plans: Mapping[str, PoolPlan]) -> Iterator[tuple[str, PoolPlan]]:
     )
     num_threads = max(1, (os.cpu_count() or 1) // sum(plan.most for plan in plans.values()))
     for name, plan in plans.items():
-        most = max(on_device[plan.device_of(number)] for number in range(plan.most))
-        yield name, plan._replace(share=1 / most, num_threads=num_threads)
+        num_sharing = max(on_device[plan.device_of(number)] for number in range(plan.most))
+        yield name, plan._replace(share=1 / num_sharing, num_threads=num_threads)
 
 
 class _Reader:

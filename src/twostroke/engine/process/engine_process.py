@@ -213,7 +213,7 @@ class EngineProcess(MessageClient):
             reason = self._wait_for_the_end()
             if self._closing.is_set():
                 return
-            most = WAKING_STARTS if idleness.asleep else None
+            limit = WAKING_STARTS if idleness.asleep else None
             if idleness.asleep:
                 reason, num_starts = "the engine had ended for want of requests", 0
                 self._on_loop(self._process.drain)
@@ -224,7 +224,7 @@ class EngineProcess(MessageClient):
                 if self._answered or time.monotonic() - began > STEADY_SECONDS:
                     num_starts = 0
             tell = partial(self._note_failure, self._clock())
-            started, num_starts = start_again(self._source, num_starts, self._closing, tell, most)
+            started, num_starts = start_again(self._source, num_starts, self._closing, tell, limit)
             if started is not None:
                 self._offer(started)
             elif self._closing.is_set():

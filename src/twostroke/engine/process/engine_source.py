@@ -60,7 +60,7 @@ def start_again(
     num_starts: int,
     closing: threading.Event,
     tell: Callable[[Exception], None],
-    most: int | None = None,
+    max_starts: int | None = None,
 ) -> tuple[StartedEngine | None, int]:
     """An engine, and how many starts lie behind it; none, once it is given up or closing.
 
@@ -68,11 +68,14 @@ def start_again(
         num_starts: Starts that lie behind already, without a token.
         closing: Set where no engine is wanted any more.
         tell: Called with the reason of each start that fails.
-        most: After how many starts a source that gives up does; by default once each pause was.
+        max_starts: How many there are at most; by default as many as there are pauses, of a source
+            that gives up, and any number of another.
     """
     pauses, logged = source.pauses, ""
+    if max_starts is None and source.gives_up:
+        max_starts = len(pauses)
     for number in itertools.count(num_starts):
-        if number >= (most or len(pauses)) and source.gives_up:
+        if max_starts is not None and number >= max_starts:
             break
         if closing.wait(pauses[min(number, len(pauses) - 1)]):
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import psutil
 
@@ -36,12 +37,10 @@ class StartWatch:
 def _look_at(pid: int) -> tuple[float, bool]:
     """The processor time of a process and of those that come from it; whether a disk is awaited."""
     total, waits_for_disk = 0.0, False
-    try:
+    with suppress(psutil.Error):  # it has just ended, which its socket tells
         process = psutil.Process(pid)
         for each in (process, *process.children(recursive=True)):
             times = each.cpu_times()
             total += times.user + times.system
             waits_for_disk |= each.status() == psutil.STATUS_DISK_SLEEP
-    except psutil.Error:  # it has just ended, which its socket tells
-        pass
     return total, waits_for_disk

@@ -78,10 +78,10 @@ def lines(
     points = [point for curve in curves.values() for point in curve]
     if not points:
         return ""
-    most = max(y for _, y in points)
+    highest = max(y for _, y in points)
     if limit is not None:
-        most = min(max(most, 1.2 * limit), 3 * limit)
-    frame = _Frame(max(x for x, _ in points), most, x_title, y_title)
+        highest = min(max(highest, 1.2 * limit), 3 * limit)
+    frame = _Frame(max(x for x, _ in points), highest, x_title, y_title)
     content = []
     for name, curve in curves.items():
         path = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in curve)
@@ -106,11 +106,11 @@ def bars(values: Sequence[tuple[str, float]], title: str) -> str:
     """Horizontal bars, one below the other."""
     if not values:
         return ""
-    most = max(value for _, value in values) or 1.0
+    highest = max(value for _, value in values) or 1.0
     content = []
     for row, (name, value) in enumerate(values):
         y = TOP + row * BAR
-        width = round((WIDTH - BAR_LEFT - 90) * value / most, 1)
+        width = round((WIDTH - BAR_LEFT - 90) * value / highest, 1)
         content.append(_text(BAR_LEFT - 8, y + 14, name, "end"))
         content.append(
             f'<rect x="{BAR_LEFT}" y="{y}" width="{width}" height="{BAR - 6}" fill="var(--one)"/>'

@@ -118,7 +118,7 @@ class Fleet:
         self._next_scheduled = next(self._scheduled, None)
         self._follow_ups: list[tuple[float, int, RequestSpec]] = []  # a heap, by arrival
         self._events: dict[int, float] = {}  # the next one of each replica that has work
-        self._working: list[tuple[float, int]] = []  # a heap of them, with some that have changed
+        self._event_heap: list[tuple[float, int]] = []  # with some that are no more
         self._held: list[RequestSpec] = []  # since no replica takes requests
         self._specs: dict[str, tuple[RequestSpec, int]] = {}
         self._num_blocks = 0  # that all requests so far will fill, in one group of layers
@@ -142,27 +142,28 @@ class Fleet:
     def _turn(self, progress: Callable[[int], None]) -> bool:
         arrival, change = self._next_arrival(), self._pool.next_change
         until = min(arrival, change)
-        working = self._next_working()
-        if working is None or working[0] >= until:
-            if arrival == math.inf and working is None and not self._held:
+        first = self._first_event()
+        if first is None or first[0] >= until:
+            if arrival == math.inf and first is None and not self._held:
                 return False
             if change <= arrival:
                 self._change_pool(change, progress)
             else:
                 self._admit(self._pop_arrival(), arrival, progress)
             return True
-        heapq.heappop(self._working)
-        if self._reactive and (behind := self._next_working()) is not None:
+        number = first[1]
+        del self._events[number]
+        if self._reactive and (second := self._first_event()) is not None:
             # A request that ends on another replica may bring a follow-up, from its time on.
-            until = min(until, behind[0])
-        self._run(working[1], until, progress)
+            until = min(until, second[0])
+        self._run(number, until, progress)
         return True
 
-    def _next_working(self) -> tuple[float, int] | None:
-        """The replica with the earliest event, and when that is."""
-        heap, events = self._working, self._events
+    def _first_event(self) -> tuple[float, int] | None:
+        """When the earliest event of all replicas is, and of which one."""
+        heap, events = self._event_heap, self._events
         while heap and events.get(heap[0][1]) != heap[0][0]:
-            heapq.heappop(heap)  # it has got another request since
+            heapq.heappop(heap)  # it has been taken, or has changed
         return heap[0] if heap else None
 
     def _run(self, number: int, until: float, progress: Callable[[int], None]) -> None:
@@ -191,7 +192,7 @@ class Fleet:
         self._events.pop(number, None)
         if replica.has_work():
             self._events[number] = event = replica.next_event()
-            heapq.heappush(self._working, (event, number))
+            heapq.heappush(self._event_heap, (event, number))
 
     # ---- arrivals --------------------------------------------------------------------------------
 
