@@ -290,7 +290,8 @@ scale-down-after = 1
             clients = [threads.submit(stream, url) for _ in range(6)]
             contents = [client.result(90) for client in clients]
         assert all(content == contents[0] for content in contents)
-        assert "pool chat: 2 of 2 ready" in fleet.stderr
+        # Whether it is ready before the answers are over depends on the machine.
+        assert "replica 1 starts" in fleet.stderr
         wait_until(lambda: not replicas(fleet))
 
 
