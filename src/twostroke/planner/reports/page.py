@@ -23,7 +23,8 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.85rem }
 th, td { text-align: right; padding: 0.3rem 0.6rem; border-bottom: 1px solid var(--line) }
 th:first-child, td:first-child { text-align: left } .wide { overflow-x: auto }
-.muted { color: var(--muted) } pre { overflow-x: auto; background: var(--line); padding: 0.8rem }
+.muted { color: var(--muted) } pre { overflow-x: auto; background: var(--line); padding: 0.8rem;
+  white-space: pre-wrap; overflow-wrap: anywhere }
 svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: var(--ink); font-size: 12px }
 .axis { stroke: var(--muted) } .grid { stroke: var(--line) } .limit { stroke: var(--alarm) }
 """

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 700, 320, 60, 44, 12, 16
 BAR, BAR_LEFT = 24, 130
+LETTER, LINE = 6.5, 13.0  # of a label, about
 COLOURS = {"low": "var(--three)", "middle": "var(--one)", "high": "var(--two)"}
 
 
@@ -59,13 +60,39 @@ def scatter(marks: Sequence[Mark], x_title: str, y_title: str) -> str:
     if not marks:
         return ""
     frame = _Frame(max(m.x for m in marks), max(m.y for m in marks), x_title, y_title)
-    content = []
+    content, labels = [], _Labels()
     for mark in marks:
         x, y = frame.x(mark.x), frame.y(mark.y)
+        label = escape(mark.label)
+        content.append(
+            f'<circle cx="{x}" cy="{y}" r="4" fill="var(--one)"><title>{label}</title></circle>'
+        )
         side, shift = ("start", 8) if x < WIDTH / 2 else ("end", -8)
-        content.append(f'<circle cx="{x}" cy="{y}" r="4" fill="var(--one)"/>')
-        content.append(_text(x + shift, y - 6, mark.label, side))
+        for height in (y - 6, y + 16):
+            if labels.have_room(x + shift, height, mark.label, side):
+                content.append(_text(x + shift, height, mark.label, side))
+                break
     return frame.svg(content)
+
+
+class _Labels:
+    """Where labels stand, so that no two meet; one without room is told by its point."""
+
+    def __init__(self) -> None:
+        self._boxes: list[tuple[float, float, float]] = []  # left, right, y
+
+    def have_room(self, x: float, y: float, text: str, side: str) -> bool:
+        """Whether a label fits there, which then stands there."""
+        width = LETTER * len(text)
+        left = x if side == "start" else x - width
+        box = (left, left + width, y)
+        if y < LINE or any(
+            box[0] < right and left < box[1] and abs(y - other) < LINE
+            for left, right, other in self._boxes
+        ):
+            return False
+        self._boxes.append(box)
+        return True
 
 
 def lines(
