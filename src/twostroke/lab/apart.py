@@ -57,7 +57,7 @@ class PromptsArriveComputed:
         return self._cost.step(shape)
 
 
-def arrivals(
+def requests_at(
     rate: float, prompt: int, answer: int, count: int = 200, seed: int = 0
 ) -> list[RequestSpec]:
     """Requests with Poisson arrivals and long-tailed lengths; of two tokens at least."""
@@ -120,9 +120,9 @@ def serve_apart(placed: Placed, specs: Sequence[RequestSpec], link: float) -> li
     ]
 
 
-def percentile(values: Sequence[float], percent: float) -> float:
-    """A percentile, between two values as numpy has it."""
-    return float(np.percentile(np.array(values), percent))
+def ninetieth(values: Sequence[float]) -> float:
+    """The 90th percentile, between two values as numpy has it."""
+    return float(np.percentile(np.array(values), 90))
 
 
 def best_rate(
@@ -145,7 +145,7 @@ def best_rate(
     """
 
     def keeps_to_them(rate: float) -> bool:
-        specs = arrivals(rate, *lengths)
+        specs = requests_at(rate, *lengths)
         served = (
             serve_together(placed, specs, budget)
             if link is None

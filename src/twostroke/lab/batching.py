@@ -21,6 +21,7 @@ from twostroke.lab.devices import Placed
 from twostroke.lab.live import LiveBench, decode_seconds, greedy, random_prompt, run_to_end
 from twostroke.lab.live import run_batch as run_live_batch
 from twostroke.lab.numbers import shown_time, shown_times
+from twostroke.simulator.results.summary import Summary
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 CLAIMED_GAIN = (2.0, 4.0)
@@ -120,33 +121,31 @@ def _observe_static(bench: LiveBench) -> Observed:
     )
 
 
+LOADS = {
+    "chats": (500, 300),
+    "long prompts": (12000, 60),
+}
+
+
+def _of_users(prompt: int, answer: int) -> Summary:
+    """What 64 users see who wait for each answer and ask again."""
+    load = SimulatedWorkloadOptions(
+        workload="random",
+        num_requests=300,
+        input_len=prompt,
+        output_len=answer,
+        arrivals="closed",
+        concurrency=64,
+    )
+    return SEVENTY.run(load, max_num_seqs=64, max_num_batched_tokens=8192).summary
+
+
 def _readers() -> Computed:
     context = 2000
     sizes = [n for n in (1, 4, 8, 16, 32, 64, 128, 256) if n * context <= _room(SEVENTY)]
     steps = {n: SEVENTY.decode(n, context).seconds for n in sizes}
     most = sizes[-1]
-    loads = {
-        "chats": SimulatedWorkloadOptions(
-            workload="random",
-            num_requests=300,
-            input_len=500,
-            output_len=300,
-            arrivals="closed",
-            concurrency=64,
-        ),
-        "long prompts": SimulatedWorkloadOptions(
-            workload="random",
-            num_requests=300,
-            input_len=12000,
-            output_len=60,
-            arrivals="closed",
-            concurrency=64,
-        ),
-    }
-    runs = {
-        name: SEVENTY.run(load, max_num_seqs=64, max_num_batched_tokens=8192).summary
-        for name, load in loads.items()
-    }
+    runs = {name: _of_users(*lengths) for name, lengths in LOADS.items()}
     tpots = {name: run.latencies["tpot"].percentiles[50] for name, run in runs.items()}
     slow = [
         name

@@ -78,7 +78,7 @@ class FieldClaim:
     """One claim.
 
     Attributes:
-        name: As ``twostroke lab`` takes it.
+        name: What ``twostroke lab`` takes.
         text: What is claimed.
         source: Where the field says so, in a line.
         compute: Arithmetic and simulation; the same each time.

@@ -27,7 +27,7 @@ class LiveBench:
     """What live runs need.
 
     Attributes:
-        model: As ``--model`` takes it.
+        model: What ``--model`` takes.
         load: Makes an engine (``startup.load_engine``).
     """
 

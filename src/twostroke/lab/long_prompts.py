@@ -27,7 +27,7 @@ LEAD, ANSWER = 4, 400
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class LongArrival:
     """What a long prompt does where others decode, simulated. Times in seconds.
 
     ``worst``: the longest wait of the others between two tokens; ``ttft``: of the long prompt.
@@ -37,7 +37,7 @@ class Arrival:
     ttft: float
 
 
-def arrive(model: ModelName, gpu: GPUName, tp: int, length: int, budget: int) -> Arrival:
+def arrive(model: ModelName, gpu: GPUName, tp: int, length: int, budget: int) -> LongArrival:
     """Let requests decode, and a long prompt come; the scheduler is the one that serves."""
     # They have all decoded a while before it comes.
     alone = Placed(model, gpu, tp)
@@ -63,7 +63,7 @@ def arrive(model: ModelName, gpu: GPUName, tp: int, length: int, budget: int) ->
         if long.arrival <= end <= long.first_token + 1e-9
     )
     assert all(other.finish > long.first_token for other in others)
-    return Arrival(worst, long.ttft)
+    return LongArrival(worst, long.ttft)
 
 
 def _stall() -> Computed:
@@ -129,7 +129,7 @@ def _chunks() -> Computed:
     length = CHUNK * CHUNKS
     placed = Placed("llama-3.1-8b", "h100-sxm")
 
-    def arrival(tokens: int, budget: int) -> Arrival:
+    def arrival(tokens: int, budget: int) -> LongArrival:
         return arrive("llama-3.1-8b", "h100-sxm", 1, tokens, budget)
 
     whole = arrival(length, 2 * length)

@@ -44,40 +44,41 @@ def by_formula(model: ModelSpec) -> int:
 
 
 def without_heads(model: ModelSpec) -> int:
-    """The same formula where the text has lost the number of heads."""
+    """The formula where the text has lost the number of heads."""
     return 2 * model.num_layers * model.head_dim * FP16
 
 
 def with_all_heads(model: ModelSpec) -> int:
-    """The same with the query heads, as texts of the time before grouped-query attention have."""
+    """The formula with query heads, as texts from before grouped-query attention have it."""
     attention = next(layer.attention for layer in model.layers if layer.attention)
     return 2 * model.num_layers * attention.heads * attention.key_dim * FP16
+
+
+def is_right(model: ModelSpec) -> bool:
+    """Whether the formula says what the model caches for each of ``LONG`` tokens."""
+    return abs(by_formula(model) / cached_by(model) - 1) < 1e-9
+
+
+def cached_by(model: ModelSpec) -> float:
+    """Bytes that a model caches for each of ``LONG`` tokens; states of recurrent layers apart."""
+    return (model.kv_bytes(LONG, "bf16") - model.state_bytes()) / LONG
 
 
 def _formula() -> Computed:
     specs = {name: find_model(name) for name in public_names()}
     specs = {name: spec for name, spec in specs.items() if spec.kv_bytes_per_token("bf16")}
-    right = [
-        name
-        for name, spec in specs.items()
-        if abs(by_formula(spec) * LONG / (spec.kv_bytes(LONG, "bf16") - spec.state_bytes()) - 1)
-        < 1e-9
-    ]
-    model = specs[EXAMPLE]
+    right = [name for name, spec in specs.items() if is_right(spec)]
+    model, deepseek = specs[EXAMPLE], specs["deepseek-v3"]
     exact = model.kv_bytes_per_token("bf16")
+    over = by_formula(deepseek) / deepseek.kv_bytes_per_token("bf16")
     attention = next(layer.attention for layer in model.layers if layer.attention)
     bars = []
     for name in SHOWN:
-        spec = specs[name]
-        bars.append((f"{name}: formula", by_formula(spec) / 1e3))
-        bars.append(
-            (f"{name}: cached", (spec.kv_bytes(LONG, "bf16") - spec.state_bytes()) / LONG / 1e3)
-        )
+        bars.append((f"{name}: formula", by_formula(specs[name]) / 1e3))
+        bars.append((f"{name}: cached", cached_by(specs[name]) / 1e3))
     verdict: VerdictName = "holds" if len(right) == len(specs) else "holds with a condition"
     if EXAMPLE not in right:
         verdict = "wrong as stated"
-    deepseek = specs["deepseek-v3"]
-    over = by_formula(deepseek) / deepseek.kv_bytes_per_token("bf16")
     return Computed(
         on=f"{len(specs)} public models",
         facts=(

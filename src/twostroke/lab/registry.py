@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from twostroke.core.errors import ConfigError
-from twostroke.lab import batching, drafts, limits, long_prompts, many_devices, memory
+from twostroke.lab import batching, drafts, limits, long_prompts, many_devices, memory, rates
 from twostroke.lab.claim import FieldClaim
 
 CLAIMS: tuple[FieldClaim, ...] = (
     *limits.CLAIMS,
+    *rates.CLAIMS,
     *memory.CLAIMS,
     *batching.CLAIMS,
     *long_prompts.CLAIMS,
