@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from twostroke.cli.terminal import paint
 from twostroke.core.errors import ConfigError
-from twostroke.core.files import reason, write_text
+from twostroke.core.files import is_folder, reason, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +60,11 @@ def lab(
             raise ConfigError("no claim is named", hint="name some, or give --all")
         print_claims(CLAIMS, sys.stdout)
         return
+    for flag, path in (("--plot", plot), ("--html", html)):
+        if path is not None and not is_folder(path.parent):
+            raise ConfigError(
+                f"{path.parent} is no folder", hint=f"make it, or give another {flag}"
+            )
     bench = None
     if live:
         from twostroke.lab.live import LiveBench
