@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ def try_claims(bench: Workbench, claims: Sequence[FieldClaim] = CLAIMS) -> list[
         for claim in claims:
             bench.say(f"the field's claims: {claim.name}")
             experiment = run_experiment(claim, LiveBench(bench.model, load_engine))
+            experiment = replace(experiment, model=bench.name)
             if claim.name in MEMORY_BOUND:
                 observed = claim.observe(LiveBench(large, load_engine))
                 tried.append(Tried(experiment, observed, name))

@@ -32,6 +32,7 @@ SEVENTY = Placed("llama-3.1-70b", "h100", 4)
 TOKENS_A_WORD = 4 / 3
 SLOW_TPOT = 1 / (2 * TOKENS_A_WORD)
 BUSY = 0.9
+NUM_LIVE = 48
 
 
 def _static() -> Computed:
@@ -87,7 +88,7 @@ def _observe_static(bench: LiveBench) -> Observed:
     rng = random.Random(0)
     lengths = [
         (rng.randint(8, 16), min(max(round(rng.lognormvariate(math.log(16), 1.3)), 2), 128))
-        for _ in range(64)
+        for _ in range(NUM_LIVE)
     ]
     seconds, steps = {}, {}
     for batching in ("continuous", "static"):
@@ -106,7 +107,7 @@ def _observe_static(bench: LiveBench) -> Observed:
     return Observed(
         facts=(
             Fact(
-                "64 requests, 8 at once",
+                f"{NUM_LIVE} requests, 8 at once",
                 f"{shown_time(seconds['continuous'])} against"
                 f" {shown_time(seconds['static'])}: {shown_times(gain)} as fast",
             ),
