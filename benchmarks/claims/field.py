@@ -22,16 +22,8 @@ from twostroke.planner.reports.plots import standalone
 from twostroke.startup import load_engine
 
 NAME, TITLE = "field", "What is said of serving, tried"
-# Claims on bytes that are read: a small model's weights stay in a processor's cache.
-MEMORY_BOUND = (
-    "decode-ceiling",
-    "prefill-or-decode",
-    "continuous-batching",
-    "busy-and-slow",
-    "tpot-and-context",
-    "speculation",
-    "speculation-break-even",
-)
+# Claims on bytes that are read, and not long: a small model's weights stay in a processor's cache.
+MEMORY_BOUND = ("decode-ceiling", "busy-and-slow")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,6 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
 
-KV_CACHE_BYTES = 2**28
 # What a live run may take for its longest prompt, and how a slow machine is recognised.
 PROMPT_SECONDS, PROBE_TOKENS = 2.5, 256
 
@@ -37,11 +36,7 @@ class LiveBench:
     @contextmanager
     def engine(self, **options: Any) -> Iterator[LLMEngine]:
         """A warmed-up engine without a prefix cache: each request computes its own prompt."""
-        shared: Mapping[str, Any] = {
-            "model": self.model,
-            "kv_cache_memory": KV_CACHE_BYTES,
-            "enable_prefix_caching": False,
-        }
+        shared = {"model": self.model, "enable_prefix_caching": False}
         with closing(self.load(EngineConfig.from_flat({**shared, **options}))) as engine:
             time_to_first_token(engine, greedy("warm-up", [5] * 64, 1))
             yield engine
