@@ -235,7 +235,9 @@ def _observe_answer(bench: LiveBench) -> Observed:
             Fact(f"so {answer} tokens take", shown_time(predicted)),
             Fact("they took", f"{shown_time(whole)} ({whole / predicted - 1:+.0%})"),
         ),
-        text="TTFT and TPOT add up to the whole.",
+        text="TTFT and TPOT add up to the whole."
+        if abs(whole / predicted - 1) < 0.25
+        else "The parts do not add up: the machine did something else meanwhile.",
         figures={"predicted": predicted, "whole": whole},
     )
 

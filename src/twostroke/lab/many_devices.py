@@ -218,8 +218,8 @@ def _observe_apart(bench: LiveBench) -> Observed:
             Fact(f"with a prompt of {length:,} beside", shown_time(gaps.worst)),
         ),
         text=f"An engine of their own for prompts would save its readers up to"
-        f" {shown_time(gaps.worst - gaps.quiet)}. docs/lab/several-processes.md has two real"
-        " engines.",
+        f" {shown_time(gaps.worst - gaps.quiet)}. Two real engines are in the notes on several"
+        " processes.",
         figures={"quiet": gaps.quiet, "worst": gaps.worst},
     )
 

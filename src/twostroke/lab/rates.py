@@ -110,8 +110,8 @@ def _ratio() -> Computed:
         verdict=Verdict(
             judge_all(list(ratios.values()), *CLAIMED_STEPS),
             f"It is {low:.2g} to {high:.2g} steps: 1,000 times a device's bandwidth over its FLOP/s"
-            " (2 bytes and 2 FLOPs for each weight), whatever the model. Newer devices gained more"
-            " FLOP/s than bandwidth, so the ratio falls.",
+            " (2 bytes and 2 FLOPs for each weight), as far as both are reached. The device"
+            " decides, far more than the model.",
         ),
         plot=Bars(values=list(zip(short, ratios.values())), title="decode steps"),
         figures=dict(zip(short, ratios.values())),

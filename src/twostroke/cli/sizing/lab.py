@@ -14,7 +14,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.files import is_folder, reason, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from twostroke.lab.experiment import Experiment
 
@@ -60,11 +60,7 @@ def lab(
             raise ConfigError("no claim is named", hint="name some, or give --all")
         print_claims(CLAIMS, sys.stdout)
         return
-    for flag, path in (("--plot", plot), ("--html", html)):
-        if path is not None and not is_folder(path.parent):
-            raise ConfigError(
-                f"{path.parent} is no folder", hint=f"make it, or give another {flag}"
-            )
+    _check_folders({"--plot": plot, "--html": html})
     bench = None
     if live:
         from twostroke.lab.live import LiveBench
@@ -82,6 +78,15 @@ def lab(
     if json_:
         print(json.dumps([experiment_fields(each) for each in experiments], indent=2))
     write_lab_files(experiments, plot, html)
+
+
+def _check_folders(files: Mapping[str, Path | None]) -> None:
+    """Raise ConfigError before anything runs whose result could not be written."""
+    for flag, path in files.items():
+        if path is not None and not is_folder(path.parent):
+            raise ConfigError(
+                f"{path.parent} is no folder", hint=f"make it, or give another {flag}"
+            )
 
 
 def write_lab_files(

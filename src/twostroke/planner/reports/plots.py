@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from twostroke.planner.reports.style import COLOUR_STYLE, PLOT_STYLE
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 700, 320, 60, 44, 12, 16
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 700, 320, 60, 44, 12, 28
 # ``LETTER``: that a letter of a bar's name is wide.
 BAR, BAR_LEFT, LETTER = 24, 130, 7
 COLOURS = {"low": "var(--three)", "middle": "var(--one)", "high": "var(--two)"}
