@@ -24,6 +24,9 @@ from twostroke.startup import load_engine
 NAME, TITLE = "field", "What is said of serving, tried"
 # Claims on bytes that are read, and not long: a small model's weights stay in a processor's cache.
 MEMORY_BOUND = ("decode-ceiling", "busy-and-slow")
+# Share of the CPU time that other programs may have before live times mean little.
+QUIET = 0.2
+NOISY = "Other programs had much of this machine meanwhile: of what was measured here, times say little."
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ def write_page(tried: Sequence[Tried], where: dict[str, Any], folder: Path) -> N
         path = plots / f"{each.experiment.claim.name}.svg"
         path.write_text(standalone(plot_svg(computed.plot)), encoding="utf-8")
     parts = [environment_text(where), _table(tried)]
+    if (where["others_cpu_share"] or 0.0) > QUIET:
+        parts.insert(1, f"{NOISY}\n")
     parts += [_section(each) for each in tried]
     record = {**where, "claims": [_fields(each) for each in tried]}
     write_record(folder / NAME, TITLE, "\n".join(parts), record)

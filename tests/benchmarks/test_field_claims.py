@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.claims.field import try_claims, write_page
+from benchmarks.claims.field import NOISY, try_claims, write_page
 from benchmarks.claims.workbench import Workbench
 from benchmarks.environment import OtherPrograms, environment
 from tests.benchmarks.tiny import tiny_checkpoint
@@ -21,9 +21,12 @@ def test_a_page_with_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     tried = try_claims(bench, claims)
     assert tried[0].large is None and tried[1].large is not None
     where = environment("python -m benchmarks.claims field", OtherPrograms().share())
-    write_page(tried, where, tmp_path)
+    write_page(tried, {**where, "others_cpu_share": 0.1}, tmp_path)
+    assert NOISY not in (tmp_path / "field.md").read_text()
+    write_page(tried, {**where, "others_cpu_share": 0.9}, tmp_path)
     page = (tmp_path / "field.md").read_text()
     assert "| [kv-arithmetic](#kv-arithmetic) | holds with a condition |" in page
+    assert NOISY in page
     assert "![plot](field/busy-and-slow.svg)" in page and "Measured with tiny" in page
     assert max(map(len, page.splitlines())) <= 100
     for claim in claims:
