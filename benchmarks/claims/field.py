@@ -26,7 +26,10 @@ NAME, TITLE = "field", "What is said of serving, tried"
 MEMORY_BOUND = ("decode-ceiling", "busy-and-slow")
 # Share of the CPU time that other programs may have before live times mean little.
 QUIET = 0.2
-NOISY = "Other programs had much of this machine meanwhile: of what was measured here, times say little."
+NOISY = (
+    "Other programs had much of this machine meanwhile: of what was measured here, times say"
+    " little."
+)
 
 
 @dataclass(frozen=True, slots=True)
