@@ -26,6 +26,7 @@ from twostroke.cli.serving.serve import serve
 from twostroke.cli.serving.up import up
 from twostroke.cli.serving.worker import worker
 from twostroke.cli.simulate import simulate
+from twostroke.cli.sizing.lab import lab
 from twostroke.cli.terminal import print_error, print_note
 from twostroke.cli.trace import trace
 from twostroke.core.errors import InvalidRequestError, TwostrokeError
@@ -63,6 +64,7 @@ def build_app() -> App:
     app.command(key, usage="Usage: twostroke key NAME [OPTIONS]")
     app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")
     app.command(plan, usage="Usage: twostroke plan MODEL [OPTIONS]")
+    app.command(lab, usage="Usage: twostroke lab [NAME ...] [OPTIONS]")
     app.command(kv, usage="Usage: twostroke kv MODEL [OPTIONS]")
     app.command(models, usage="Usage: twostroke models [MODEL] [OPTIONS]")
     app.command(quantize, usage="Usage: twostroke quantize MODEL -o FOLDER [OPTIONS]")
