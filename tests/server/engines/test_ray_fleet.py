@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ import psutil
 import pytest
 
 from tests.server.engines.test_fleet import kill_busy, metrics, reload, stream
-from tests.server.running import ServerProcess, running_process, wait_until
+from tests.server.running import ROOT, ServerProcess, running_process, wait_until
 
 pytest.importorskip("ray")
 FILE = """
@@ -37,6 +39,14 @@ def running(path: Path, text: str) -> Iterator[ServerProcess]:
         yield fleet
 
 
+def runs(process: psutil.Process) -> bool:
+    """One that has ended stays listed until its parent has asked for its status."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("ray") / "fleet.toml"
@@ -51,7 +61,7 @@ def fleet(path: Path) -> Iterator[ServerProcess]:
         assert children
         fleet.process.send_signal(signal.SIGTERM)
         assert fleet.end(60) == 0
-        wait_until(lambda: not any(each.is_running() for each in children))
+        wait_until(lambda: not any(map(runs, children)))
 
 
 def test_a_stream_goes_on_where_another_actor_is(fleet: ServerProcess) -> None:
@@ -99,6 +109,56 @@ def test_a_changed_file_replaces_actors_and_no_request(fleet: ServerProcess, pat
         wait_until(lambda: "1 of 1 ready" in fleet.stderr.splitlines()[-1], 90)
         contents = [content for client in clients for content in client.result(60)]
     assert all(content == expected for content in contents)
+
+
+class Nodes:
+    """Ray's nodes on this machine: one for the server, and one for each replica."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.server.engines.ray_nodes"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.address = self._read()
+
+    def tell(self, order: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{order}\n")
+        self._process.stdin.flush()
+        assert self._read() == "done"
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+def test_streams_of_a_machine_that_dies_go_on_in_another(tmp_path: Path) -> None:
+    nodes = Nodes()
+    path = tmp_path / "fleet.toml"
+    path.write_text(FILE)
+    flags = ["--ray", nodes.address, "--config", str(path), "--port", "0"]
+    try:
+        nodes.tell("add")
+        nodes.tell("add")
+        with running_process("-m", "twostroke", "up", *flags) as fleet:
+            url = fleet.url()
+            expected = stream(url)
+            assert stream(url, lambda: nodes.tell("kill")) == expected
+            wait_until(lambda: "waits for a machine with 1 CPU" in fleet.stderr, 60)
+            assert stream(url) == expected
+            nodes.tell("add")
+            wait_until(lambda: "2 of 2 ready" in fleet.stderr.splitlines()[-1], 90)
+            assert stream(url) == expected
+            fleet.process.send_signal(signal.SIGTERM)
+            assert fleet.end(60) == 0
+    finally:
+        nodes.close()
 
 
 def test_what_no_machine_has_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -87,6 +88,7 @@ def _ray_source(address: str, file: FleetFile) -> SourceMaker:
     except ImportError as error:
         message = f"Ray is not installed: {error}"
         raise ConfigError(message, hint="pip install 'twostroke[ray]'") from error
+    sys.stdout = sys.stderr  # where Ray's threads write what its processes say; this has no data
     wanted = sum(plan.most * (plan.options.num_cpus or 1) for plan in file.pools.values())
     cluster = RayCluster(address, ceil(wanted))
 

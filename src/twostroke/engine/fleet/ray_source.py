@@ -135,6 +135,17 @@ class RayCluster:
                 )
 
 
+def _is_placed(group: PlacementGroup, seconds: float) -> bool:
+    """Wait for that, at most for so long. Raises EngineDeadError if Ray has dropped the group."""
+    try:
+        return bool(group.wait(seconds))
+    except Exception as error:  # Ray has none of its own for that
+        hint = (
+            "see the log of Ray; if its daemon on this machine has ended, start it and this again"
+        )
+        raise EngineDeadError(f"Ray finds no place: {_reason(error)}", hint=hint) from error
+
+
 def _amount(name: str, *, free: bool = False) -> float:
     """How much of something all machines have together."""
     ask: Any = ray.available_resources if free else ray.cluster_resources
@@ -183,12 +194,13 @@ class RaySource(SupervisedSource):
         return StartedEngine(link, answer.facts)
 
     def _wait_for_place(self, group: PlacementGroup, name: str) -> None:
-        if group.wait(SAY_SECONDS):
+        """Raises EngineDeadError if there is none for long."""
+        if _is_placed(group, SAY_SECONDS):
             return
         free = f"{_amount('CPU', free=True):g} CPU, {_amount('GPU', free=True):g} GPU"
         message = "replica %s waits for a machine with %s; free in all: %s"
         logger.warning(message, name, self._resources, free)
-        if not group.wait(PLACE_SECONDS):
+        if not _is_placed(group, PLACE_SECONDS):
             raise EngineDeadError(
                 f"Ray has had no room for {self._resources} for {PLACE_SECONDS:g} s",
                 hint="add a machine to the cluster, or end what else runs there",
