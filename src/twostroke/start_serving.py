@@ -25,7 +25,7 @@ from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.fleet.engine_pool import EnginePool
 from twostroke.engine.fleet.pool_plan import PoolPlan, start_of
-from twostroke.engine.fleet.supervised import SupervisedSource
+from twostroke.engine.fleet.supervised import SourceMaker, SupervisedSource, local_source
 from twostroke.engine.intake import Seeds
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.engine_source import StartedEngine
@@ -197,6 +197,7 @@ def start_pool(
     name: str,
     plan: PoolPlan,
     router: RouterName,
+    make_source: SourceMaker = local_source,
     log_level: str = "info",
     log_json: bool = False,
     stall_seconds: float = STALL_SECONDS,
@@ -207,6 +208,7 @@ def start_pool(
     Args:
         config: That of the plan, as the server's keys want it.
         name: What the model is called.
+        make_source: Makes what starts a replica; processes of this machine by default.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
@@ -215,7 +217,7 @@ def start_pool(
     first = StartEngine(package_version(), config, name, log_level=log_level, log_json=log_json)
 
     def prepare(plan: PoolPlan, number: int) -> SupervisedSource:
-        return SupervisedSource(start_of(first, plan, number))
+        return make_source(start_of(first, plan, number), plan)
 
     sources = [prepare(plan, number) for number in range(plan.num_at_first)]
     # Downloaded here, if it is on the Hub: an engine that waits for others would seem to hang.

@@ -53,7 +53,7 @@ def build_app() -> App:
     app.command(serve, usage="Usage: twostroke serve [MODEL] [NAME=MODEL ...] [OPTIONS]")
     app.command(worker, usage="Usage: twostroke worker [MODEL] [OPTIONS]")
     app.command(route, usage="Usage: twostroke route [MODEL] --worker HOST:PORT ... [OPTIONS]")
-    app.command(up, usage="Usage: twostroke up --local --config FLEET.toml [OPTIONS]")
+    app.command(up, usage="Usage: twostroke up --config FLEET.toml [OPTIONS]")
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
     app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
     app.command(

@@ -24,6 +24,7 @@ from twostroke.engine.workers.greeting import (
     PROTOCOL,
     UNREADABLE,
     WELCOME_BYTES,
+    Admitted,
     Challenge,
     FrontEndGreeting,
     ModelFingerprint,
@@ -135,6 +136,21 @@ def connect_worker(address: Address, token: bytes, version: str) -> tuple[Worker
         ShuttingDownError: The worker is about to leave.
         ConfigError: It refuses this front end, or is none of ours.
     """
+    connection, answer = open_connection(address, token, version)
+    if not isinstance(answer, Welcome):
+        connection.close()
+        raise _no_worker(address)
+    return WorkerLink(address, connection), answer
+
+
+def open_connection(
+    address: Address, token: bytes, version: str
+) -> tuple[socket.socket, Welcome | Admitted]:
+    """Connect, and have both sides prove that they know the token.
+
+    Raises:
+        EngineDeadError, ShuttingDownError, ConfigError: As ``connect_worker``.
+    """
     try:
         connection = socket.create_connection(address, CONNECT_SECONDS)
     except OSError as error:
@@ -142,14 +158,15 @@ def connect_worker(address: Address, token: bytes, version: str) -> tuple[Worker
         raise EngineDeadError(message, hint=_HINT) from error
     try:
         watch_connection(connection)
-        welcome = _greet(connection, address, token, version)
+        return connection, _greet(connection, address, token, version)
     except BaseException:
         connection.close()
         raise
-    return WorkerLink(address, connection), welcome
 
 
-def _greet(connection: socket.socket, address: Address, token: bytes, version: str) -> Welcome:
+def _greet(
+    connection: socket.socket, address: Address, token: bytes, version: str
+) -> Welcome | Admitted:
     deadline = time.monotonic() + GREETING_SECONDS
     try:
         data = _receive(connection, address, GREETING_BYTES, deadline)
@@ -171,9 +188,7 @@ def _greet(connection: socket.socket, address: Address, token: bytes, version: s
     except (*UNREADABLE, EngineError) as error:
         if isinstance(error, EngineDeadError):
             raise
-        raise ConfigError(
-            f"what listens at {address} is no worker of twostroke", hint="check --worker"
-        ) from error
+        raise _no_worker(address) from error
     if isinstance(answer, EngineRefused):
         refused = answer.to_exception()
         refused.message = f"worker {address} refuses: {_one_line(refused.message)}"
@@ -185,6 +200,12 @@ def _greet(connection: socket.socket, address: Address, token: bytes, version: s
             f"worker {address} does not know the token", hint="give both the same --token-file"
         )
     return answer
+
+
+def _no_worker(address: Address) -> ConfigError:
+    return ConfigError(
+        f"what listens at {address} is no worker of twostroke", hint="check --worker"
+    )
 
 
 def _one_line(text: str) -> str:

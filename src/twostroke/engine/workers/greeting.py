@@ -78,7 +78,13 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
     facts: EngineFacts
 
 
-WorkerAnswer = Welcome | EngineRefused
+class Admitted(msgspec.Struct, frozen=True, tag=True):
+    """A replica's, which has no engine yet: its front end goes on with ``StartEngine``."""
+
+    proof: bytes
+
+
+WorkerAnswer = Welcome | Admitted | EngineRefused
 
 
 def draw_nonce() -> bytes:
