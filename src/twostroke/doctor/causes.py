@@ -145,6 +145,14 @@ class _Facts:
         """Tokens a second with twice the answers, of those with this many."""
         return 2 * self.step(answers) / self.step(2 * answers)
 
+    def gain_of_places(self, answers: int) -> float:
+        """The same for a server that also computes prompts, which a larger batch does not help."""
+        shapes = self.spent.shapes
+        without = [shape._replace(prefill=()) for shape in shapes]
+        whole = float(self.spent.times.seconds_of(shapes).sum())
+        answering = float(self.spent.times.seconds_of(without).sum())
+        return whole / (whole - answering + answering / self.gain_of_batch(answers))
+
     def gain_of_budget(self, budget: int) -> float:
         """Prompt tokens a second with four times the budget, of those with this one."""
         room = max(1, budget - self.answering)
@@ -173,7 +181,7 @@ def _queues(facts: _Facts) -> list[Cause]:
             continue
         if part is Part.SEQS:
             limit = settings.max_num_seqs or facts.most_answering
-            gain, what = facts.gain_of_batch(limit), f"{2 * limit} answers at once"
+            gain, what = facts.gain_of_places(limit), f"{2 * limit} answers at once"
         else:
             limit = settings.max_num_batched_tokens or 1
             gain, what = facts.gain_of_budget(limit), f"a budget of {4 * limit} tokens"

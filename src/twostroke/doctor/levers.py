@@ -1,0 +1,190 @@
+"""Which flags might help against a cause: what is tried, before anything is advised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from twostroke.doctor.figures import Figure
+from twostroke.doctor.replayed import Setting
+
+TTFT = Figure("ttft", 95)
+ITL = Figure("itl", 99)
+TPOT = Figure("tpot", 50)
+E2E = Figure("e2el", 95)
+# What a cause makes worse first: that is what its levers are judged by.
+OBJECTIVES: dict[str, Figure] = {
+    "token-budget": TTFT,
+    "max-num-seqs": TTFT,
+    "kv-blocks": TTFT,
+    "static-batching": TTFT,
+    "policy": TTFT,
+    "prefill-chunk": TTFT,
+    "one-key": TTFT,
+    "eviction": TTFT,
+    "long-prompts": ITL,
+    "batch-too-large": TPOT,
+    "preemption": E2E,
+    "speculation": TPOT,
+    "machine": E2E,
+    "imbalance": TTFT,
+    "slow-replica": E2E,
+    "compute": TTFT,
+    "bandwidth": E2E,
+}
+# What no flag of the server changes, or no replay can show: where to look instead.
+NO_LEVER = {
+    "host": "look at `twostroke bench offline --profile` and at /v1/inspect: which part beside the"
+    " pass takes the time (tokenising, sampling, schemas, writing)",
+    "slow-client": "the server has done its part: look at the client and the network between;"
+    " --min-client-rate ends those that are too slow",
+    "rate-limits": "the key's limits do this (`twostroke key`); whether the server has room for"
+    " more, the other figures say",
+    "early-refusal": "the server says it has no room; see the causes below, or add replicas",
+    "loading": "the tier is slow: see --kv-host-memory and --kv-disk",
+    "policy": "see --policy",
+    "idle": "nothing to change",
+}
+CHUNKS = (1024, 512, 256, 128, 64)
+SIZES = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Lever:
+    """One change of a setting.
+
+    Attributes:
+        command: The flag as it is typed, or what is done where there is none.
+        note: What it costs or assumes, beside what the replay shows.
+    """
+
+    command: str
+    setting: Setting
+    note: str = ""
+
+
+def levers_for(cause: str, now: Setting, block_bytes: int = 0) -> list[Lever]:
+    """What may help against a cause, mild changes first."""
+    return list(_MAKERS[cause](now, block_bytes)) if cause in _MAKERS else []
+
+
+def _budget(now: Setting, _: int) -> Iterator[Lever]:
+    for factor in SIZES:
+        value = now.max_num_batched_tokens * factor
+        yield Lever(
+            f"--max-num-batched-tokens {value}", replace(now, max_num_batched_tokens=value)
+        )
+    if now.max_prefill_chunk:
+        yield Lever("leave out --max-prefill-chunk", replace(now, max_prefill_chunk=None))
+
+
+def _seqs(now: Setting, _: int) -> Iterator[Lever]:
+    for factor in SIZES:
+        value = now.max_num_seqs * factor
+        yield Lever(f"--max-num-seqs {value}", replace(now, max_num_seqs=value))
+
+
+def _fewer_seqs(now: Setting, _: int) -> Iterator[Lever]:
+    for factor in SIZES:
+        if (value := now.max_num_seqs // factor) >= 1:
+            yield Lever(f"--max-num-seqs {value}", replace(now, max_num_seqs=value))
+
+
+def _blocks(now: Setting, block_bytes: int) -> Iterator[Lever]:
+    for factor in SIZES:
+        value = now.num_blocks * factor
+        size = f" {value * block_bytes >> 20}MiB" if block_bytes else f", {factor} times as much"
+        note = f"{value:,} blocks must fit the memory"
+        yield Lever(f"--kv-cache-memory{size}", replace(now, num_blocks=value), note)
+    note = "taken as twice the blocks of bfloat16 at the same step times"
+    yield Lever("--kv-cache-dtype int8", replace(now, num_blocks=2 * now.num_blocks), note)
+
+
+def _preemption(now: Setting, block_bytes: int) -> Iterator[Lever]:
+    yield from _blocks(now, block_bytes)
+    yield from _fewer_seqs(now, block_bytes)
+
+
+def _chunk(now: Setting, _: int) -> Iterator[Lever]:
+    limit = min(now.max_prefill_chunk or now.max_num_batched_tokens, now.max_num_batched_tokens)
+    for value in CHUNKS:
+        if value < limit:
+            yield Lever(f"--max-prefill-chunk {value}", replace(now, max_prefill_chunk=value))
+    for value in CHUNKS:
+        if value < now.max_num_batched_tokens and value > now.max_num_seqs:
+            yield Lever(
+                f"--max-num-batched-tokens {value}", replace(now, max_num_batched_tokens=value)
+            )
+
+
+def _larger_chunk(now: Setting, _: int) -> Iterator[Lever]:
+    yield Lever("leave out --max-prefill-chunk", replace(now, max_prefill_chunk=None))
+    if now.max_prefill_chunk:
+        for factor in SIZES:
+            value = now.max_prefill_chunk * factor
+            if value < now.max_num_batched_tokens:
+                yield Lever(f"--max-prefill-chunk {value}", replace(now, max_prefill_chunk=value))
+
+
+def _static(now: Setting, _: int) -> Iterator[Lever]:
+    yield Lever("--batching continuous", replace(now, batching="continuous"))
+
+
+def _fair(now: Setting, _: int) -> Iterator[Lever]:
+    if now.policy != "fair":
+        yield Lever("--policy fair", replace(now, policy="fair"))
+
+
+def _no_drafts(now: Setting, _: int) -> Iterator[Lever]:
+    yield Lever("leave out --speculation", replace(now, drafts=False))
+
+
+def _steady(now: Setting, _: int) -> Iterator[Lever]:
+    note = "the machine at its usual speed throughout; look at `top` and at st in `vmstat 1`"
+    yield Lever("keep other programs off its cores (taskset, nice)", replace(now, steady=True), note)
+
+
+def _routers(now: Setting, _: int) -> Iterator[Lever]:
+    if now.replicas > 1:
+        yield Lever("--router least-loaded", replace(now, router="least-loaded"))
+        yield Lever("--router prefix-affinity", replace(now, router="prefix-affinity"))
+
+
+def _replicas(now: Setting, _: int) -> Iterator[Lever]:
+    for factor in (2, 4):
+        value = now.replicas * factor
+        yield Lever(
+            f"--replicas {value}",
+            replace(now, replicas=value, router="least-loaded"),
+            "each on a machine, or on cores, of its own",
+        )
+
+
+_MAKERS = {
+    "token-budget": _budget,
+    "max-num-seqs": _seqs,
+    "kv-blocks": _blocks,
+    "static-batching": _static,
+    "prefill-chunk": _larger_chunk,
+    "one-key": _fair,
+    "eviction": _blocks,
+    "long-prompts": _chunk,
+    "batch-too-large": _fewer_seqs,
+    "preemption": _preemption,
+    "speculation": _no_drafts,
+    "machine": _steady,
+    "imbalance": _routers,
+    "slow-replica": _routers,
+    "compute": _replicas,
+    "bandwidth": _replicas,
+}
+
+
+def all_levers(causes: Sequence[str], now: Setting, block_bytes: int = 0) -> list[tuple[str, Lever]]:
+    """The levers of all causes, each once, with the cause that named it first."""
+    levers: dict[Setting, tuple[str, Lever]] = {}
+    for cause in causes:
+        for lever in levers_for(cause, now, block_bytes):
+            if lever.setting != now:
+                levers.setdefault(lever.setting, (cause, lever))
+    return list(levers.values())
