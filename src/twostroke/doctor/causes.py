@@ -9,7 +9,6 @@ the machine is, and a higher limit moves the queue from one place to another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
@@ -24,13 +23,15 @@ from twostroke.timing.step_shape import StepShape
 # step time grows with its tokens, which is what saturation means.
 GAIN = 1.15
 # A cause with less of the requests' time is not worth a change.
-MIN_SHARE = 0.05
+MIN_SHARE = 0.08
 # One key sends that much of the work, and the others would leave the machine that idle.
 KEY_SHARE, CALM = 0.6, 0.7
 # Prompts so many times as long as the median are long; that share of all prompt tokens is theirs.
 LONG, LONG_SHARE = 4.0, 0.4
 # The cache would have held that share of the computed prompt tokens, had nothing been evicted.
 LOST_REUSE = 0.15
+# Less of the time in steps, and nothing waits: a server without much to do.
+IDLE = 0.3
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,14 @@ class Cause:
         share: Of the requests' time; of the calls where they were refused.
         seconds: Request-seconds; 0 where it is no matter of time.
         evidence: Sentences with numbers.
+        is_floor: What the model's own work takes, where nothing else binds.
     """
 
     name: str
     share: float
     seconds: float
     evidence: list[str] = field(default_factory=list)
+    is_floor: bool = False
 
     @property
     def title(self) -> str:
@@ -80,7 +83,6 @@ CAUSES = {
     "idle": "nothing: the server has little to do",
 }
 PLAIN = ("compute", "bandwidth", "idle")  # what binds where nothing is wrong
-_Rate = Callable[[int], float]
 
 
 def find_causes(window: Window, spent: TimeSpent) -> list[Cause]:
@@ -110,10 +112,14 @@ def find_causes(window: Window, spent: TimeSpent) -> list[Cause]:
             )
         merged[cause.name] = cause
     large = [each for each in merged.values() if each.share >= MIN_SHARE]
-    large.sort(key=lambda cause: -cause.share)
     if not any(cause.name in PLAIN for cause in large):
         large.append(_plain(facts))
-    return large
+    return sorted(large, key=rank)
+
+
+def rank(cause: Cause) -> tuple[bool, float]:
+    """The largest first, and last what binds anyway."""
+    return cause.is_floor, -cause.share
 
 
 class _Facts:
@@ -169,7 +175,7 @@ def _made(facts: _Facts, name: str, seconds: float, *evidence: str) -> Cause:
 
 def _queues(facts: _Facts) -> list[Cause]:
     """Waiting for places and for the budget: the limit's fault, one key's, or the machine's."""
-    window, settings = facts.window, facts.window.settings
+    settings = facts.window.settings
     causes = []
     queue = f"up to {max(facts.waiting, default=0)} requests wait at once"
     for part, name in ((Part.SEQS, "max-num-seqs"), (Part.BUDGET, "token-budget")):
@@ -195,7 +201,6 @@ def _queues(facts: _Facts) -> list[Cause]:
                 seconds *= 1 - lost
             full = f"the machine is busy {facts.busy:.0%} of the time; {would}"
             causes.append(_made(facts, _kind_of_work(facts), seconds, queue, full))
-    del window
     return causes
 
 
@@ -398,13 +403,10 @@ def _plain(facts: _Facts) -> Cause:
     """The constraint of a server with nothing wrong."""
     parts = (Part.MODEL, Part.BATCH, Part.PROMPT, Part.PROMPTS)
     seconds = facts.spent.of(*parts)
-    if facts.busy < 0.3 and max(facts.waiting, default=0) == 0:
-        return _made(facts, "idle", seconds, f"steps run {facts.busy:.0%} of the time")
+    if facts.busy < IDLE and max(facts.waiting, default=0) == 0:
+        text = f"steps run {facts.busy:.0%} of the time"
+        return Cause("idle", seconds / facts.total, seconds, [text], is_floor=True)
     tokens = fmean(shape.decode_requests for shape in facts.spent.shapes)
     evidence = f"steps run {facts.busy:.0%} of the time, with {tokens:.2g} answers on average"
-    return _made(facts, _kind_of_work(facts), seconds, evidence)
-
-
-def sort_windows(causes: Sequence[tuple[Window, Cause]]) -> list[tuple[Window, Cause]]:
-    """Causes of several replicas, the largest first."""
-    return sorted(causes, key=lambda pair: -pair[1].share)
+    name = _kind_of_work(facts)
+    return Cause(name, seconds / facts.total, seconds, [evidence], is_floor=True)
