@@ -106,14 +106,14 @@ def find_causes(window: Window, spent: TimeSpent) -> list[Cause]:
     merged: dict[str, Cause] = {}
     for cause in causes:
         if (before := merged.get(cause.name)) is not None:
-            evidence = [*before.evidence, *cause.evidence]
+            evidence = list(dict.fromkeys([*before.evidence, *cause.evidence]))
             cause = Cause(
                 cause.name, before.share + cause.share, before.seconds + cause.seconds, evidence
             )
         merged[cause.name] = cause
     large = [each for each in merged.values() if each.share >= MIN_SHARE]
     if not any(cause.name in PLAIN for cause in large):
-        large.append(_plain(facts))
+        large.append(_plain(facts, sum(cause.seconds for cause in large)))
     return sorted(large, key=rank)
 
 
@@ -199,7 +199,10 @@ def _queues(facts: _Facts) -> list[Cause]:
             if lost >= LOST_REUSE:
                 causes.append(_made(facts, "eviction", lost * seconds))
                 seconds *= 1 - lost
-            full = f"the machine is busy {facts.busy:.0%} of the time; {would}"
+            full = (
+                f"the machine is busy {facts.busy:.0%} of the time, and a higher limit than {limit}"
+                " would not give more tokens a second"
+            )
             causes.append(_made(facts, _kind_of_work(facts), seconds, queue, full))
     return causes
 
@@ -399,10 +402,13 @@ def _kind_of_work(facts: _Facts) -> str:
     return "compute" if compute > reading else "bandwidth"
 
 
-def _plain(facts: _Facts) -> Cause:
-    """The constraint of a server with nothing wrong."""
-    parts = (Part.MODEL, Part.BATCH, Part.PROMPT, Part.PROMPTS)
-    seconds = facts.spent.of(*parts)
+def _plain(facts: _Facts, lost: float) -> Cause:
+    """The constraint of what is left: the model's own work.
+
+    Args:
+        lost: Seconds that have causes.
+    """
+    seconds = max(0.0, facts.total - lost)
     if facts.busy < IDLE and max(facts.waiting, default=0) == 0:
         text = f"steps run {facts.busy:.0%} of the time"
         return Cause("idle", seconds / facts.total, seconds, [text], is_floor=True)

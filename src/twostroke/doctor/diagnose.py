@@ -86,7 +86,8 @@ def diagnose(
     tried = Tried()
     if proof:
         missed = next((v.target for v in verdicts if v.missed), None)
-        names = [cause.name for cause in causes]
+        faults = [cause.name for cause in causes if not cause.is_floor]
+        names = faults or [cause.name for cause in causes]
         tried = prove(Replayer(windows), names, missed, block_bytes, progress)
     parts = {part: sum(each.of(part) for each in spent) for part in Part}
     return Diagnosis(

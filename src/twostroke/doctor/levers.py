@@ -56,11 +56,13 @@ class Lever:
     Attributes:
         command: The flag as it is typed, or what is done where there is none.
         note: What it costs or assumes, beside what the replay shows.
+        is_bought: Whether it takes more than a flag.
     """
 
     command: str
     setting: Setting
     note: str = ""
+    is_bought: bool = False
 
 
 def levers_for(cause: str, now: Setting, block_bytes: int = 0) -> list[Lever]:
@@ -157,6 +159,7 @@ def _replicas(now: Setting, _: int) -> Iterator[Lever]:
             f"--replicas {value}",
             replace(now, replicas=value, router="least-loaded"),
             "each on a machine, or on cores, of its own",
+            is_bought=True,
         )
 
 

@@ -13,7 +13,7 @@ from twostroke.doctor.levers import NO_LEVER
 from twostroke.doctor.proof import Proof, Tried
 
 WIDTH = 96
-MAX_ADVICE, MAX_REFUSED = 4, 8
+MAX_ADVICE = 4
 _TIMED = ("ttft", "tpot", "e2el")
 
 
@@ -76,9 +76,21 @@ def _advice(diagnosis: Diagnosis) -> Iterator[str]:
     if not tried.advice and not any(cause.name in NO_LEVER for cause in diagnosis.causes[:1]):
         yield "Do: nothing that was tried would help." if tried.refused else "Nothing was tried."
     if tried.refused:
-        named = ", ".join(f"{p.lever.command} ({p.verdict})" for p in tried.refused[:MAX_REFUSED])
-        more = len(tried.refused) - MAX_REFUSED
-        yield from wrapped(f"tried, no advice: {named}" + (f", {more} more" if more > 0 else ""), 0)
+        yield from wrapped(f"Tried, no advice: {refused_text(tried)}", 0)
+
+
+def refused_text(tried: Tried) -> str:
+    """What did not help, one entry for each flag and reason."""
+    values: dict[tuple[str, str], list[str]] = {}
+    for proof in tried.refused:
+        words = proof.lever.command.split()
+        is_flag = len(words) == 2 and words[0].startswith("--")
+        flag = words[0] if is_flag else proof.lever.command
+        values.setdefault((flag, proof.verdict), []).append(words[1] if is_flag else "")
+    return "; ".join(
+        f"{flag} {', '.join(filter(None, named))}".strip() + f" ({verdict})"
+        for (flag, verdict), named in values.items()
+    )
 
 
 def effects(proof: Proof) -> str:

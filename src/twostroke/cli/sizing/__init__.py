@@ -1,0 +1,1 @@
+"""Commands that size a server: simulate one, plan one, find what ails one."""
