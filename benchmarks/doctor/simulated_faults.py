@@ -13,6 +13,7 @@ from random import Random
 import msgspec
 
 from twostroke.core.config import SchedulerConfig
+from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.speculation_config import Speculation
 from twostroke.doctor.window import EngineSettings, Window, make_window
 from twostroke.engine.executor import ExecutorInfo
@@ -24,7 +25,6 @@ from twostroke.simulator.fleet.kept_events import KeptEvents
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.requests import make_request
 from twostroke.simulator.workloads.base import RequestSpec
-from twostroke.core.sampling_params import SamplingParams
 from twostroke.spec_decode.synthetic import SyntheticAcceptance
 from twostroke.timing.step_shape import StepShape
 
@@ -131,9 +131,7 @@ def poisson(
     dice, time, specs = Random(seed), 0.0, []
     for number in range(count):
         time += dice.expovariate(rate)
-        specs.append(
-            RequestSpec(number, time, prompt(dice), output(dice), tenant=tenant(number))
-        )
+        specs.append(RequestSpec(number, time, prompt(dice), output(dice), tenant=tenant(number)))
     return specs
 
 
@@ -143,6 +141,10 @@ def _fixed(value: int) -> Callable[[Random], int]:
 
 def _one(specs: Sequence[RequestSpec], setup: Setup) -> Callable[[], list[Window]]:
     return lambda: [run_engine(specs, setup)]
+
+
+def _always(factor: float) -> Callable[[float], float]:
+    return lambda _: factor
 
 
 def _scheduler(**values: object) -> SchedulerConfig:
@@ -197,7 +199,7 @@ def _hot_key() -> list[Window]:
 def _slow_replica() -> list[Window]:
     specs = poisson(160, 6.0, _fixed(200), _fixed(60))
     return [
-        run_engine(specs[place::2], Setup(slower=lambda _, f=factor: f), f"replica {place}")
+        run_engine(specs[place::2], Setup(slower=_always(factor)), f"replica {place}")
         for place, factor in enumerate((1.0, 3.0))
     ]
 
@@ -253,9 +255,7 @@ SIMULATED_FAULTS: tuple[Fault, ...] = (
     Fault(
         "chunk too small",
         ("prefill-chunk",),
-        _one(
-            poisson(60, 1.0, _fixed(600), _fixed(20)), Setup(_scheduler(max_prefill_chunk=16))
-        ),
+        _one(poisson(60, 1.0, _fixed(600), _fixed(20)), Setup(_scheduler(max_prefill_chunk=16))),
     ),
     Fault(
         "KV cache too small",
@@ -273,10 +273,7 @@ SIMULATED_FAULTS: tuple[Fault, ...] = (
         _one(
             [
                 *poisson(100, 4.0, _fixed(50), _fixed(80)),
-                *(
-                    RequestSpec(1000 + n, 1.0 + 1.5 * n, 4000, 5, tenant=1)
-                    for n in range(16)
-                ),
+                *(RequestSpec(1000 + n, 1.0 + 1.5 * n, 4000, 5, tenant=1) for n in range(16)),
             ],
             Setup(_scheduler(max_num_batched_tokens=8192)),
         ),

@@ -20,12 +20,12 @@ from twostroke.cli.help_pages import HelpPages
 from twostroke.cli.inspect import inspect
 from twostroke.cli.key import key
 from twostroke.cli.kv import kv
-from twostroke.cli.sizing.doctor import doctor
-from twostroke.cli.sizing.plan import plan
 from twostroke.cli.serving.route import route
 from twostroke.cli.serving.serve import serve
 from twostroke.cli.serving.up import up
 from twostroke.cli.serving.worker import worker
+from twostroke.cli.sizing.doctor import doctor
+from twostroke.cli.sizing.plan import plan
 from twostroke.cli.sizing.simulate import simulate
 from twostroke.cli.terminal import print_error, print_note
 from twostroke.cli.trace import trace

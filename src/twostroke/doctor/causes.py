@@ -8,7 +8,7 @@ the machine is, and a higher limit moves the queue from one place to another.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
@@ -209,19 +209,20 @@ def _queues(facts: _Facts) -> list[Cause]:
 
 def _hot_key(facts: _Facts, part: Part) -> str:
     """What is to be said of one key that makes the queue; empty if none does."""
-    work: Counter[str] = Counter()
-    waits: Counter[str] = Counter()
+    work: dict[str, float] = defaultdict(float)
+    waits: dict[str, float] = defaultdict(float)
     counts: Counter[str] = Counter()
     for request, seconds in zip(facts.window.requests, facts.spent.by_request(part)):
         tokens = request.prompt - request.cached
-        work[request.tenant] += tokens * facts.step(1, 512) / 512 + request.output * facts.step(
-            facts.answering
-        ) / facts.answering
+        work[request.tenant] += (
+            tokens * facts.step(1, 512) / 512
+            + request.output * facts.step(facts.answering) / facts.answering
+        )
         waits[request.tenant] += float(seconds)
         counts[request.tenant] += 1
     if len(work) < 2:
         return ""
-    key, most = work.most_common(1)[0]
+    key, most = max(work.items(), key=lambda pair: pair[1])
     share = most / max(1e-9, sum(work.values()))
     others = sum(seconds for name, seconds in waits.items() if name != key)
     if share < KEY_SHARE or (1 - share) * facts.busy > CALM or others <= 0:

@@ -73,9 +73,7 @@ def levers_for(cause: str, now: Setting, block_bytes: int = 0) -> list[Lever]:
 def _budget(now: Setting, _: int) -> Iterator[Lever]:
     for factor in SIZES:
         value = now.max_num_batched_tokens * factor
-        yield Lever(
-            f"--max-num-batched-tokens {value}", replace(now, max_num_batched_tokens=value)
-        )
+        yield Lever(f"--max-num-batched-tokens {value}", replace(now, max_num_batched_tokens=value))
     if now.max_prefill_chunk:
         yield Lever("leave out --max-prefill-chunk", replace(now, max_prefill_chunk=None))
 
@@ -143,7 +141,9 @@ def _no_drafts(now: Setting, _: int) -> Iterator[Lever]:
 
 def _steady(now: Setting, _: int) -> Iterator[Lever]:
     note = "the machine at its usual speed throughout; look at `top` and at st in `vmstat 1`"
-    yield Lever("keep other programs off its cores (taskset, nice)", replace(now, steady=True), note)
+    yield Lever(
+        "keep other programs off its cores (taskset, nice)", replace(now, steady=True), note
+    )
 
 
 def _routers(now: Setting, _: int) -> Iterator[Lever]:
@@ -183,7 +183,9 @@ _MAKERS = {
 }
 
 
-def all_levers(causes: Sequence[str], now: Setting, block_bytes: int = 0) -> list[tuple[str, Lever]]:
+def all_levers(
+    causes: Sequence[str], now: Setting, block_bytes: int = 0
+) -> list[tuple[str, Lever]]:
     """The levers of all causes, each once, with the cause that named it first."""
     levers: dict[Setting, tuple[str, Lever]] = {}
     for cause in causes:

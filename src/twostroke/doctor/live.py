@@ -120,7 +120,7 @@ class LiveServer:
         """Steps in order, as far as the server keeps them."""
         step = shown.first_step
         while step <= shown.last_step:
-            query = {"from": step, "to": shown.last_step, "fit": "first"}
+            query: dict[str, str | int] = {"from": step, "to": shown.last_step, "fit": "first"}
             limits = {"max_steps": PAGE_STEPS, "max_shares": PAGE_SHARES}
             frame = self._decode("/v1/inspect/steps", StepFrame, {**query, **limits})
             yield from events_of(frame, shown.num_blocks)
@@ -132,7 +132,9 @@ class LiveServer:
         """Stations of the latest calls that have ended."""
         ended = [request for request in window.requests if request.finish is not None]
         for request in ended[-ASKED_CALLS:]:
-            details = self._decode("/v1/inspect/request", RequestDetails, {"id": request.request_id})
+            details = self._decode(
+                "/v1/inspect/request", RequestDetails, {"id": request.request_id}
+            )
             if details.call is not None:
                 yield details.call
 

@@ -95,7 +95,7 @@ def copy_bandwidth(threads: int) -> float:
     """Bytes a second that ``threads`` threads read and write together, at their best moment."""
     pairs = [(np.ones(COPY_BYTES >> 3), np.empty(COPY_BYTES >> 3)) for _ in range(threads)]
 
-    def copy(pair: tuple[np.ndarray, np.ndarray]) -> None:  # type: ignore[type-arg]
+    def copy(pair: tuple[np.ndarray, np.ndarray]) -> None:
         np.copyto(pair[1], pair[0])
 
     best, until = 0.0, time.perf_counter() + COPY_SECONDS
@@ -107,9 +107,7 @@ def copy_bandwidth(threads: int) -> float:
     return best
 
 
-def model_findings(
-    name: str, spec: ModelSpec, available: int, bandwidth: float
-) -> list[Finding]:
+def model_findings(name: str, spec: ModelSpec, available: int, bandwidth: float) -> list[Finding]:
     """Whether weights and KV cache fit the free memory, and what bandwidth makes of it."""
     weights = spec.weight_bytes()
     length = min(USUAL_LENGTH, spec.context_length)
@@ -239,7 +237,7 @@ def _huge_pages() -> Finding:
 
 def _shared_memory() -> Finding:
     try:
-        free = psutil.disk_usage("/dev/shm").free  # noqa: S108
+        free = psutil.disk_usage("/dev/shm").free
     except OSError:
         free = 0
     return Finding(

@@ -159,7 +159,7 @@ def _most_work(replayer: Replayer) -> str:
 
 
 def _sort(tried: Tried, proofs: Sequence[Proof], causes: Sequence[str]) -> None:
-    """Advice best first: for the first cause, then for the others; what must be bought comes last.
+    """Advice best first: for the first cause, then the others; of each, what must be bought last.
 
     Of one flag the mildest value that gives nearly all of the best.
     """
@@ -171,5 +171,5 @@ def _sort(tried: Tried, proofs: Sequence[Proof], causes: Sequence[str]) -> None:
     for same in by_flag.values():
         enough = [p for p in same if p.main.saved >= NEARLY * same[0].main.saved]
         tried.advice.append(min(enough, key=lambda p: order[id(p)]))
-    tried.advice.sort(key=lambda p: (p.lever.is_bought, causes.index(p.cause), -p.main.saved))
+    tried.advice.sort(key=lambda p: (causes.index(p.cause), p.lever.is_bought, -p.main.saved))
     tried.refused = [proof for proof in proofs if not proof.helps]

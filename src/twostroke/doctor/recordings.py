@@ -37,9 +37,7 @@ def read_windows(
     windows = []
     for number, name in enumerate(head.recordings):
         try:
-            windows.append(
-                _read_window(path.parent / name, f"replica {number}", settings, seconds)
-            )
+            windows.append(_read_window(path.parent / name, f"replica {number}", settings, seconds))
         except ConfigError as error:
             if error.hint != HINT:  # it had nothing to do
                 raise

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from itertools import pairwise
+from statistics import median
 from typing import cast
 
 from twostroke.core.config import Batching, PolicyName, SchedulerConfig
@@ -170,7 +171,9 @@ class Replayer:
             kept.append(events)
         fleet = Fleet(FixedPool(replicas), make_router(router), OpenLoop(specs), longest)
         results = {result.number: result for result in fleet.run().requests}
-        shift = (speed.work_at(requests[0].arrival) if speed else requests[0].arrival) - LEAD_SECONDS
+        shift = (
+            speed.work_at(requests[0].arrival) if speed else requests[0].arrival
+        ) - LEAD_SECONDS
         tokens = _token_times(kept)
 
         def clock(time: float) -> float:
@@ -182,7 +185,7 @@ class Replayer:
                 ran.append(None)
                 continue
             times = [clock(time) for time in tokens[f"r{number}"]]
-            gaps = tuple(after - before for before, after in zip(times, times[1:]))
+            gaps = tuple(after - before for before, after in pairwise(times))
             ran.append(RequestTimes(request.arrival, times[0], times[-1], gaps))
         return ran
 
@@ -313,7 +316,7 @@ def _drafted(window: Window) -> Drafted | None:
     if not shares:
         return None
     drafts = sum(share.num_drafts for share in shares)
-    depth = max(1, round(fmean(share.num_drafts for share in shares)))
+    depth = max(1, round(median(share.num_drafts for share in shares)))
     accepted = sum(share.num_accepted_drafts for share in shares)
     seconds = sum(event.timings.get("draft", 0.0) for event in window.events)
     # A draft is verified only if those before it were accepted: the share per position.

@@ -148,4 +148,3 @@ def wrapped(text: str, indent: int) -> list[str]:
         break_on_hyphens=False,
         break_long_words=False,
     )
-

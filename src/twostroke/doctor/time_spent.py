@@ -8,7 +8,7 @@ that the scheduler gave for it in each step. All parts add up to what requests t
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -190,7 +190,7 @@ def _own_prompts(window: Window, rates: _StepRates) -> dict[str, dict[Part, floa
         for share in event.scheduled:
             if not share.num_prompt_tokens or share.num_tokens - share.num_drafts == 1:
                 continue
-            parts = own.setdefault(share.request_id, Counter())
+            parts = own.setdefault(share.request_id, defaultdict(float))
             parts[Part.PROMPT] += rates.seconds(row, Part.PROMPTS) * share.num_tokens / total
             if share.request_id in chunked:
                 parts[Part.CHUNK] += rates.seconds(row, Part.MODEL)
@@ -253,7 +253,8 @@ class _StepRates:
         if place < 0:
             return np.zeros(len(Part))
         if place >= len(self._knots) - 1:
-            return sums[-1]
+            last: Seconds = sums[-1]
+            return last
         width = self._knots[place + 1] - self._knots[place]
         share = (time - self._knots[place]) / width if width > 0 else 1.0
         row: Seconds = sums[place] + share * (sums[place + 1] - sums[place])

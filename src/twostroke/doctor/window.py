@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from twostroke.core.errors import ConfigError
 from twostroke.observability.events import StartedRequest, StepEvent
@@ -72,7 +73,7 @@ class RequestReading:
     @property
     def gaps(self) -> list[float]:
         times = self.token_times
-        return [after - before for before, after in zip(times, times[1:])]
+        return [after - before for before, after in pairwise(times)]
 
     def prefixes(self, block_size: int) -> list[tuple[int, int]]:
         """Tokens and key of each named beginning of its prompt."""

@@ -141,9 +141,7 @@ def _diagnose(
 ) -> int:
     from twostroke.doctor.diagnose import diagnose
 
-    found = diagnose(
-        windows, targets, proof=options.proof, block_bytes=block_bytes, progress=show
-    )
+    found = diagnose(windows, targets, proof=options.proof, block_bytes=block_bytes, progress=show)
     _write(found, options)
     return EXIT_MISSED if found.is_missed else 0
 
