@@ -98,7 +98,7 @@ LIVE_FAULTS: tuple[LiveFault, ...] = (
     LiveFault(
         "budget too small",
         ("token-budget",),
-        ("--max-num-batched-tokens", "24", "--max-num-seqs", "16"),
+        ("--max-num-batched-tokens", "8", "--max-num-seqs", "8"),
         tuple(load(30, 2.0, 300, 30)),
     ),
     LiveFault(
@@ -110,7 +110,7 @@ LIVE_FAULTS: tuple[LiveFault, ...] = (
     LiveFault(
         "KV cache too small",
         ("kv-blocks", "preemption"),
-        (),
+        ("--max-model-len", "600"),
         tuple(load(50, 5.0, 200, 200)),
         kv_blocks=40,
     ),
@@ -125,7 +125,13 @@ LIVE_FAULTS: tuple[LiveFault, ...] = (
             )
         ),
     ),
-    LiveFault("thrashing prefixes", ("eviction",), (), tuple(_prefixes()), kv_blocks=400),
+    LiveFault(
+        "thrashing prefixes",
+        ("eviction",),
+        ("--max-model-len", "2048"),
+        tuple(_prefixes()),
+        kv_blocks=400,
+    ),
     LiveFault(
         "speculation on random text",
         ("speculation",),

@@ -12,8 +12,15 @@ import numpy.typing as npt
 
 from twostroke.observability.latency import time_per_output_token
 
-Metric = Literal["ttft", "tpot", "itl", "e2el"]
-METRIC_NAMES: dict[Metric, str] = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2E"}
+Metric = Literal["ttft", "tpot", "itl", "stall", "e2el"]
+# A stall is the longest gap between two tokens of a request.
+METRIC_NAMES: dict[Metric, str] = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "stall": "longest gap",
+    "e2el": "E2E",
+}
 RESAMPLES = 200
 # Of the bootstrap's middle; a lever that helps in 19 of 20 resamples helps.
 INTERVAL = (5.0, 95.0)
@@ -31,6 +38,8 @@ class RequestTimes:
     def values(self, metric: Metric) -> tuple[float, ...]:
         if metric == "itl":
             return self.gaps
+        if metric == "stall":
+            return (max(self.gaps),) if self.gaps else ()
         if metric == "ttft":
             return (self.first_token - self.arrival,)
         if metric == "e2el":
@@ -79,6 +88,7 @@ SHOWN = (
     Figure("ttft", 50),
     Figure("ttft", 95),
     Figure("itl", 99),
+    Figure("stall", 95),
     Figure("tpot", 50),
     Figure("e2el", 95),
 )
