@@ -19,7 +19,7 @@ from benchmarks.doctor.simulated_faults import SIMULATED_FAULTS
 from benchmarks.environment import ROOT, environment, environment_text, write_record
 from twostroke.doctor.diagnose import Diagnosis, diagnose
 from twostroke.doctor.figures import Figure, RequestTimes
-from twostroke.doctor.proof import Proof
+from twostroke.doctor.proof import TriedLever
 from twostroke.doctor.report import duration
 
 RECORD = ROOT / "benchmarks" / "results" / "doctor"
@@ -110,7 +110,7 @@ def live_row(fault: LiveFault, folder: Path, block_bytes: int) -> Row:
     )
 
 
-def treat(fault: LiveFault, proof: Proof) -> LiveFault | None:
+def treat(fault: LiveFault, proof: TriedLever) -> LiveFault | None:
     """The fault's server as advised; ``None`` where that is more than a flag."""
     words = proof.lever.command.split()
     if proof.lever.setting.steady:
@@ -131,7 +131,7 @@ def treat(fault: LiveFault, proof: Proof) -> LiveFault | None:
     return replace(fault, flags=(*flags, *words))
 
 
-def measure(figure: Figure, run: LiveRun, proof: Proof) -> float:
+def measure(figure: Figure, run: LiveRun, proof: TriedLever) -> float:
     """A figure of a live run; for a hot key that of the other keys."""
     requests = [request for window in run.windows for request in window.requests]
     if proof.cause == "one-key":
@@ -148,7 +148,7 @@ def measure(figure: Figure, run: LiveRun, proof: Proof) -> float:
     return figure.of(times)
 
 
-def _first_advice(found: Diagnosis, causes: Sequence[str]) -> Proof | None:
+def _first_advice(found: Diagnosis, causes: Sequence[str]) -> TriedLever | None:
     """The first advice that is no demand for a calm machine, unless that is what is missing."""
     usable = (
         proof
@@ -166,7 +166,7 @@ def _row(name: str, found: Diagnosis, causes: Sequence[str]) -> Row:
     return row if proof is None else _advised(row, proof)
 
 
-def _advised(row: Row, proof: Proof) -> Row:
+def _advised(row: Row, proof: TriedLever) -> Row:
     main = proof.main
     predicted = f"{main.figure.name} {duration(main.before)} -> {duration(main.after)}"
     return replace(row, advice=proof.lever.command, predicted=predicted)

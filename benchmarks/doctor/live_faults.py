@@ -18,7 +18,7 @@ from random import Random
 import httpx
 
 from twostroke.doctor.recordings import read_windows
-from twostroke.doctor.window import EngineSettings, Window
+from twostroke.doctor.window import EngineSettings, StepWindow
 
 BUSY = "while True: pass"
 START_SECONDS = 60.0
@@ -191,7 +191,7 @@ class LiveRun:
         block_bytes: What a KV block takes.
     """
 
-    windows: list[Window]
+    windows: list[StepWindow]
     block_bytes: int = 0
 
 

@@ -15,7 +15,7 @@ import msgspec
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.speculation_config import Speculation
-from twostroke.doctor.window import EngineSettings, Window, make_window
+from twostroke.doctor.window import EngineSettings, StepWindow, make_window
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.tracing.stations import CallStations
 from twostroke.simulator.cost.estimate import Estimate
@@ -71,10 +71,10 @@ class Fault:
 
     name: str
     causes: tuple[str, ...]
-    windows: Callable[[], list[Window]]
+    windows: Callable[[], list[StepWindow]]
 
 
-def run_engine(specs: Sequence[RequestSpec], setup: Setup, name: str = "simulated") -> Window:
+def run_engine(specs: Sequence[RequestSpec], setup: Setup, name: str = "simulated") -> StepWindow:
     """What one engine does with requests."""
     longest = max(spec.total_tokens for spec in specs)
     info = ExecutorInfo(
@@ -139,7 +139,7 @@ def _fixed(value: int) -> Callable[[Random], int]:
     return lambda dice: max(1, round(value * dice.uniform(0.8, 1.2)))
 
 
-def _one(specs: Sequence[RequestSpec], setup: Setup) -> Callable[[], list[Window]]:
+def _one(specs: Sequence[RequestSpec], setup: Setup) -> Callable[[], list[StepWindow]]:
     return lambda: [run_engine(specs, setup)]
 
 
@@ -155,7 +155,7 @@ def _mixed(long: int, share: float) -> Callable[[Random], int]:
     return lambda dice: long if dice.random() < share else dice.randint(20, 60)
 
 
-def _thrashing() -> list[Window]:
+def _thrashing() -> list[StepWindow]:
     """Thirty conversations in turn, each with a long beginning, and a cache for half of them."""
     dice, specs, time = Random(5), [], 0.0
     for number in range(150):
@@ -165,7 +165,7 @@ def _thrashing() -> list[Window]:
     return [run_engine(specs, Setup(blocks=30 * 800 // BLOCK // 2))]
 
 
-def _slow_reader() -> list[Window]:
+def _slow_reader() -> list[StepWindow]:
     window = run_engine(poisson(60, 3.0, _fixed(100), _fixed(50)), Setup())
     for number, request in enumerate(window.requests):
         assert request.finish is not None
@@ -180,13 +180,13 @@ def _slow_reader() -> list[Window]:
     return [window]
 
 
-def _rate_limits() -> list[Window]:
+def _rate_limits() -> list[StepWindow]:
     window = run_engine(poisson(60, 3.0, _fixed(100), _fixed(50)), Setup())
     window.num_calls, window.status_429 = 120, 60
     return [window]
 
 
-def _hot_key() -> list[Window]:
+def _hot_key() -> list[StepWindow]:
     """Two hundred requests of one key at once, and some of others after them."""
     hot = [RequestSpec(number, 0.01 * number, 60, 60, tenant=0) for number in range(200)]
     others = [
@@ -196,7 +196,7 @@ def _hot_key() -> list[Window]:
     return [run_engine([*hot, *others], Setup(_scheduler(max_num_seqs=16)))]
 
 
-def _slow_replica() -> list[Window]:
+def _slow_replica() -> list[StepWindow]:
     specs = poisson(160, 6.0, _fixed(200), _fixed(60))
     return [
         run_engine(specs[place::2], Setup(slower=_always(factor)), f"replica {place}")
@@ -204,7 +204,7 @@ def _slow_replica() -> list[Window]:
     ]
 
 
-def _uneven() -> list[Window]:
+def _uneven() -> list[StepWindow]:
     """Three replicas, of which one gets eight of ten requests."""
     specs = poisson(200, 9.0, _fixed(300), _fixed(60))
     parts = [specs, [], []]
@@ -217,7 +217,7 @@ def _uneven() -> list[Window]:
     ]
 
 
-def _busy_host() -> list[Window]:
+def _busy_host() -> list[StepWindow]:
     """A device that has done its part of each step after a third of it."""
     window = run_engine(poisson(80, 3.0, _fixed(100), _fixed(60)), Setup())
     window.events = [

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from benchmarks.doctor.simulated_faults import Setup, run_engine
 from twostroke.doctor.shared_prefixes import reuse_of
-from twostroke.observability.prefix_keys import prefix_keys, prefix_marks
+from twostroke.observability.frames.prefix_keys import prefix_keys, prefix_marks
 from twostroke.simulator.workloads.base import RequestSpec
 
 

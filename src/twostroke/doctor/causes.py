@@ -9,14 +9,14 @@ the machine is, and a higher limit moves the queue from one place to another.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
 from statistics import fmean, median
 
 import numpy as np
 
+from twostroke.doctor.cause import PLAIN, Cause, rank
 from twostroke.doctor.shared_prefixes import Reuse, reuse_of
-from twostroke.doctor.time_spent import Part, TimeSpent
-from twostroke.doctor.window import Window
+from twostroke.doctor.time_spent import TimePart, TimeSpent
+from twostroke.doctor.window import StepWindow
 from twostroke.timing.step_shape import StepShape
 
 # Twice the batch (or four times the budget) must give that much more tokens a second: below it the
@@ -34,72 +34,21 @@ LOST_REUSE = 0.15
 IDLE = 0.3
 
 
-@dataclass(frozen=True)
-class Cause:
-    """One answer to "why is it slow".
-
-    Attributes:
-        name: For scripts: one of ``CAUSES``.
-        share: Of the requests' time; of the calls where they were refused.
-        seconds: Request-seconds; 0 where it is no matter of time.
-        evidence: Sentences with numbers.
-        is_floor: What the model's own work takes, where nothing else binds.
-    """
-
-    name: str
-    share: float
-    seconds: float
-    evidence: list[str] = field(default_factory=list)
-    is_floor: bool = False
-
-    @property
-    def title(self) -> str:
-        return CAUSES[self.name]
-
-
-CAUSES = {
-    "token-budget": "requests wait for the token budget of a step (--max-num-batched-tokens)",
-    "max-num-seqs": "requests wait for a place in the batch (--max-num-seqs)",
-    "kv-blocks": "requests wait for KV blocks: the KV cache is too small",
-    "static-batching": "requests wait until a whole batch has ended (--batching static)",
-    "policy": "the scheduling policy holds requests back while there is room",
-    "loading": "requests wait for KV blocks from a slower tier",
-    "prefill-chunk": "prompts are cut into chunks that are too small (--max-prefill-chunk)",
-    "long-prompts": "prompts of some requests hold up the answers of others",
-    "batch-too-large": "more answers at once than the machine computes well: each is slower",
-    "speculation": "drafts cost more than they give",
-    "preemption": "requests lose their KV blocks and are computed again",
-    "eviction": "prompts are computed again because their cached beginning was evicted",
-    "machine": "the machine is at times much slower than it usually is",
-    "host": "the host keeps the device waiting, between passes and beside them",
-    "slow-client": "clients read their answers more slowly than they are written",
-    "rate-limits": "calls are refused by a limit of their key (429)",
-    "early-refusal": "calls are refused early: their first token would come too late",
-    "one-key": "one API key sends most of the work, and the others wait behind it",
-    "slow-replica": "one replica is slower than the others",
-    "imbalance": "some replicas have more to do than others",
-    "compute": "compute: the machine multiplies as fast as it can",
-    "bandwidth": "memory bandwidth: each step reads all weights, for few tokens",
-    "idle": "nothing: the server has little to do",
-}
-PLAIN = ("compute", "bandwidth", "idle")  # what binds where nothing is wrong
-
-
-def find_causes(window: Window, spent: TimeSpent) -> list[Cause]:
+def find_causes(window: StepWindow, spent: TimeSpent) -> list[Cause]:
     """All causes that matter, the largest first; last of all what binds anyway."""
     facts = _Facts(window, spent)
     causes = [
         *_refusals(window),
         *_queues(facts),
         *_prompts(facts),
-        _made(facts, "static-batching", spent.of(Part.STATIC)),
-        _made(facts, "policy", spent.of(Part.POLICY)),
-        _made(facts, "loading", spent.of(Part.LOADING)),
-        _made(facts, "prefill-chunk", spent.of(Part.CHUNK), *_chunk_evidence(facts)),
-        _made(facts, "kv-blocks", spent.of(Part.BLOCKS), *_block_evidence(facts)),
-        _made(facts, "preemption", spent.of(Part.PREEMPTED), *_preemption_evidence(facts)),
-        _made(facts, "host", spent.of(Part.HOST)),
-        _made(facts, "slow-client", spent.of(Part.CLIENT), *_client_evidence(facts)),
+        _made(facts, "static-batching", spent.of(TimePart.STATIC)),
+        _made(facts, "policy", spent.of(TimePart.POLICY)),
+        _made(facts, "loading", spent.of(TimePart.LOADING)),
+        _made(facts, "prefill-chunk", spent.of(TimePart.CHUNK), *_chunk_evidence(facts)),
+        _made(facts, "kv-blocks", spent.of(TimePart.BLOCKS), *_block_evidence(facts)),
+        _made(facts, "preemption", spent.of(TimePart.PREEMPTED), *_preemption_evidence(facts)),
+        _made(facts, "host", spent.of(TimePart.HOST)),
+        _made(facts, "slow-client", spent.of(TimePart.CLIENT), *_client_evidence(facts)),
         _machine(facts),
         _speculation(facts),
     ]
@@ -117,15 +66,10 @@ def find_causes(window: Window, spent: TimeSpent) -> list[Cause]:
     return sorted(large, key=rank)
 
 
-def rank(cause: Cause) -> tuple[bool, float]:
-    """The largest first, and last what binds anyway."""
-    return cause.is_floor, -cause.share
-
-
 class _Facts:
     """Numbers that several rules read."""
 
-    def __init__(self, window: Window, spent: TimeSpent) -> None:
+    def __init__(self, window: StepWindow, spent: TimeSpent) -> None:
         self.window, self.spent = window, spent
         self.total = max(spent.total, 1e-9)
         answering = [shape.decode_requests for shape in spent.shapes if shape.decode_requests]
@@ -152,7 +96,7 @@ class _Facts:
         return 2 * self.step(answers) / self.step(2 * answers)
 
     def gain_of_places(self, answers: int) -> float:
-        """The same for a server that also computes prompts, which a larger batch does not help."""
+        """Tokens a second likewise, of a server with prompts, which larger batches do not help."""
         shapes = self.spent.shapes
         without = [shape._replace(prefill=()) for shape in shapes]
         whole = float(self.spent.times.seconds_of(shapes).sum())
@@ -178,14 +122,14 @@ def _queues(facts: _Facts) -> list[Cause]:
     settings = facts.window.settings
     causes = []
     queue = f"up to {max(facts.waiting, default=0)} requests wait at once"
-    for part, name in ((Part.SEQS, "max-num-seqs"), (Part.BUDGET, "token-budget")):
+    for part, name in ((TimePart.SEQS, "max-num-seqs"), (TimePart.BUDGET, "token-budget")):
         seconds = facts.spent.of(part)
         if seconds < 0.01 * facts.total:
             continue
         if key := _hot_key(facts, part):
             causes.append(_made(facts, "one-key", seconds, queue, key))
             continue
-        if part is Part.SEQS:
+        if part is TimePart.SEQS:
             limit = settings.max_num_seqs or facts.most_answering
             gain, what = facts.gain_of_places(limit), f"{2 * limit} answers at once"
         else:
@@ -207,7 +151,7 @@ def _queues(facts: _Facts) -> list[Cause]:
     return causes
 
 
-def _hot_key(facts: _Facts, part: Part) -> str:
+def _hot_key(facts: _Facts, part: TimePart) -> str:
     """What is to be said of one key that makes the queue; empty if none does."""
     work: dict[str, float] = defaultdict(float)
     waits: dict[str, float] = defaultdict(float)
@@ -240,7 +184,7 @@ def _hot_key(facts: _Facts, part: Part) -> str:
 def _prompts(facts: _Facts) -> list[Cause]:
     """Prompts of others, evicted beginnings, and answers in one batch."""
     spent, lost = facts.spent, facts.reuse.lost_share
-    others, own = spent.of(Part.PROMPTS), spent.of(Part.PROMPT)
+    others, own = spent.of(TimePart.PROMPTS), spent.of(TimePart.PROMPT)
     causes = []
     if lost >= LOST_REUSE:
         seconds = lost * (others + own)
@@ -259,7 +203,7 @@ def _prompts(facts: _Facts) -> list[Cause]:
             f" as many; a token takes {1000 * facts.step(facts.answering):.3g} ms instead of"
             f" {1000 * facts.step(max(1, facts.answering // 2)):.3g} ms",
         )
-        causes.append(_made(facts, "batch-too-large", spent.of(Part.BATCH), *evidence))
+        causes.append(_made(facts, "batch-too-large", spent.of(TimePart.BATCH), *evidence))
     return causes
 
 
@@ -331,7 +275,7 @@ def _machine(facts: _Facts) -> Cause:
         f" {np.percentile(ratios, 99):.2g} times: other programs on its cores, a lower clock, or"
         " swapping",
     )
-    return _made(facts, "machine", spent.of(Part.MACHINE), *evidence)
+    return _made(facts, "machine", spent.of(TimePart.MACHINE), *evidence)
 
 
 def _speculation(facts: _Facts) -> Cause:
@@ -341,10 +285,10 @@ def _speculation(facts: _Facts) -> Cause:
     accepted = sum(share.num_accepted_drafts for share in shares)
     if not drafts:
         return _made(facts, "speculation", 0.0)
-    cost = facts.spent.of(Part.DRAFTS)
+    cost = facts.spent.of(TimePart.DRAFTS)
     drafted = [share for share in shares if share.num_drafts]
     # An accepted draft saves its request a step without drafts.
-    step = facts.spent.of(Part.MODEL, Part.BATCH, Part.HOST) / max(1, len(shares))
+    step = facts.spent.of(TimePart.MODEL, TimePart.BATCH, TimePart.HOST) / max(1, len(shares))
     lost = cost - accepted * step
     evidence = (
         f"{accepted:,} of {drafts:,} drafts are accepted ({accepted / drafts:.0%}),"
@@ -371,7 +315,7 @@ def _client_evidence(facts: _Facts) -> list[str]:
     ]
 
 
-def _refusals(window: Window) -> list[Cause]:
+def _refusals(window: StepWindow) -> list[Cause]:
     causes = []
     calls = max(window.num_calls, len(window.requests) + window.status_429)
     if window.status_429 > window.refused:

@@ -8,14 +8,15 @@ from fractions import Fraction
 from statistics import fmean, median
 
 from twostroke.core.targets import Target
-from twostroke.doctor.causes import Cause, find_causes, rank
+from twostroke.doctor.cause import Cause, rank
+from twostroke.doctor.causes import find_causes
 from twostroke.doctor.figures import SHOWN, Figure, RequestTimes
 from twostroke.doctor.imbalance import compare_replicas
 from twostroke.doctor.levers import NO_LEVER
-from twostroke.doctor.proof import Tried, prove
+from twostroke.doctor.proof import Tried, prove_levers
 from twostroke.doctor.replayed import Replayer
-from twostroke.doctor.time_spent import Part, TimeSpent, time_spent
-from twostroke.doctor.window import RequestReading, Window
+from twostroke.doctor.time_spent import TimePart, TimeSpent, time_spent
+from twostroke.doctor.window import RequestReading, StepWindow
 
 # The slowest first tokens: what sets them apart from the others is looked at.
 SLOWEST = 0.05
@@ -44,14 +45,14 @@ class Diagnosis:
         parts: Seconds of the requests by part.
     """
 
-    windows: list[Window]
+    windows: list[StepWindow]
     figures: list[tuple[Figure, float]]
     verdicts: list[TargetVerdict]
     causes: list[Cause]
     tried: Tried
     spike: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)
-    parts: dict[Part, float] = field(default_factory=dict)
+    parts: dict[TimePart, float] = field(default_factory=dict)
 
     @property
     def is_missed(self) -> bool:
@@ -59,7 +60,7 @@ class Diagnosis:
 
 
 def diagnose(
-    windows: Sequence[Window],
+    windows: Sequence[StepWindow],
     targets: Sequence[tuple[Target, bool | None]] = (),
     *,
     proof: bool = True,
@@ -88,8 +89,8 @@ def diagnose(
         missed = next((v.target for v in verdicts if v.missed), None)
         faults = [cause.name for cause in causes if not cause.is_floor]
         names = faults or [cause.name for cause in causes]
-        tried = prove(Replayer(windows), names, missed, block_bytes, progress)
-    parts = {part: sum(each.of(part) for each in spent) for part in Part}
+        tried = prove_levers(Replayer(windows), names, missed, block_bytes, progress)
+    parts = {part: sum(each.of(part) for each in spent) for part in TimePart}
     return Diagnosis(
         list(windows),
         [(figure, figure.of(times)) for figure in SHOWN],
@@ -102,7 +103,7 @@ def diagnose(
     )
 
 
-def _merge(windows: Sequence[Window], spent: Sequence[TimeSpent]) -> list[Cause]:
+def _merge(windows: Sequence[StepWindow], spent: Sequence[TimeSpent]) -> list[Cause]:
     """Causes of all replicas, weighted by their requests' time."""
     total = max(1e-9, sum(each.total for each in spent))
     merged: dict[str, Cause] = {}
@@ -127,7 +128,7 @@ def _times(request: RequestReading) -> RequestTimes:
 
 
 def _verdict(
-    target: Target, said: bool | None, windows: Sequence[Window], times: Sequence[RequestTimes]
+    target: Target, said: bool | None, windows: Sequence[StepWindow], times: Sequence[RequestTimes]
 ) -> TargetVerdict:
     """Judge a target by the window; the server's own verdict counts too."""
     if target.metric in ("ttft", "tpot", "e2el"):
@@ -141,7 +142,7 @@ def _verdict(
     return TargetVerdict(target, value, missed or bool(said))
 
 
-def _state(target: Target, windows: Sequence[Window]) -> tuple[float, bool]:
+def _state(target: Target, windows: Sequence[StepWindow]) -> tuple[float, bool]:
     """Share of time or of requests beyond the limit, and the value."""
     if target.metric == "errors":
         ends = [ended for w in windows for e in w.events for ended in e.finished]
@@ -167,7 +168,7 @@ def _state(target: Target, windows: Sequence[Window]) -> tuple[float, bool]:
     return 0.0, False
 
 
-def _spike(windows: Sequence[Window], spent: Sequence[TimeSpent]) -> list[str]:
+def _spike(windows: Sequence[StepWindow], spent: Sequence[TimeSpent]) -> list[str]:
     """What sets the slowest first tokens apart: queue, prompt, or eviction, with numbers."""
     rows = [
         (request, each.first[row])
@@ -184,7 +185,7 @@ def _spike(windows: Sequence[Window], spent: Sequence[TimeSpent]) -> list[str]:
     slowest = fmean(request.ttft or 0.0 for request, _ in slow)
     if slowest < SPIKE * usual:
         return []
-    parts = {part: fmean(float(r[place]) for _, r in slow) for place, part in enumerate(Part)}
+    parts = {part: fmean(float(r[place]) for _, r in slow) for place, part in enumerate(TimePart)}
     part, seconds = max(parts.items(), key=lambda pair: pair[1])
 
     def compare(name: str, values: Callable[[RequestReading], float]) -> str:
@@ -204,7 +205,7 @@ def _spike(windows: Sequence[Window], spent: Sequence[TimeSpent]) -> list[str]:
     ]
 
 
-def _ahead(windows: Sequence[Window], request: RequestReading) -> float:
+def _ahead(windows: Sequence[StepWindow], request: RequestReading) -> float:
     """Requests that were there when it came, and had no token yet."""
     return sum(
         each.arrival < request.arrival < (each.first_token or float("inf"))

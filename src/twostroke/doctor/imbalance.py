@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from twostroke.doctor.causes import MIN_SHARE, Cause
+from twostroke.doctor.cause import Cause
+from twostroke.doctor.causes import MIN_SHARE
 from twostroke.doctor.time_spent import TimeSpent
-from twostroke.doctor.window import Window
+from twostroke.doctor.window import StepWindow
 
 # The same steps take that much longer than on the middle replica.
 SLOWER = 1.25
@@ -15,7 +16,7 @@ SLOWER = 1.25
 UNEVEN = 1.3
 
 
-def compare_replicas(windows: Sequence[Window], spent: Sequence[TimeSpent]) -> list[Cause]:
+def compare_replicas(windows: Sequence[StepWindow], spent: Sequence[TimeSpent]) -> list[Cause]:
     """Causes that no replica shows alone.
 
     What a cause counts: how much longer the requests of those replicas took than those of the

@@ -7,7 +7,7 @@ from typing import Any
 
 from twostroke.doctor.diagnose import Diagnosis
 from twostroke.doctor.figures import Change
-from twostroke.doctor.proof import Proof
+from twostroke.doctor.proof import TriedLever
 
 
 def diagnosis_fields(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
     return json.dumps(diagnosis_fields(diagnosis), indent=1)
 
 
-def _proof_fields(proof: Proof) -> dict[str, Any]:
+def _proof_fields(proof: TriedLever) -> dict[str, Any]:
     return {
         "change": proof.lever.command,
         "cause": proof.cause,

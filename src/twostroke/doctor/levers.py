@@ -50,7 +50,7 @@ SIZES = (2, 4, 8)
 
 
 @dataclass(frozen=True)
-class Lever:
+class Treatment:
     """One change of a setting.
 
     Attributes:
@@ -65,98 +65,100 @@ class Lever:
     is_bought: bool = False
 
 
-def levers_for(cause: str, now: Setting, block_bytes: int = 0) -> list[Lever]:
+def levers_for(cause: str, now: Setting, block_bytes: int = 0) -> list[Treatment]:
     """What may help against a cause, mild changes first."""
     return list(_MAKERS[cause](now, block_bytes)) if cause in _MAKERS else []
 
 
-def _budget(now: Setting, _: int) -> Iterator[Lever]:
+def _budget(now: Setting, _: int) -> Iterator[Treatment]:
     for factor in SIZES:
         value = now.max_num_batched_tokens * factor
-        yield Lever(f"--max-num-batched-tokens {value}", replace(now, max_num_batched_tokens=value))
+        larger = replace(now, max_num_batched_tokens=value)
+        yield Treatment(f"--max-num-batched-tokens {value}", larger)
     if now.max_prefill_chunk:
-        yield Lever("leave out --max-prefill-chunk", replace(now, max_prefill_chunk=None))
+        yield Treatment("leave out --max-prefill-chunk", replace(now, max_prefill_chunk=None))
 
 
-def _seqs(now: Setting, _: int) -> Iterator[Lever]:
+def _seqs(now: Setting, _: int) -> Iterator[Treatment]:
     for factor in SIZES:
         value = now.max_num_seqs * factor
         note = "larger batches than were recorded: their step times are extrapolated"
-        yield Lever(f"--max-num-seqs {value}", replace(now, max_num_seqs=value), note)
+        yield Treatment(f"--max-num-seqs {value}", replace(now, max_num_seqs=value), note)
 
 
-def _fewer_seqs(now: Setting, _: int) -> Iterator[Lever]:
+def _fewer_seqs(now: Setting, _: int) -> Iterator[Treatment]:
     for factor in SIZES:
         if (value := now.max_num_seqs // factor) >= 1:
-            yield Lever(f"--max-num-seqs {value}", replace(now, max_num_seqs=value))
+            yield Treatment(f"--max-num-seqs {value}", replace(now, max_num_seqs=value))
 
 
-def _blocks(now: Setting, block_bytes: int) -> Iterator[Lever]:
+def _blocks(now: Setting, block_bytes: int) -> Iterator[Treatment]:
     for factor in SIZES:
         value = now.num_blocks * factor
         size = f" {value * block_bytes >> 20}MiB" if block_bytes else f", {factor} times as much"
         note = f"{value:,} blocks must fit the memory"
-        yield Lever(f"--kv-cache-memory{size}", replace(now, num_blocks=value), note)
+        yield Treatment(f"--kv-cache-memory{size}", replace(now, num_blocks=value), note)
     note = "taken as twice the blocks of bfloat16 at the same step times"
-    yield Lever("--kv-cache-dtype int8", replace(now, num_blocks=2 * now.num_blocks), note)
+    yield Treatment("--kv-cache-dtype int8", replace(now, num_blocks=2 * now.num_blocks), note)
 
 
-def _preemption(now: Setting, block_bytes: int) -> Iterator[Lever]:
+def _preemption(now: Setting, block_bytes: int) -> Iterator[Treatment]:
     yield from _blocks(now, block_bytes)
     yield from _fewer_seqs(now, block_bytes)
 
 
-def _chunk(now: Setting, _: int) -> Iterator[Lever]:
+def _chunk(now: Setting, _: int) -> Iterator[Treatment]:
     limit = min(now.max_prefill_chunk or now.max_num_batched_tokens, now.max_num_batched_tokens)
     for value in CHUNKS:
         if value < limit:
-            yield Lever(f"--max-prefill-chunk {value}", replace(now, max_prefill_chunk=value))
+            yield Treatment(f"--max-prefill-chunk {value}", replace(now, max_prefill_chunk=value))
     for value in CHUNKS:
         if value < now.max_num_batched_tokens and value > now.max_num_seqs:
-            yield Lever(
+            yield Treatment(
                 f"--max-num-batched-tokens {value}", replace(now, max_num_batched_tokens=value)
             )
 
 
-def _larger_chunk(now: Setting, _: int) -> Iterator[Lever]:
-    yield Lever("leave out --max-prefill-chunk", replace(now, max_prefill_chunk=None))
+def _larger_chunk(now: Setting, _: int) -> Iterator[Treatment]:
+    yield Treatment("leave out --max-prefill-chunk", replace(now, max_prefill_chunk=None))
     if now.max_prefill_chunk:
         for factor in SIZES:
             value = now.max_prefill_chunk * factor
             if value < now.max_num_batched_tokens:
-                yield Lever(f"--max-prefill-chunk {value}", replace(now, max_prefill_chunk=value))
+                larger = replace(now, max_prefill_chunk=value)
+                yield Treatment(f"--max-prefill-chunk {value}", larger)
 
 
-def _static(now: Setting, _: int) -> Iterator[Lever]:
-    yield Lever("--batching continuous", replace(now, batching="continuous"))
+def _static(now: Setting, _: int) -> Iterator[Treatment]:
+    yield Treatment("--batching continuous", replace(now, batching="continuous"))
 
 
-def _fair(now: Setting, _: int) -> Iterator[Lever]:
+def _fair(now: Setting, _: int) -> Iterator[Treatment]:
     if now.policy != "fair":
-        yield Lever("--policy fair", replace(now, policy="fair"))
+        yield Treatment("--policy fair", replace(now, policy="fair"))
 
 
-def _no_drafts(now: Setting, _: int) -> Iterator[Lever]:
-    yield Lever("leave out --speculation", replace(now, drafts=False))
+def _no_drafts(now: Setting, _: int) -> Iterator[Treatment]:
+    yield Treatment("leave out --speculation", replace(now, drafts=False))
 
 
-def _steady(now: Setting, _: int) -> Iterator[Lever]:
+def _steady(now: Setting, _: int) -> Iterator[Treatment]:
     note = "the machine at its usual speed throughout; look at `top` and at st in `vmstat 1`"
-    yield Lever(
+    yield Treatment(
         "keep other programs off its cores (taskset, nice)", replace(now, steady=True), note
     )
 
 
-def _routers(now: Setting, _: int) -> Iterator[Lever]:
+def _routers(now: Setting, _: int) -> Iterator[Treatment]:
     if now.replicas > 1:
-        yield Lever("--router least-loaded", replace(now, router="least-loaded"))
-        yield Lever("--router prefix-affinity", replace(now, router="prefix-affinity"))
+        yield Treatment("--router least-loaded", replace(now, router="least-loaded"))
+        yield Treatment("--router prefix-affinity", replace(now, router="prefix-affinity"))
 
 
-def _replicas(now: Setting, _: int) -> Iterator[Lever]:
+def _replicas(now: Setting, _: int) -> Iterator[Treatment]:
     for factor in (2, 4):
         value = now.replicas * factor
-        yield Lever(
+        yield Treatment(
             f"--replicas {value}",
             replace(now, replicas=value, router="least-loaded"),
             "each on a machine, or on cores, of its own",
@@ -186,9 +188,9 @@ _MAKERS = {
 
 def all_levers(
     causes: Sequence[str], now: Setting, block_bytes: int = 0
-) -> list[tuple[str, Lever]]:
+) -> list[tuple[str, Treatment]]:
     """The levers of all causes, each once, with the cause that named it first."""
-    levers: dict[Setting, tuple[str, Lever]] = {}
+    levers: dict[Setting, tuple[str, Treatment]] = {}
     for cause in causes:
         for lever in levers_for(cause, now, block_bytes):
             if lever.setting != now:

@@ -15,7 +15,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.request import FinishReason
 from twostroke.core.step import Reason
 from twostroke.core.targets import Target, parse_targets
-from twostroke.doctor.window import Window, make_window, settings_of
+from twostroke.doctor.window import StepWindow, make_window, settings_of
 from twostroke.inspector.request_routes import RequestDetails
 from twostroke.inspector.source import Description
 from twostroke.observability.events import (
@@ -76,7 +76,7 @@ class LiveServer:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def window(self, seconds: float | None) -> Window:
+    def window(self, seconds: float | None) -> StepWindow:
         """The steps that it still knows, of the last ``seconds``.
 
         Raises:
@@ -128,7 +128,7 @@ class LiveServer:
                 return
             step = frame.last + 1
 
-    def _calls(self, window: Window) -> Iterator[CallStations]:
+    def _calls(self, window: StepWindow) -> Iterator[CallStations]:
         """Stations of the latest calls that have ended."""
         ended = [request for request in window.requests if request.finish is not None]
         for request in ended[-ASKED_CALLS:]:
@@ -138,7 +138,7 @@ class LiveServer:
             if details.call is not None:
                 yield details.call
 
-    def _count_refusals(self, window: Window) -> None:
+    def _count_refusals(self, window: StepWindow) -> None:
         """What was refused since the start: no step tells of it."""
         answer = self._get("/metrics", {})
         if answer.status_code != 200:
@@ -171,22 +171,7 @@ class LiveServer:
 def events_of(frame: StepFrame, num_blocks: int = 0) -> list[StepEvent]:
     """The steps of a frame as events again, as far as its columns tell; none may be merged."""
     steps, notes = frame.steps, {note.row: note for note in frame.notes}
-    shares: list[list[ScheduledTokens]] = [[] for _ in steps.step]
-    columns = frame.shares
-    for index, row in enumerate(columns.row):
-        shares[row].append(
-            ScheduledTokens(
-                request_id=frame.ids[columns.request[index]],
-                start=columns.start[index],
-                num_tokens=columns.tokens[index],
-                num_prompt_tokens=columns.prompt[index],
-                sampled=columns.new[index] > 0,
-                num_new_tokens=columns.new[index],
-                num_blocks=columns.blocks[index],
-                num_drafts=columns.drafts[index],
-                num_accepted_drafts=columns.accepted[index],
-            )
-        )
+    shares = _shares_of(frame)
     events, held = [], list[HeldBackRequest]()
     for row, step in enumerate(steps.step):
         note = notes.get(row, RowNote(row))
@@ -230,6 +215,27 @@ def events_of(frame: StepFrame, num_blocks: int = 0) -> list[StepEvent]:
             )
         )
     return events
+
+
+def _shares_of(frame: StepFrame) -> list[list[ScheduledTokens]]:
+    """What requests got, by step."""
+    shares: list[list[ScheduledTokens]] = [[] for _ in frame.steps.step]
+    columns = frame.shares
+    for index, row in enumerate(columns.row):
+        shares[row].append(
+            ScheduledTokens(
+                request_id=frame.ids[columns.request[index]],
+                start=columns.start[index],
+                num_tokens=columns.tokens[index],
+                num_prompt_tokens=columns.prompt[index],
+                sampled=columns.new[index] > 0,
+                num_new_tokens=columns.new[index],
+                num_blocks=columns.blocks[index],
+                num_drafts=columns.drafts[index],
+                num_accepted_drafts=columns.accepted[index],
+            )
+        )
+    return shares
 
 
 def _name(frame: StepFrame, index: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from twostroke.core.targets import Target
 from twostroke.doctor.figures import MEAN_E2E, SHOWN, Change, Figure, RequestTimes, compare
-from twostroke.doctor.levers import E2E, OBJECTIVES, Lever, all_levers
+from twostroke.doctor.levers import E2E, OBJECTIVES, Treatment, all_levers
 from twostroke.doctor.replayed import Replayer
 
 # Advice must take that much off its figure, in 19 of 20 resamples at least a little.
@@ -21,7 +21,7 @@ NEARLY = 0.9
 
 
 @dataclass(frozen=True)
-class Proof:
+class TriedLever:
     """What a lever does.
 
     Attributes:
@@ -32,7 +32,7 @@ class Proof:
     """
 
     cause: str
-    lever: Lever
+    lever: Treatment
     main: Change
     others: list[Change]
     verdict: str
@@ -55,8 +55,8 @@ class Tried:
         num_requests: How many were replayed.
     """
 
-    advice: list[Proof] = field(default_factory=list)
-    refused: list[Proof] = field(default_factory=list)
+    advice: list[TriedLever] = field(default_factory=list)
+    refused: list[TriedLever] = field(default_factory=list)
     error: float = 0.0
     figure: Figure = E2E
     replayed: tuple[float, float] = (0.0, 0.0)
@@ -64,7 +64,7 @@ class Tried:
     num_requests: int = 0
 
 
-def prove(
+def prove_levers(
     replayer: Replayer,
     causes: Sequence[str],
     missed: Target | None = None,
@@ -111,12 +111,12 @@ def _figure(cause: str, missed: Target | None) -> Figure:
 def _judge(
     replayer: Replayer,
     cause: str,
-    lever: Lever,
+    lever: Treatment,
     before: Sequence[RequestTimes | None],
     after: Sequence[RequestTimes | None],
     missed: Target | None,
     error: float,
-) -> Proof:
+) -> TriedLever:
     """What a lever does to the requests that ran on both sides."""
     pairs = [
         (request, first, second)
@@ -142,7 +142,7 @@ def _judge(
         verdict = "changes nothing that is sure" if main.saved > -MIN_SAVED else "makes it worse"
     elif mean.saved < -MAX_HARM:
         verdict = f"the mean request takes {-mean.saved:.0%} longer"
-    return Proof(cause, lever, main, others, verdict)
+    return TriedLever(cause, lever, main, others, verdict)
 
 
 def _sides(
@@ -158,13 +158,13 @@ def _most_work(replayer: Replayer) -> str:
     return max(work, key=lambda tenant: work[tenant])
 
 
-def _sort(tried: Tried, proofs: Sequence[Proof], causes: Sequence[str]) -> None:
+def _sort(tried: Tried, proofs: Sequence[TriedLever], causes: Sequence[str]) -> None:
     """Advice best first: for the first cause, then the others; of each, what must be bought last.
 
     Of one flag the mildest value that gives nearly all of the best.
     """
     helping = sorted((p for p in proofs if p.helps), key=lambda p: -p.main.saved)
-    by_flag: dict[str, list[Proof]] = {}
+    by_flag: dict[str, list[TriedLever]] = {}
     for proof in helping:
         by_flag.setdefault(proof.lever.command.split()[0], []).append(proof)
     order = {id(proof): place for place, proof in enumerate(proofs)}

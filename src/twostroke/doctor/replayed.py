@@ -16,7 +16,7 @@ from twostroke.core.config import Batching, PolicyName, SchedulerConfig
 from twostroke.core.speculation_config import Speculation
 from twostroke.doctor.figures import RequestTimes
 from twostroke.doctor.time_spent import fit_window
-from twostroke.doctor.window import RequestReading, Window
+from twostroke.doctor.window import RequestReading, StepWindow
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.questions.replay import RecordedStep
 from twostroke.routing.routers import RouterName, make_router
@@ -98,7 +98,7 @@ class Replayer:
         ConfigError: Too few steps to fit step times to.
     """
 
-    def __init__(self, windows: Sequence[Window]) -> None:
+    def __init__(self, windows: Sequence[StepWindow]) -> None:
         self._windows = list(windows)
         requests = [(r, n) for n, window in enumerate(windows) for r in _whole(window)]
         requests.sort(key=lambda pair: pair[0].arrival)
@@ -270,7 +270,7 @@ def _segments(request: RequestReading, size: int) -> tuple[tuple[int, int], ...]
     return tuple(segments)
 
 
-def _whole(window: Window) -> list[RequestReading]:
+def _whole(window: StepWindow) -> list[RequestReading]:
     return [r for r in window.requests if r.token_times and r.prompt > 0]
 
 
@@ -291,7 +291,7 @@ def _as_recorded(request: RequestReading) -> RequestTimes:
     return RequestTimes(request.arrival, times[0], times[-1], tuple(request.gaps))
 
 
-def _speed(window: Window, cost: CostModel) -> MachineSpeed:
+def _speed(window: StepWindow, cost: CostModel) -> MachineSpeed:
     from twostroke.doctor.time_spent import step_shape
 
     steps = []
@@ -311,7 +311,7 @@ def _speed(window: Window, cost: CostModel) -> MachineSpeed:
     return MachineSpeed(steps, cost)
 
 
-def _drafted(window: Window) -> Drafted | None:
+def _drafted(window: StepWindow) -> Drafted | None:
     shares = [s for event in window.events for s in event.scheduled if s.num_drafts]
     if not shares:
         return None

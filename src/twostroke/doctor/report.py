@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import TextIO
 
-from twostroke.doctor.causes import Cause
+from twostroke.doctor.cause import Cause
 from twostroke.doctor.diagnose import Diagnosis, TargetVerdict
 from twostroke.doctor.figures import Change
 from twostroke.doctor.levers import NO_LEVER
-from twostroke.doctor.proof import Proof, Tried
+from twostroke.doctor.proof import Tried, TriedLever
 
 WIDTH = 96
 MAX_ADVICE = 4
@@ -31,7 +31,8 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
     seconds = max(window.end for window in windows) - min(window.begin for window in windows)
     name = windows[0].name if len(windows) == 1 else f"{len(windows)} replicas"
     yield f"{name}: {requests:,} requests, {steps:,} steps in {seconds:.3g} s"
-    yield ", ".join(f"{figure.name} {duration(value)}" for figure, value in diagnosis.figures)
+    figures = (f"{figure.name} {duration(value)}" for figure, value in diagnosis.figures)
+    yield from wrapped(", ".join(figures), 0)
     for verdict in diagnosis.verdicts:
         yield f"target {verdict.target.text}: {_judged(verdict)}"
 
@@ -93,7 +94,7 @@ def refused_text(tried: Tried) -> str:
     )
 
 
-def effects(proof: Proof) -> str:
+def effects(proof: TriedLever) -> str:
     """What a lever does, in one line: its own figure with the interval, then the others."""
     main = proof.main
     first = f"{change_text(main)} ({duration(main.low)} to {duration(main.high)})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from twostroke.doctor.window import Window
+from twostroke.doctor.window import StepWindow
 
 
 class Reuse(NamedTuple):
@@ -32,7 +32,7 @@ class Reuse(NamedTuple):
         return self.cached_tokens / max(1, self.prompt_tokens)
 
 
-def reuse_of(window: Window) -> Reuse:
+def reuse_of(window: StepWindow) -> Reuse:
     """Count what was computed twice, by the named beginnings of prompts."""
     size = window.settings.block_size
     computed: dict[int, float] = {}  # when a beginning was there for the first time

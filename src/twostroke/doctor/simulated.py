@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from twostroke.doctor.window import EngineSettings, Window, make_window
+from twostroke.doctor.window import EngineSettings, StepWindow, make_window
 from twostroke.simulator.fleet.kept_events import KeptEvents
 from twostroke.simulator.scenario import Scenario, deploy_scenario
 from twostroke.simulator.simulate import simulate
@@ -13,7 +13,7 @@ from twostroke.simulator.simulate import simulate
 
 def simulated_windows(
     scenario: Scenario, progress: Callable[[int], None] = lambda _: None
-) -> tuple[list[Window], int]:
+) -> tuple[list[StepWindow], int]:
     """The windows of all replicas that had requests, and what a KV block takes.
 
     Raises:

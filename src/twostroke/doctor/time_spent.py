@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twostroke.core.step import Reason
-from twostroke.doctor.window import RequestReading, Window
+from twostroke.doctor.window import RequestReading, StepWindow
 from twostroke.observability.events import StepEvent
 from twostroke.timing.recorded_steps import FittedStepTimes, fit_step_times
 from twostroke.timing.step_shape import StepShape
@@ -25,7 +25,7 @@ from twostroke.timing.step_shape import StepShape
 Seconds = npt.NDArray[np.float64]
 
 
-class Part(Enum):
+class TimePart(Enum):
     """What a second of a request was spent on; the value is its name in reports."""
 
     BUDGET = "waiting: token budget"
@@ -46,18 +46,18 @@ class Part(Enum):
     MODEL = "the model, one request alone"
 
 
-PLACE = {part: place for place, part in enumerate(Part)}
+PLACE = {part: place for place, part in enumerate(TimePart)}
 _WAITS = {
-    Reason.TOKEN_BUDGET: Part.BUDGET,
-    Reason.TPOT_TARGET: Part.BUDGET,
-    Reason.PREFILL_CHUNK: Part.CHUNK,
-    Reason.NO_FREE_BLOCK: Part.BLOCKS,
-    Reason.MAX_NUM_SEQS: Part.SEQS,
-    Reason.POLICY: Part.POLICY,
-    Reason.BATCH_RUNNING: Part.STATIC,
-    Reason.SHARES_PROMPT: Part.PROMPTS,
-    Reason.LOADING: Part.LOADING,
-    Reason.PREEMPTED: Part.PREEMPTED,
+    Reason.TOKEN_BUDGET: TimePart.BUDGET,
+    Reason.TPOT_TARGET: TimePart.BUDGET,
+    Reason.PREFILL_CHUNK: TimePart.CHUNK,
+    Reason.NO_FREE_BLOCK: TimePart.BLOCKS,
+    Reason.MAX_NUM_SEQS: TimePart.SEQS,
+    Reason.POLICY: TimePart.POLICY,
+    Reason.BATCH_RUNNING: TimePart.STATIC,
+    Reason.SHARES_PROMPT: TimePart.PROMPTS,
+    Reason.LOADING: TimePart.LOADING,
+    Reason.PREEMPTED: TimePart.PREEMPTED,
 }
 # What a device does; the rest of a step is the host's.
 _ON_DEVICE = ("forward", "sample", "draft")
@@ -83,12 +83,12 @@ class TimeSpent:
     def total(self) -> float:
         return float(self.first.sum() + self.after.sum())
 
-    def of(self, *parts: Part) -> float:
+    def of(self, *parts: TimePart) -> float:
         """Seconds of all requests together."""
         places = [PLACE[part] for part in parts]
         return float(self.first[:, places].sum() + self.after[:, places].sum())
 
-    def by_request(self, *parts: Part) -> Seconds:
+    def by_request(self, *parts: TimePart) -> Seconds:
         """Seconds of each request."""
         places = [PLACE[part] for part in parts]
         seconds: Seconds = (self.first[:, places] + self.after[:, places]).sum(axis=1)
@@ -120,7 +120,7 @@ def step_shape(event: StepEvent, *, prompts: bool = True, drafts: bool = True) -
     return StepShape(requests, context, tuple(chunks), sampled)
 
 
-def fit_window(windows: Sequence[Window]) -> FittedStepTimes:
+def fit_window(windows: Sequence[StepWindow]) -> FittedStepTimes:
     """Step times of one engine, or of several taken for one. Raises ConfigError: too few steps."""
     return fit_step_times(
         [
@@ -132,7 +132,7 @@ def fit_window(windows: Sequence[Window]) -> FittedStepTimes:
     )
 
 
-def time_spent(window: Window, times: FittedStepTimes | None = None) -> TimeSpent:
+def time_spent(window: StepWindow, times: FittedStepTimes | None = None) -> TimeSpent:
     """Divide the time of the window's requests.
 
     Raises:
@@ -141,7 +141,7 @@ def time_spent(window: Window, times: FittedStepTimes | None = None) -> TimeSpen
     times = times or fit_window([window])
     rates = _StepRates(window, times)
     count = len(window.requests)
-    first, after = np.zeros((count, len(Part))), np.zeros((count, len(Part)))
+    first, after = np.zeros((count, len(TimePart))), np.zeros((count, len(TimePart)))
     own = _own_prompts(window, rates)
     for row, request in enumerate(window.requests):
         first_token = request.first_token
@@ -159,12 +159,12 @@ def time_spent(window: Window, times: FittedStepTimes | None = None) -> TimeSpen
         for part, seconds in own.get(request.request_id, {}).items():
             # From what its step had of it, to what it is for this request.
             first[row, PLACE[part]] += seconds
-            source = Part.PROMPTS if part is Part.PROMPT else Part.MODEL
+            source = TimePart.PROMPTS if part is TimePart.PROMPT else TimePart.MODEL
             first[row, PLACE[source]] -= seconds
         _move_lost(request, first[row], after[row], rates)
         call = window.calls.get(request.request_id)
         if call is not None and call.last_byte is not None and len(call.request_ids) == 1:
-            after[row, PLACE[Part.CLIENT]] += max(0.0, call.last_byte - last)
+            after[row, PLACE[TimePart.CLIENT]] += max(0.0, call.last_byte - last)
     return TimeSpent(first, after, times, rates.shapes)
 
 
@@ -178,12 +178,12 @@ def _move_lost(request: RequestReading, first: Seconds, after: Seconds, rates: _
         ):
             if high > low:
                 row -= rates.between(low, high)
-                row[PLACE[Part.PREEMPTED]] += high - low
+                row[PLACE[TimePart.PREEMPTED]] += high - low
 
 
-def _own_prompts(window: Window, rates: _StepRates) -> dict[str, dict[Part, float]]:
+def _own_prompts(window: StepWindow, rates: _StepRates) -> dict[str, dict[TimePart, float]]:
     """Seconds of each request's steps that its own prompt took, and small chunks of it."""
-    own: dict[str, dict[Part, float]] = {}
+    own: dict[str, dict[TimePart, float]] = {}
     for row, event in enumerate(window.events):
         chunked = {h.request_id for h in event.held_back if h.reason is Reason.PREFILL_CHUNK}
         total = sum(s.num_tokens for s in event.scheduled if s.num_tokens - s.num_drafts != 1)
@@ -191,11 +191,12 @@ def _own_prompts(window: Window, rates: _StepRates) -> dict[str, dict[Part, floa
             if not share.num_prompt_tokens or share.num_tokens - share.num_drafts == 1:
                 continue
             parts = own.setdefault(share.request_id, defaultdict(float))
-            parts[Part.PROMPT] += rates.seconds(row, Part.PROMPTS) * share.num_tokens / total
+            prompts = rates.seconds(row, TimePart.PROMPTS)
+            parts[TimePart.PROMPT] += prompts * share.num_tokens / total
             if share.request_id in chunked:
-                parts[Part.CHUNK] += rates.seconds(row, Part.MODEL)
+                parts[TimePart.CHUNK] += rates.seconds(row, TimePart.MODEL)
             elif not share.sampled:  # the budget cut it
-                parts[Part.BUDGET] += rates.seconds(row, Part.MODEL)
+                parts[TimePart.BUDGET] += rates.seconds(row, TimePart.MODEL)
     return own
 
 
@@ -205,7 +206,7 @@ class _StepRates:
     Between two steps while requests run, the host is at work.
     """
 
-    def __init__(self, window: Window, times: FittedStepTimes) -> None:
+    def __init__(self, window: StepWindow, times: FittedStepTimes) -> None:
         events = window.events
         self.shapes = [step_shape(event) for event in events]
         begins = np.array([event.time for event in events])
@@ -220,9 +221,9 @@ class _StepRates:
         knots = np.empty(2 * len(events))
         knots[0::2], knots[1::2] = begins, ends
         self._knots = knots
-        runs = np.zeros((2 * len(events), len(Part)))
+        runs = np.zeros((2 * len(events), len(TimePart)))
         runs[1::2] = self._in_steps
-        runs[2::2, PLACE[Part.HOST]] = pauses[:-1]
+        runs[2::2, PLACE[TimePart.HOST]] = pauses[:-1]
         self._runs = np.cumsum(runs, axis=0)
         self._waits = np.cumsum(self._divide_waits(events, runs), axis=0)
 
@@ -231,7 +232,7 @@ class _StepRates:
         place = int(np.searchsorted(self._begins, time, side="left"))
         return min(until, float(self._begins[place])) if place < len(self._begins) else until
 
-    def seconds(self, row: int, part: Part) -> float:
+    def seconds(self, row: int, part: TimePart) -> float:
         """What a step spent on a part."""
         return float(self._in_steps[row, PLACE[part]])
 
@@ -245,13 +246,13 @@ class _StepRates:
 
     def _between(self, sums: Seconds, begin: float, end: float) -> Seconds:
         if end <= begin:
-            return np.zeros(len(Part))
+            return np.zeros(len(TimePart))
         return self._at(sums, end) - self._at(sums, begin)
 
     def _at(self, sums: Seconds, time: float) -> Seconds:
         place = int(np.searchsorted(self._knots, time, side="right")) - 1
         if place < 0:
-            return np.zeros(len(Part))
+            return np.zeros(len(TimePart))
         if place >= len(self._knots) - 1:
             last: Seconds = sums[-1]
             return last
@@ -280,22 +281,22 @@ class _StepRates:
         drafting = np.array([e.timings.get("draft", 0.0) for e in events])
         host = np.where(device > 0, np.clip(durations - device, 0.0, one), 0.0)
         drafts = np.maximum(with_drafts - without, 0) + drafting
-        parts = np.zeros((len(events), len(Part)))
-        parts[:, PLACE[Part.HOST]] = host
-        parts[:, PLACE[Part.MODEL]] = one - host
-        parts[:, PLACE[Part.BATCH]] = np.maximum(without - one, 0)
-        parts[:, PLACE[Part.DRAFTS]] = drafts
-        parts[:, PLACE[Part.PROMPTS]] = np.maximum(whole - with_drafts, 0)
+        parts = np.zeros((len(events), len(TimePart)))
+        parts[:, PLACE[TimePart.HOST]] = host
+        parts[:, PLACE[TimePart.MODEL]] = one - host
+        parts[:, PLACE[TimePart.BATCH]] = np.maximum(without - one, 0)
+        parts[:, PLACE[TimePart.DRAFTS]] = drafts
+        parts[:, PLACE[TimePart.PROMPTS]] = np.maximum(whole - with_drafts, 0)
         # Noise about the fit cancels out in sums; what is left over is the machine's.
-        parts[:, PLACE[Part.MACHINE]] = durations - parts.sum(axis=1)
+        parts[:, PLACE[TimePart.MACHINE]] = durations - parts.sum(axis=1)
         return parts
 
     def _divide_waits(self, events: Sequence[StepEvent], runs: Seconds) -> Seconds:
-        """The same for requests that wait: by the reasons of each step, else as those that run."""
+        """What waiting requests wait for: by the reasons of each step, else as those that run."""
         waits = runs.copy()
         for row, event in enumerate(events):
             ran = {share.request_id for share in event.scheduled}
-            reasons: Counter[Part] = Counter()
+            reasons: Counter[TimePart] = Counter()
             for held in event.held_back:
                 if held.request_id not in ran:
                     reasons[_WAITS[held.reason]] += 1 + held.behind

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from twostroke.core.errors import ConfigError
 from twostroke.observability.events import StartedRequest, StepEvent
-from twostroke.observability.prefix_keys import prefix_marks
+from twostroke.observability.frames.prefix_keys import prefix_marks
 from twostroke.observability.tracing.stations import CallStations
 
 USUAL_BLOCK = 16  # tokens, where no step tells
@@ -82,7 +82,7 @@ class RequestReading:
 
 
 @dataclass
-class Window:
+class StepWindow:
     """What one engine did.
 
     Attributes:
@@ -122,7 +122,7 @@ def make_window(
     calls: Iterable[CallStations] = (),
     settings: EngineSettings | None = None,
     seconds: float | None = None,
-) -> Window:
+) -> StepWindow:
     """Read the steps of the last ``seconds``, or all.
 
     Raises:
@@ -137,7 +137,7 @@ def make_window(
     requests = _read_requests(events)
     if not requests:
         raise ConfigError(f"no request begins in the steps of {name}", hint=HINT)
-    window = Window(name, list(events), _settings(events, settings), requests)
+    window = StepWindow(name, list(events), _settings(events, settings), requests)
     window.refused = sum(len(event.refused) for event in events)
     for call in calls:
         if window.begin <= (call.ended or call.received) <= window.end + 60:

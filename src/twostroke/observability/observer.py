@@ -38,7 +38,7 @@ from twostroke.observability.events import (
     StartedRequest,
     StepEvent,
 )
-from twostroke.observability.prefix_keys import prefix_keys
+from twostroke.observability.frames.prefix_keys import prefix_keys
 
 
 class Observer(Protocol):

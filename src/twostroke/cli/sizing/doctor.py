@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twostroke.core.targets import Target
     from twostroke.doctor.diagnose import Diagnosis
     from twostroke.doctor.machine import Finding
-    from twostroke.doctor.window import EngineSettings, Window
+    from twostroke.doctor.window import EngineSettings, StepWindow
     from twostroke.simulator.scenario import Scenario
 
 # Exit codes: a target is missed, or the machine is not as wanted; what was given cannot be read.
@@ -133,7 +133,7 @@ def _look_simulated(scenario: Scenario, options: DoctorOptions, show: Progress) 
 
 
 def _diagnose(
-    windows: list[Window],
+    windows: list[StepWindow],
     targets: list[tuple[Target, bool | None]] | list[tuple[Target, None]],
     options: DoctorOptions,
     show: Progress,
