@@ -177,7 +177,8 @@ def report(simulated: Sequence[Row], live: Sequence[Row]) -> str:
     told = [row for row in live if row.as_predicted is not None]
     lines = [
         f"Live: the right cause first in {sum(r.is_right for r in live)} of {len(live)} faults, and"
-        f" in {sum(r.is_right_beside for r in live)} beside what other programs on the cores add.",
+        f" in {sum(r.is_right_beside for r in live)} beside what other programs",
+        "on the cores add.",
         "Where a lever was advised, the live figure moved as predicted in"
         f" {sum(bool(r.as_predicted) for r in told)} of {len(told)}.",
         "",

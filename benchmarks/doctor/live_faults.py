@@ -153,7 +153,7 @@ LIVE_FAULTS: tuple[LiveFault, ...] = (
     ),
     LiveFault(
         "one slow replica",
-        ("slow-replica", "machine"),
+        ("slow-replica",),
         (),
         tuple(load(60, 5.0, 150, 80)),
         replicas=2,

@@ -11,7 +11,7 @@ class Cause:
 
     Attributes:
         name: For scripts: one of ``CAUSES``.
-        share: Of the requests' time; of the calls where they were refused.
+        share: Its part of the requests' time; of the calls where they were refused.
         seconds: Request-seconds; 0 where it is no matter of time.
         evidence: Sentences with numbers.
         is_floor: What the model's own work takes, where nothing else binds.
