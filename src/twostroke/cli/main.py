@@ -20,13 +20,14 @@ from twostroke.cli.help_pages import HelpPages
 from twostroke.cli.inspect import inspect
 from twostroke.cli.key import key
 from twostroke.cli.kv import kv
-from twostroke.cli.plan import plan
 from twostroke.cli.serving.route import route
 from twostroke.cli.serving.serve import serve
 from twostroke.cli.serving.up import up
 from twostroke.cli.serving.worker import worker
-from twostroke.cli.simulate import simulate
+from twostroke.cli.sizing.doctor import doctor
 from twostroke.cli.sizing.lab import lab
+from twostroke.cli.sizing.plan import plan
+from twostroke.cli.sizing.simulate import simulate
 from twostroke.cli.terminal import print_error, print_note
 from twostroke.cli.trace import trace
 from twostroke.core.errors import InvalidRequestError, TwostrokeError
@@ -65,6 +66,7 @@ def build_app() -> App:
     app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")
     app.command(plan, usage="Usage: twostroke plan MODEL [OPTIONS]")
     app.command(lab, usage="Usage: twostroke lab [NAME ...] [OPTIONS]")
+    app.command(doctor, usage="Usage: twostroke doctor [URL | RECORDING | MODEL] [OPTIONS]")
     app.command(kv, usage="Usage: twostroke kv MODEL [OPTIONS]")
     app.command(models, usage="Usage: twostroke models [MODEL] [OPTIONS]")
     app.command(quantize, usage="Usage: twostroke quantize MODEL -o FOLDER [OPTIONS]")

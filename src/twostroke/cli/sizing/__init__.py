@@ -1,1 +1,1 @@
-"""Commands that say what to buy, what to change, and whether what is said of serving is true."""
+"""Commands that size a server: plan, simulate and diagnose one, and try what is said of them."""

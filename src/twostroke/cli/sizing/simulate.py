@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from twostroke.cli.flags import CacheFlags, SchedulerFlags, TierFlags, flag_section
-from twostroke.cli.simulation_files import (
+from twostroke.cli.sizing.simulation_files import (
     fleet_file,
     new_metrics,
     new_targets,
