@@ -88,6 +88,11 @@ class DeploymentOptions:
             hint = "give both: --speculative-model NAME --speculative-tokens 4"
             raise ConfigError("--speculative-model needs --speculative-tokens", hint=hint)
 
+    @property
+    def num_devices(self) -> int:
+        """Devices of one replica."""
+        return self.tp
+
     def resolve_speculation(self) -> Speculation | None:
         """How far ahead tokens are guessed, and how likely a guess is right."""
         settings = SpeculationConfig(

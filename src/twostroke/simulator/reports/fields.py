@@ -150,9 +150,7 @@ def timeline(run: Run) -> dict[str, list[float]]:
         begun = last >= 0
         running += np.where(begun, columns.running[steps][last], 0)
         waiting += np.where(begun, columns.waiting[steps][last], 0)
-        used += np.where(
-            begun, run.deployment.info.num_blocks - columns.free_blocks[steps][last], 0
-        )
+        used += np.where(begun, run.result.blocks[number] - columns.free_blocks[steps][last], 0)
         computed = np.concatenate(
             [[0], np.cumsum(columns.prefill_tokens[steps] + columns.new_tokens[steps])]
         )
