@@ -8,6 +8,7 @@ from twostroke.observability.observer import Observer
 from twostroke.observability.routes import RouteEvent
 from twostroke.routing.routers import make_router
 from twostroke.simulator.deploy_pools import DeployedPool, deploy_pools
+from twostroke.simulator.deployment.deployment import TOO_LONG
 from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.pool import Pool
 from twostroke.simulator.fleet.result import FleetResult
@@ -72,8 +73,10 @@ def _notes(
 ) -> tuple[str, ...]:
     notes = []
     for pool in pools:
-        named = "" if pool.role == "both" else f"{pool.role}: "
-        notes += [named + note for note in pool.deployment.notes]
+        for note in pool.deployment.notes:
+            if pool.role == "prefill":
+                note = note.replace(TOO_LONG, "longer prompts are computed where answers are")
+            notes.append(note if pool.role == "both" else f"{pool.role}: {note}")
     if workload_note:
         notes.append(workload_note)
     workload = scenario.workload

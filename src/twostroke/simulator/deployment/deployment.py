@@ -33,6 +33,8 @@ from twostroke.simulator.deployment.options import MAX_LENGTH, DeploymentOptions
 
 # Blocks that are simulated at all, of a tiny model on a large device: each takes some 50 bytes.
 _MAX_BLOCKS = MAX_LENGTH
+# What becomes of requests that a KV cache does not hold.
+TOO_LONG = "longer requests are refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +233,7 @@ def _notes(
 ) -> Iterator[str]:
     hardware = cost.hardware
     if capacity is not None:
-        yield f"the KV cache holds {capacity} tokens: longer requests are refused"
+        yield f"the KV cache holds {capacity} tokens: {TOO_LONG}"
     if cost.compute_format != cost.weights.compute:
         yield (
             f"{hardware.name} has no {cost.weights.compute} arithmetic: products run in"

@@ -50,6 +50,7 @@ class SimulatedExecutor:
         self.acceptance = acceptance
         self.last_shape = StepShape(0, 0, (), 0)
         self.last_binding = ""
+        self.waits = False  # for other replicas, as the last step had nothing to compute
         self.last_bindings: list[tuple[str, int]] = []
         self._seeds: dict[str, int] = {}
         self._cost = cost
@@ -68,6 +69,7 @@ class SimulatedExecutor:
         """
         self._update_requests(plan)
         if self.tiers is not None:
+            self.waits = False
             self.clock.advance(self.tiers.begin(plan, self.clock.now))
             if not plan.scheduled:
                 return self._wait_for_blocks()
@@ -94,10 +96,14 @@ class SimulatedExecutor:
         return result
 
     def _wait_for_blocks(self) -> StepResult:
-        """A step without a pass: until the next blocks have arrived, if any are to come."""
+        """A step without a pass: until the next blocks have arrived, if any are to come.
+
+        Where other replicas send some, it ends at once: until then, a request may come.
+        """
         assert self.tiers is not None
         began, arrival = self.clock.now, self.tiers.next_arrival()
-        if arrival is not None:
+        self.waits = self.tiers.peers is not None
+        if arrival is not None and not self.waits:
             self.clock.advance_to(arrival)
         result = StepResult(duration=self.clock.now - began)
         self.last_shape, self.last_binding = StepShape(0, 0, (), 0), ""

@@ -301,6 +301,9 @@ class Fleet:
         result.roles = list(self._pool.roles)
         result.prefix_queries = sum(replica.kv.prefix_queries for replica in replicas)
         result.prefix_hits = sum(replica.kv.prefix_hits for replica in replicas)
+        if self._split is not None:  # what a replica gets from another is no hit
+            result.prefix_queries = sum(each.prompt_tokens for each in result.requests)
+            result.prefix_hits = sum(each.cached_tokens for each in result.requests)
         result.num_preemptions = sum(
             replica.scheduler.batch.num_preemptions for replica in replicas
         )

@@ -104,6 +104,7 @@ class Replica:
             self._admission.enter(_arrival(request), request.arrival_time)
         if not self.engine.has_work():
             self.clock.advance_to(request.arrival_time)
+        self.executor.waits = False
         self._num_added += 1
         self.engine.add([request])
 
@@ -153,6 +154,8 @@ class Replica:
         Until then requests only decode: those steps may be taken later, all or up to an arrival.
         """
         run = None
+        if (arrival := self._next_arrival()) is not None:
+            return arrival
         if self._overdue is None and self._may_jump():
             run = find_decode_run(self.scheduler, TOKEN)
         if run is None:
@@ -160,7 +163,14 @@ class Replica:
         return self.executor.last_step_of_run(run.num_requests, run.context, run.max_steps)
 
     def run(self, until: float) -> list[Request]:
-        """Take one step, or a run of those that begin before ``until``. Returns what has ended."""
+        """Take one step, or a run of those that begin before ``until``. Returns what has ended.
+
+        While it only waits for another replica, it takes none.
+        """
+        if (arrival := self._next_arrival()) is not None:
+            self.clock.advance_to(min(arrival, until))
+            if until <= arrival:
+                return []
         if self._overdue is not None:
             refuse_overdue(self.engine, self._overdue)
         run = find_decode_run(self.scheduler, TOKEN) if self._may_jump() else None
@@ -171,6 +181,14 @@ class Replica:
         ended = self._ended.take()
         self._finish_times += [request.finish_time or 0.0 for request in ended]
         return ended
+
+    def _next_arrival(self) -> float | None:
+        """When blocks come from another replica, if there is nothing to compute before."""
+        executor = self.executor
+        if not executor.waits or executor.tiers is None:
+            return None
+        arrival = executor.tiers.next_arrival()
+        return None if arrival is None else max(arrival, self.clock.now)
 
     def _may_jump(self) -> bool:
         return self._jump and self.executor.settled

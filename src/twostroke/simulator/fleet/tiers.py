@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import NamedTuple
 
 from msgspec import structs
@@ -108,19 +109,29 @@ class SimulatedTiers:
         return num_saved * self.block_bytes / self._bandwidths.host
 
     def next_arrival(self) -> float | None:
-        """When the next load has arrived."""
-        return min((load.time for load in self._arriving.values()), default=None)
+        """When the next load has arrived, or is known to be lost."""
+        return min(
+            (min(load.time, self._lost_at(name)) for name, load in self._arriving.items()),
+            default=None,
+        )
+
+    def _lost_at(self, request_id: str) -> float:
+        """When the sender of a load dies, if that is before it has arrived."""
+        fetched = self._fetched.get(request_id)
+        if fetched is None or fetched.sender.died >= fetched.arrives:
+            return inf
+        return fetched.sender.died
 
     def end(self, result: StepResult, now: float) -> None:
         """Report what has arrived by ``now``, and what the tiers have got and lost."""
         loaded: dict[str, tuple[int, float]] = {}
         for request_id, load in list(self._arriving.items()):
-            if load.time <= now:
+            if self._fetched and self._lost_at(request_id) <= now:
+                del self._arriving[request_id], self._fetched[request_id]
+                result.failed_loads.append(request_id)
+            elif load.time <= now:
                 del self._arriving[request_id]
-                fetched = self._fetched.pop(request_id, None)
-                if fetched is not None and fetched.sender.died < fetched.arrives:
-                    result.failed_loads.append(request_id)
-                    continue
+                self._fetched.pop(request_id, None)
                 result.loaded.append(request_id)
                 total = sum(load.num_blocks.values())
                 for name, count in load.num_blocks.items():
