@@ -20,6 +20,8 @@ from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.deployment.stack_defaults import stack_defaults
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
+SPLITS = ("data_parallel_size", "pipeline_parallel_size", "enable_expert_parallel")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
@@ -77,12 +79,17 @@ class Scenario:
         return sum(pool.get("replicas", 1) for pool in pools) or self.deployment.replicas
 
     def setting(self) -> dict[str, Any]:
-        """All flags with their values, as plain values; those of a fleet if any is given."""
+        """All flags with their values, as plain values.
+
+        Those of a fleet, and of further ways to split a model, are there if any is given.
+        """
         parts = (self.deployment, self.workload, self.scheduler, self.cache, self.tiers)
         sections: tuple[Any, ...] = (*parts, self.scaling)
         if self.fleet != FleetOptions():
             sections = (*sections, self.fleet)
         merged = {name: value for section in sections for name, value in asdict(section).items()}
+        if self.deployment.parallel.splits_tensors_only:
+            merged = {name: value for name, value in merged.items() if name not in SPLITS}
         return {
             name: str(value) if isinstance(value, Path) else value for name, value in merged.items()
         }

@@ -54,7 +54,7 @@ def test_tokens_so_far_are_computed_again_elsewhere() -> None:
 
 
 def test_a_fresh_replica_takes_the_place() -> None:
-    result, places = run_places(crowd(60), [Failure(1, 0.5, 0.5)])
+    result, _ = run_places(crowd(60), [Failure(1, 0.5, 0.5)])
     assert len(result.logs) == 4
     assert result.logs[1].end[-1] < 0.6
     assert result.logs[3].start[0] >= 1.0

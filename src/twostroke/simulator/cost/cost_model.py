@@ -33,6 +33,12 @@ from twostroke.simulator.cost.communication import all_gather_time, all_reduce_t
 from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.estimate import Estimate
+from twostroke.simulator.cost.expert_parallel import (
+    ExpertsApart,
+    batch_of_stage,
+    num_tokens,
+    share_of_group,
+)
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
@@ -88,12 +94,14 @@ class RooflineCostModel:
         model.check_ranks(parallel.tensor)
         self.hardware = hardware
         self.model = model
-        self.ranks = parallel.tensor
+        self.ranks, self.parallel = parallel.tensor, parallel
         self.efficiencies = efficiencies
         self.tables = tables
         self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
         self.cache_format = cache_format(dtypes.kv_cache)
         self.link = hardware.bandwidth_between(self.ranks)
+        spans_nodes = self.ranks > hardware.link_domain
+        self._network_start = efficiencies.all_reduce.network if spans_nodes else 0.0
         is_fp32 = self.weights.name == "fp32"
         self.plain_format = hardware.compute_format("fp32" if is_fp32 else "bf16")
         self.plain_bytes = 4.0 if is_fp32 else 2.0
@@ -127,12 +135,34 @@ class RooflineCostModel:
             for count, layer, linears in attention
             if layer.latent
         ]
+        self._apart = None
+        if parallel.expert or (parallel.data > 1 and any(x.experts for x in model.layers)):
+            self._apart = ExpertsApart(model, parallel, hardware, efficiencies, self._gemm)
         self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, Parts] = {}
         self._heads: dict[int, Parts] = {}
         self._decodes: dict[tuple[int, int, int], Parts] = {}
 
     def step(self, shape: StepShape) -> Estimate:
+        if self.parallel.splits_tensors_only:
+            return self._estimate(self._parts(shape), shape)
+        batch = batch_of_stage(shape, self.parallel.pipeline)
+        share = share_of_group(batch, self.parallel.data)
+        parts = self._parts(share)
+        if self._apart is not None:
+            self._apart.add(parts, num_tokens(batch), num_tokens(share))
+        if self.parallel.pipeline > 1:
+            parts.communication += self.parallel.pipeline * self._hop(num_tokens(share))
+        return self._estimate(parts, share)
+
+    def _hop(self, tokens: int) -> float:
+        """Seconds from one group of layers to the next."""
+        link = self.hardware.bandwidth_between(self.parallel.num_devices)
+        size = tokens * self.model.hidden_size * ACTIVATION_BYTES / self.ranks
+        return self.efficiencies.all_to_all.launch + size / link
+
+    def _parts(self, shape: StepShape) -> Parts:
+        """The kernels of one device, but experts that are apart."""
         requests, drafts = shape.decode_requests, shape.drafts
         new_tokens = 0
         for new, _ in shape.prefill:
@@ -151,10 +181,13 @@ class RooflineCostModel:
             self._add_recurrence(
                 parts, requests + len(shape.prefill), requests + drafts + new_tokens
             )
-        return self._estimate(parts, shape, new_tokens)
+        return parts
 
-    def _estimate(self, parts: Parts, shape: StepShape, new_tokens: int) -> Estimate:
+    def _estimate(self, parts: Parts, shape: StepShape) -> Estimate:
         e, requests = self.efficiencies, shape.decode_requests
+        new_tokens = 0
+        for new, _ in shape.prefill:
+            new_tokens += new
         of_host = e.host
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
         device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
@@ -238,12 +271,14 @@ class RooflineCostModel:
     def _add_layer(self, parts: Parts, layer: LayerSpec, sizes: _Sizes, tokens: int) -> None:
         for outputs, inputs, quantised in sizes.linears:
             parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
-        if layer.experts:
+        if layer.experts and self._apart is None:
             parts.add(self._experts(layer.experts, sizes, tokens), layer.count)
         parts.add(
             self._elementwise(tokens * sizes.width * ACTIVATION_BYTES, sizes.kernels), layer.count
         )
-        parts.communication += layer.count * layer.branches * self._all_reduce(tokens)
+        # Tokens that go to experts of other groups come back added up.
+        goes = layer.experts is not None and self.parallel.data > 1
+        parts.communication += layer.count * (layer.branches - goes) * self._all_reduce(tokens)
 
     def _linear(self, linear: LinearSpec, rows: float) -> KernelTime:
         outputs, inputs = linear.on_rank(self.ranks)
@@ -300,7 +335,7 @@ class RooflineCostModel:
                     efficiency=self.efficiencies.all_reduce,
                     link=self.link,
                 )
-                parts.communication += gathered
+                parts.communication += gathered + self._network_start
             self._heads[sampled] = parts
         return parts
 
@@ -314,7 +349,7 @@ class RooflineCostModel:
         if self.ranks == 1:
             return 0.0
         size = tokens * self.model.hidden_size * ACTIVATION_BYTES
-        time = all_reduce_time(
+        time = self._network_start + all_reduce_time(
             size, self.ranks, efficiency=self.efficiencies.all_reduce, link=self.link
         )
         return self.tables.all_reduce(size, self.ranks, time) if self.tables else time

@@ -16,11 +16,15 @@ Role = Literal["both", "prefill", "decode"]
 POOL_KEYS: dict[str, type] = {
     "gpu": str,
     "tp": int,
+    "data_parallel_size": int,
+    "pipeline_parallel_size": int,
+    "enable_expert_parallel": bool,
     "replicas": int,
     "max_num_seqs": int,
     "max_num_batched_tokens": int,
 }
-DEVICE_COUNTS = ("tp", "replicas")
+DEVICE_COUNTS = ("tp", "replicas", "data_parallel_size", "pipeline_parallel_size")
+BOOLEANS = {"true": True, "false": False}
 POOL_HINT = "write it as gpu=h100,tp=2,replicas=2; keys: " + ", ".join(POOL_KEYS)
 FAIL_HINT = "write it as replica=0,at=30,for=60: seconds; without for it stays away"
 
@@ -120,8 +124,18 @@ def _read_pool(role: Role, text: str) -> dict[str, Any]:
         key = name.replace("-", "_")
         if not separator or not value or key not in POOL_KEYS or key in values:
             raise ConfigError(f"--{role} {text!r}: {part.strip()!r} is no setting", hint=POOL_HINT)
-        values[key] = _read_count(role, key, value) if POOL_KEYS[key] is int else value
+        values[key] = _read_value(role, key, value)
     return values
+
+
+def _read_value(role: Role, key: str, value: str) -> str | int | bool:
+    if POOL_KEYS[key] is int:
+        return _read_count(role, key, value)
+    if POOL_KEYS[key] is not bool:
+        return value
+    if value not in BOOLEANS:
+        raise ConfigError(f"--{role}: {key} must be true or false, got {value}", hint=POOL_HINT)
+    return BOOLEANS[value]
 
 
 def _read_count(role: Role, key: str, value: str) -> int:
