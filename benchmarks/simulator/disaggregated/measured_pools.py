@@ -57,6 +57,12 @@ class PoolRow:
     tpot: float
 
     @property
+    def is_full(self) -> bool:
+        """Whether there are as many clients as the replicas for answers have places."""
+        batch = self.decode.batch
+        return batch is not None and self.concurrency >= batch * self.decode.replicas
+
+    @property
     def configuration(self) -> tuple[object, ...]:
         """What is told apart when half of them are kept out: all but what was measured."""
         return (
