@@ -35,13 +35,8 @@ def batch_of_stage(shape: StepShape, stages: int) -> StepShape:
     """The batch that one of ``stages`` groups of layers has at a time."""
     if stages == 1:
         return shape
-    return shape._replace(
-        decode_requests=-(-shape.decode_requests // stages),
-        decode_context=-(-shape.decode_context // stages),
-        prefill=tuple((-(-new // stages), before) for new, before in shape.prefill),
-        sampled=-(-shape.sampled // stages),
-        drafts=-(-shape.drafts // stages),
-    )
+    chunks = tuple((-(-new // stages), before) for new, before in shape.prefill)
+    return _part(shape, stages, chunks)
 
 
 def share_of_group(shape: StepShape, groups: int) -> StepShape:
@@ -55,12 +50,21 @@ def share_of_group(shape: StepShape, groups: int) -> StepShape:
         loads[idlest].append(chunk)
         totals[idlest] += chunk[0]
     busiest = tuple(loads[totals.index(max(totals))]) if loads else ()
+    return _part(shape, groups, busiest)
+
+
+def _part(shape: StepShape, parts: int, chunks: tuple[tuple[int, int], ...]) -> StepShape:
+    """The largest of equal parts of what decodes, and these chunks of prompts."""
+    requests = -(-shape.decode_requests // parts)
+    context = 0
+    if requests:  # each of them has the mean
+        context = -(-shape.decode_context * requests // shape.decode_requests)
     return shape._replace(
-        decode_requests=-(-shape.decode_requests // groups),
-        decode_context=-(-shape.decode_context // groups),
-        prefill=busiest,
-        sampled=-(-shape.sampled // groups),
-        drafts=-(-shape.drafts // groups),
+        decode_requests=requests,
+        decode_context=context,
+        prefill=chunks,
+        sampled=-(-shape.sampled // parts),
+        drafts=-(-shape.drafts // parts),
     )
 
 
