@@ -21,7 +21,7 @@ class DeployedPool:
     """Equal replicas with a role.
 
     Attributes:
-        scenario: As if these replicas were all.
+        scenario: What these replicas would be if they were all.
     """
 
     role: Role

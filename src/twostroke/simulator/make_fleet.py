@@ -12,7 +12,7 @@ from twostroke.simulator.deploy_pools import DeployedPool, link_between
 from twostroke.simulator.deployment.fleet_options import Role
 from twostroke.simulator.fleet.make_replicas import make_pool, replica_maker
 from twostroke.simulator.fleet.peers import Link
-from twostroke.simulator.fleet.places import Places
+from twostroke.simulator.fleet.places import ReplicaPlaces
 from twostroke.simulator.fleet.pool import Pool
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.split import Split
@@ -59,7 +59,7 @@ def make_fleet(
         make = _maker(pool, settings, link if pool is answering else None)
         makers += [make] * pool.options.replicas
         roles += [pool.role] * pool.options.replicas
-    places = Places(lambda place: makers[place](place), roles, options.failures())
+    places = ReplicaPlaces(lambda place: makers[place](place), roles, options.failures())
     return places, split
 
 

@@ -74,7 +74,7 @@ class Scenario:
 
     @property
     def num_replicas(self) -> int:
-        """Those of all pools at the beginning."""
+        """How many all pools have at the beginning."""
         pools = self.fleet.pools().values()
         return sum(pool.get("replicas", 1) for pool in pools) or self.deployment.replicas
 

@@ -8,7 +8,7 @@ import pytest
 
 from twostroke.core.errors import ConfigError, TwostrokeError
 from twostroke.routing.autoscaler import AutoscalerOptions
-from twostroke.simulator.deployment.fleet_options import Failure, FleetOptions
+from twostroke.simulator.deployment.fleet_options import FleetOptions, ReplicaDeath
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario
 
@@ -23,7 +23,7 @@ def test_pools_and_failures_are_read() -> None:
         "prefill": {"gpu": "h100", "tp": 2, "replicas": 2, "max_num_seqs": 8},
         "decode": {"replicas": 3},
     }
-    assert options.failures() == (Failure(0, 2.5, inf), Failure(4, 30.0, 60.0))
+    assert options.failures() == (ReplicaDeath(0, 2.5, inf), ReplicaDeath(4, 30.0, 60.0))
     assert Scenario(fleet=options).num_replicas == 5
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.simulator.fleets import make_executor
 from twostroke.core.config import SchedulerConfig
 from twostroke.routing.routers import make_router
-from twostroke.simulator.deployment.fleet_options import Failure
+from twostroke.simulator.deployment.fleet_options import ReplicaDeath
 from twostroke.simulator.fleet.fleet import Fleet
-from twostroke.simulator.fleet.places import Places
+from twostroke.simulator.fleet.places import ReplicaPlaces
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.result import FleetResult
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
@@ -19,9 +19,13 @@ CONFIG = SchedulerConfig(max_num_seqs=4)
 
 
 def run_places(
-    requests: list[RequestSpec], failures: list[Failure], replicas: int = 3, *, jump: bool = True
-) -> tuple[FleetResult, Places]:
-    places = Places(
+    requests: list[RequestSpec],
+    failures: list[ReplicaDeath],
+    replicas: int = 3,
+    *,
+    jump: bool = True,
+) -> tuple[FleetResult, ReplicaPlaces]:
+    places = ReplicaPlaces(
         lambda _: Replica(make_executor(num_blocks=64), CONFIG, jump=jump),
         ["both"] * replicas,
         failures,
@@ -39,7 +43,7 @@ def crowd(count: int) -> list[RequestSpec]:
 def test_tokens_so_far_are_computed_again_elsewhere() -> None:
     request = [RequestSpec(0, 0.0, 20, 60)]
     calm, _ = run_places(request, [])
-    result, places = run_places(request, [Failure(0, 0.2)])
+    result, places = run_places(request, [ReplicaDeath(0, 0.2)])
     (before,), (after,) = calm.requests, result.requests
     assert (after.output_tokens, result.num_moved) == (60, 1)
     assert after.first_token == before.first_token
@@ -54,7 +58,7 @@ def test_tokens_so_far_are_computed_again_elsewhere() -> None:
 
 
 def test_a_fresh_replica_takes_the_place() -> None:
-    result, _ = run_places(crowd(60), [Failure(1, 0.5, 0.5)])
+    result, _ = run_places(crowd(60), [ReplicaDeath(1, 0.5, 0.5)])
     assert len(result.logs) == 4
     assert result.logs[1].end[-1] < 0.6
     assert result.logs[3].start[0] >= 1.0
@@ -63,10 +67,10 @@ def test_a_fresh_replica_takes_the_place() -> None:
 
 
 def test_without_any_replica_requests_wait_for_one() -> None:
-    result, _ = run_places(crowd(10), [Failure(0, 0.1, 4.0)], replicas=1)
+    result, _ = run_places(crowd(10), [ReplicaDeath(0, 0.1, 4.0)], replicas=1)
     assert len(result.requests) == 10
     assert max(request.finish for request in result.requests) > 4.1
-    lost, _ = run_places(crowd(10), [Failure(0, 0.1)], replicas=1)
+    lost, _ = run_places(crowd(10), [ReplicaDeath(0, 0.1)], replicas=1)
     assert len(lost.requests) < 10
 
 
@@ -80,7 +84,7 @@ def test_every_request_gets_all_its_tokens(drawn: list[tuple[int, float, float]]
     failures, away = [], {0: 0.0, 1: 0.0, 2: 0.0}
     for place, at, lasts in sorted(drawn, key=lambda each: each[1]):
         if at >= away[place]:
-            failures.append(Failure(place, at, lasts))
+            failures.append(ReplicaDeath(place, at, lasts))
             away[place] = at + lasts
     requests = crowd(60)
     result, places = run_places(requests, failures)

@@ -12,12 +12,12 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.routing.routers import make_router
-from twostroke.simulator.deployment.fleet_options import Failure, Role
+from twostroke.simulator.deployment.fleet_options import ReplicaDeath, Role
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.peers import Link, Peers
-from twostroke.simulator.fleet.places import Places
+from twostroke.simulator.fleet.places import ReplicaPlaces
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.result import FleetResult
 from twostroke.simulator.fleet.split import Split
@@ -48,15 +48,17 @@ def run_split(
     prefill: int = 1,
     decode: int = 1,
     link: Link = LINK,
-    failures: Sequence[Failure] = (),
+    failures: Sequence[ReplicaDeath] = (),
     jump: bool = True,
     keeps_first: bool = True,
     min_tokens: int = 16,
-) -> tuple[FleetResult, Places]:
+) -> tuple[FleetResult, ReplicaPlaces]:
     roles: list[Role] = [
         "prefill" if place < prefill else "decode" for place in range(prefill + decode)
     ]
-    places = Places(lambda place: make_replica(roles[place], link, jump=jump), roles, failures)
+    places = ReplicaPlaces(
+        lambda place: make_replica(roles[place], link, jump=jump), roles, failures
+    )
     split = Split(
         router=make_router("round-robin"),
         info=INFO,
@@ -120,7 +122,7 @@ def test_a_prompt_that_the_pool_cannot_hold_is_computed_where_it_is_answered() -
     roles: list[Role] = ["prefill", "decode"]
     split = Split(make_router("round-robin"), INFO, 250, 16, keeps_first=True)
     fleet = Fleet(
-        Places(lambda place: make_replica(roles[place]), roles),
+        ReplicaPlaces(lambda place: make_replica(roles[place]), roles),
         make_router("round-robin"),
         OpenLoop(requests),
         1000,
@@ -131,9 +133,9 @@ def test_a_prompt_that_the_pool_cannot_hold_is_computed_where_it_is_answered() -
 
 
 @pytest.mark.parametrize("keeps_first", [True, False])
-@pytest.mark.parametrize("failures", [(), (Failure(0, 0.3, 0.2), Failure(3, 0.4, 0.1))])
+@pytest.mark.parametrize("failures", [(), (ReplicaDeath(0, 0.3, 0.2), ReplicaDeath(3, 0.4, 0.1))])
 def test_steps_taken_together_change_nothing(
-    failures: tuple[Failure, ...], keeps_first: bool
+    failures: tuple[ReplicaDeath, ...], keeps_first: bool
 ) -> None:
     one, other = (
         run_split(
@@ -151,7 +153,7 @@ def test_steps_taken_together_change_nothing(
 def test_what_a_sender_that_dies_had_not_sent_is_computed() -> None:
     prompt, slow = 30, Link(block_seconds=1.0, latency=0.0)
     requests = [RequestSpec(0, 0.0, prompt, 4), RequestSpec(1, 20.0, prompt, 4)]
-    result, places = run_split(requests, link=slow, failures=[Failure(0, 2.0)])
+    result, places = run_split(requests, link=slow, failures=[ReplicaDeath(0, 2.0)])
     assert len(result.requests) == 2
     answering = places.replicas[1]
     assert sum(answering.log.prefill_tokens) == 2 * prompt + 1
@@ -160,8 +162,8 @@ def test_what_a_sender_that_dies_had_not_sent_is_computed() -> None:
 
 
 def test_without_an_answering_replica_requests_are_held() -> None:
-    result, _ = run_split(crowd(8), failures=[Failure(1, 0.0, 3.0)])
+    result, _ = run_split(crowd(8), failures=[ReplicaDeath(1, 0.0, 3.0)])
     assert len(result.requests) == 8
     assert all(request.finish > 3.0 for request in result.requests if request.output_tokens > 1)
-    lost, _ = run_split(crowd(8), failures=[Failure(1, 0.0, inf)])
+    lost, _ = run_split(crowd(8), failures=[ReplicaDeath(1, 0.0, inf)])
     assert all(request.output_tokens == 1 for request in lost.requests)

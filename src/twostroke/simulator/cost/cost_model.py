@@ -10,7 +10,6 @@ once per number and kept, so that a decode step costs a few multiplications.
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple
 
 import msgspec
 
@@ -34,8 +33,9 @@ from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.estimate import Estimate
 from twostroke.simulator.cost.expert_parallel import (
-    ExpertsApart,
     batch_of_stage,
+    experts_apart,
+    moves_between_stages,
     num_tokens,
     share_of_group,
 )
@@ -43,25 +43,11 @@ from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, Parts
+from twostroke.simulator.cost.layer_sizes import SAMPLING_KERNELS, LayerSizes, layer_sizes
 from twostroke.timing.step_shape import StepShape
 
-# Passes over a token's values in one layer. Norms: two, each reads and writes hidden state and
-# residual. Rotation and cache write: over queries, keys, values. Activation: over gate and up.
-NORM_PASSES, ROTATION_PASSES, ACTIVATION_PASSES = 8, 2, 1.5
-ELEMENTWISE_KERNELS, ROUTING_KERNELS, SAMPLING_KERNELS = 5, 4, 6
-# Products whose outputs are rotated, and those whose outputs go through the activation.
-ROTATED, ACTIVATED = ("qkv", "query_kv_down", "state_input"), ("gate_up", "mlp_up", "expert_up")
 # Passes over float32 logits: copy, temperature, softmax, draw.
 LOGIT_PASSES = 5
-
-
-class _Sizes(NamedTuple):
-    """A layer beside its attention, on one rank; products are (outputs, inputs, quantised)."""
-
-    linears: list[tuple[int, int, bool]]
-    experts: list[tuple[int, int, bool]]  # of one expert
-    width: int  # elements that pass through memory between the products, for each token
-    kernels: int
 
 
 class RooflineCostModel:
@@ -92,16 +78,14 @@ class RooflineCostModel:
         drafting: Drafting | None = None,
     ) -> None:
         model.check_ranks(parallel.tensor)
-        self.hardware = hardware
-        self.model = model
+        self.hardware, self.model = hardware, model
         self.ranks, self.parallel = parallel.tensor, parallel
-        self.efficiencies = efficiencies
-        self.tables = tables
+        self.efficiencies, self.tables = efficiencies, tables
         self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
         self.cache_format = cache_format(dtypes.kv_cache)
         self.link = hardware.bandwidth_between(self.ranks)
         spans_nodes = self.ranks > hardware.link_domain
-        self._network_start = efficiencies.all_reduce.network if spans_nodes else 0.0
+        self._network_start = spans_nodes * efficiencies.all_reduce.network
         is_fp32 = self.weights.name == "fp32"
         self.plain_format = hardware.compute_format("fp32" if is_fp32 else "bf16")
         self.plain_bytes = 4.0 if is_fp32 else 2.0
@@ -118,7 +102,7 @@ class RooflineCostModel:
         self._recurrences = [
             (layer.count, layer.recurrent) for layer in model.layers if layer.recurrent
         ]
-        self._sizes = [self._sizes_of(layer) for layer in model.layers]
+        self._sizes = [layer_sizes(layer, self.ranks, model.hidden_size) for layer in model.layers]
         attention = [(x.count, x.attention, x.linears) for x in model.layers if x.attention]
         self._attention = [
             (
@@ -135,9 +119,7 @@ class RooflineCostModel:
             for count, layer, linears in attention
             if layer.latent
         ]
-        self._apart = None
-        if parallel.expert or (parallel.data > 1 and any(x.experts for x in model.layers)):
-            self._apart = ExpertsApart(model, parallel, hardware, efficiencies, self._gemm)
+        self._apart = experts_apart(model, parallel, hardware, efficiencies, self._gemm)
         self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, Parts] = {}
         self._heads: dict[int, Parts] = {}
@@ -151,15 +133,13 @@ class RooflineCostModel:
         parts = self._parts(share)
         if self._apart is not None:
             self._apart.add(parts, num_tokens(batch), num_tokens(share))
-        if self.parallel.pipeline > 1:
-            parts.communication += self.parallel.pipeline * self._hop(num_tokens(share))
+        parts.communication += moves_between_stages(
+            num_tokens(share) * self.model.hidden_size,
+            self.parallel,
+            self.hardware,
+            self.efficiencies,
+        )
         return self._estimate(parts, share)
-
-    def _hop(self, tokens: int) -> float:
-        """Seconds from one group of layers to the next."""
-        link = self.hardware.bandwidth_between(self.parallel.num_devices)
-        size = tokens * self.model.hidden_size * ACTIVATION_BYTES / self.ranks
-        return self.efficiencies.all_to_all.launch + size / link
 
     def _parts(self, shape: StepShape) -> Parts:
         """The kernels of one device, but experts that are apart."""
@@ -252,23 +232,7 @@ class RooflineCostModel:
             self._layers[tokens] = parts
         return parts
 
-    def _sizes_of(self, layer: LayerSpec) -> _Sizes:
-        linears = [(*linear.on_rank(self.ranks), linear.quantised) for linear in layer.linears]
-        of_experts = layer.experts.linears if layer.experts else ()
-        experts = [(*linear.on_rank(self.ranks), linear.quantised) for linear in of_experts]
-        share = layer.branches / 2
-        width = round(share * NORM_PASSES) * self.model.hidden_size
-        named = [(linear.name, size[0]) for size, linear in zip(linears, layer.linears)]
-        width += ROTATION_PASSES * sum(outputs for name, outputs in named if name in ROTATED)
-        inner = sum(outputs for name, outputs in named if name.endswith(ACTIVATED))
-        kernels = ceil(share * ELEMENTWISE_KERNELS)
-        if layer.experts:
-            inner += layer.experts.per_token * experts[0][0]
-            kernels += ROUTING_KERNELS
-        width += round(ACTIVATION_PASSES * inner)
-        return _Sizes(linears, experts, width, kernels)
-
-    def _add_layer(self, parts: Parts, layer: LayerSpec, sizes: _Sizes, tokens: int) -> None:
+    def _add_layer(self, parts: Parts, layer: LayerSpec, sizes: LayerSizes, tokens: int) -> None:
         for outputs, inputs, quantised in sizes.linears:
             parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
         if layer.experts and self._apart is None:
@@ -284,7 +248,7 @@ class RooflineCostModel:
         outputs, inputs = linear.on_rank(self.ranks)
         return self._gemm(rows, outputs, inputs, linear.quantised)
 
-    def _experts(self, experts: ExpertsSpec, sizes: _Sizes, tokens: int) -> KernelTime:
+    def _experts(self, experts: ExpertsSpec, sizes: LayerSizes, tokens: int) -> KernelTime:
         """One grouped product over the experts that get tokens, each with an equal share."""
         distinct = experts.expected_distinct(tokens)
         rows = tokens * experts.per_token / distinct

@@ -133,3 +133,28 @@ class ExpertsApart:
         return self._start + all_to_all_time(
             size, self._devices, efficiency=self._efficiency, link=self._link
         )
+
+
+def experts_apart(
+    model: ModelSpec,
+    parallel: Parallel,
+    hardware: HardwareSheet,
+    efficiencies: Efficiencies,
+    gemm: Gemm,
+) -> ExpertsApart | None:
+    """The model's experts, if tensors alone do not split them."""
+    splits = parallel.expert or parallel.data > 1
+    if not splits or all(layer.experts is None for layer in model.layers):
+        return None
+    return ExpertsApart(model, parallel, hardware, efficiencies, gemm)
+
+
+def moves_between_stages(
+    elements: int, parallel: Parallel, hardware: HardwareSheet, efficiencies: Efficiencies
+) -> float:
+    """Seconds of a step's moves from one group of layers to the next; 0 for one group."""
+    if parallel.pipeline == 1:
+        return 0.0
+    link = hardware.bandwidth_between(parallel.num_devices)
+    size = elements * ACTIVATION_BYTES / parallel.tensor
+    return parallel.pipeline * (efficiencies.all_to_all.launch + size / link)

@@ -310,7 +310,7 @@ def find_efficiencies(hardware: HardwareSheet, options: DeploymentOptions) -> Ef
 
 
 def _describe_split(options: DeploymentOptions) -> str:
-    """In which ways the model is split, if not by tensors alone."""
+    """The ways in which a model is split, if not by tensors alone."""
     if options.parallel.splits_tensors_only:
         return ""
     ways = {

@@ -30,7 +30,7 @@ FAIL_HINT = "write it as replica=0,at=30,for=60: seconds; without for it stays a
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ReplicaDeath:
     """A replica dies, and another takes its place.
 
     Attributes:
@@ -92,7 +92,7 @@ class FleetOptions:
         )
         return {role: _read_pool(role, text) for role, text in texts if text is not None}
 
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[ReplicaDeath, ...]:
         """The failures, in order of time."""
         failures = sorted((_read_failure(text) for text in self.fail), key=lambda each: each.at)
         until: dict[int, float] = {}
@@ -147,7 +147,7 @@ def _read_count(role: Role, key: str, value: str) -> int:
     return int(value)
 
 
-def _read_failure(text: str) -> Failure:
+def _read_failure(text: str) -> ReplicaDeath:
     values: dict[str, float] = {}
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
@@ -162,4 +162,4 @@ def _read_failure(text: str) -> Failure:
         raise ConfigError(f"--fail {text!r} does not say which replica, and when", hint=FAIL_HINT)
     if values.get("for") == 0:
         raise ConfigError(f"--fail {text!r}: a replica is away for some time", hint=FAIL_HINT)
-    return Failure(int(values["replica"]), values["at"], values.get("for", inf))
+    return ReplicaDeath(int(values["replica"]), values["at"], values.get("for", inf))

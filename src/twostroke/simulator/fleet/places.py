@@ -6,17 +6,17 @@ import heapq
 from collections.abc import Callable, Sequence
 from math import inf
 
-from twostroke.simulator.deployment.fleet_options import Failure, Role
+from twostroke.simulator.deployment.fleet_options import ReplicaDeath, Role
 from twostroke.simulator.fleet.loads import ReplicaLoads
 from twostroke.simulator.fleet.pool import ScalingEvent
 from twostroke.simulator.fleet.replica import Replica
 
 
-class Places:
+class ReplicaPlaces:
     """Implements ``Pool``: a replica at each place, but for the time after it died.
 
     A replica that dies has its step under way behind it: a simulated step cannot be undone. What
-    takes its place is a new replica with empty caches. Places are paid for all the time.
+    takes its place is a new replica with empty caches. ReplicaPlaces are paid for all the time.
 
     Args:
         make: Makes the replica of a place, at time 0.
@@ -28,7 +28,7 @@ class Places:
         self,
         make: Callable[[int], Replica],
         roles: Sequence[Role],
-        failures: Sequence[Failure] = (),
+        failures: Sequence[ReplicaDeath] = (),
     ) -> None:
         self._make, self._place_roles = make, roles
         self.replicas: list[Replica] = []

@@ -57,7 +57,7 @@ class Pool(Protocol):
             num_held: Requests that no replica was there for.
 
         Returns:
-            Those that have died: their requests are not theirs any more.
+            Indices of replicas that have died: their requests are not theirs any more.
         """
         ...
 
@@ -65,7 +65,7 @@ class Pool(Protocol):
         """Count requests, of replicas that take some at ``now``: not before the latest change.
 
         Args:
-            role: Of replicas that do this, or all; ``both`` stands for any role.
+            role: What they do; ``both`` stands for any role.
         """
         ...
 

@@ -56,7 +56,7 @@ class PoolSummary:
     dollars: float
 
 
-def combine(uses: Sequence[Utilisation], pools: Sequence[PoolRun]) -> Utilisation:
+def use_of_all(uses: Sequence[Utilisation], pools: Sequence[PoolRun]) -> Utilisation:
     """The use of all pools: means over their busy time, of MFU and MBU over that of devices."""
     if len(uses) == 1:
         return uses[0]

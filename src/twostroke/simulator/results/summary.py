@@ -19,7 +19,7 @@ from twostroke.simulator.deployment.deployment import describe
 from twostroke.simulator.fleet.result import FleetResult, RequestResult
 from twostroke.simulator.results.columns import Columns
 from twostroke.simulator.results.distributions import weighted_distribution
-from twostroke.simulator.results.pools import PoolRun, PoolSummary, combine
+from twostroke.simulator.results.pools import PoolRun, PoolSummary, use_of_all
 from twostroke.simulator.results.steady import SteadyState, steady_state
 from twostroke.simulator.results.utilisation import Utilisation
 
@@ -138,7 +138,7 @@ def summarize_run(
         if result.prefix_queries
         else 0.0,
         preemptions=result.num_preemptions,
-        use=combine(uses, pools),
+        use=use_of_all(uses, pools),
         steady=steady_state(requests, columns),
         drafts=DraftCounts(
             int(columns.accepted.sum()), int(columns.rejected.sum()), int(columns.new_tokens.sum())
