@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from twostroke.timing.step_shape import StepShape
 DECODE = StepShape(64, 64_000, (), 64)
 
 
-def cost(model: str = "qwen3-235b-a22b", **parallel: int | bool) -> RooflineCostModel:
+def cost(model: str = "qwen3-235b-a22b", **parallel: Any) -> RooflineCostModel:
     return RooflineCostModel(
         load_hardware("h200"),
         find_model(model),
@@ -36,7 +37,7 @@ def cost(model: str = "qwen3-235b-a22b", **parallel: int | bool) -> RooflineCost
     )
 
 
-def seconds(shape: StepShape, model: str = "qwen3-235b-a22b", **parallel: int | bool) -> float:
+def seconds(shape: StepShape, model: str = "qwen3-235b-a22b", **parallel: Any) -> float:
     return cost(model, **parallel).step(shape).seconds
 
 

@@ -9,14 +9,7 @@ import msgspec
 import pytest
 
 from tests.simulator.replay.test_fitted_cost import recorded
-from twostroke.questions.replay import (
-    Replay,
-    ReplayedRequest,
-    ReplayJob,
-    ReplicaDeath,
-    Settings,
-    Side,
-)
+from twostroke.questions.replay import Failure, Replay, ReplayedRequest, ReplayJob, Settings, Side
 from twostroke.simulator.replay.replay import replay
 
 # Short and long answers in turn, a request each 30 ms, on an engine whose clock shows 5000.
@@ -95,6 +88,6 @@ def test_the_process_answers_as_the_function_does() -> None:
 def test_the_process_says_why_it_cannot() -> None:
     question = job(Settings())
     question.steps = question.steps[:2]
-    failure = msgspec.json.decode(run_process(msgspec.json.encode(question)), type=ReplicaDeath)
+    failure = msgspec.json.decode(run_process(msgspec.json.encode(question)), type=Failure)
     assert "only 2 steps" in failure.failed
     assert failure.hint

@@ -13,7 +13,7 @@ import sys
 import msgspec
 
 from twostroke.core.errors import TwostrokeError
-from twostroke.questions.replay import Replay, ReplayJob, ReplicaDeath
+from twostroke.questions.replay import Failure, Replay, ReplayJob
 from twostroke.simulator.replay.replay import replay
 
 CPU_SECONDS = 60
@@ -27,9 +27,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=ReplayJob)
     try:
-        answer: Replay | ReplicaDeath = replay(job)
+        answer: Replay | Failure = replay(job)
     except TwostrokeError as error:
-        answer = ReplicaDeath(error.message, error.hint or "")
+        answer = Failure(error.message, error.hint or "")
     sys.stdout.buffer.write(msgspec.json.encode(answer))
 
 
