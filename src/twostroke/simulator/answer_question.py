@@ -32,10 +32,11 @@ from twostroke.questions.small_run import (
 from twostroke.routing.routers import make_router
 from twostroke.simulator.deployment.deployment import Deployment, deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
-from twostroke.simulator.fleet.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.kept_events import KeptEvents
 from twostroke.simulator.fleet.make_replicas import replica_maker
 from twostroke.simulator.fleet.pool import FixedPool
+from twostroke.simulator.fleet.result import FleetResult
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 
 NICENESS = 10
