@@ -35,7 +35,7 @@ def route(
         model: The workers' model, of which the tokenizer is read here: `pilot` (embedded, the
             default), a local folder or GGUF file, or a Hugging Face Hub id.
     """
-    from twostroke.engine.workers.greeting import read_token
+    from twostroke.core.network.proofs import read_token
     from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import run_server

@@ -45,9 +45,9 @@ def worker(
             id; the same as --model.
     """
     from twostroke.checkpoints.open_checkpoint import find_checkpoint
-    from twostroke.engine.workers.address import Address
+    from twostroke.core.network.address import Address
+    from twostroke.core.network.proofs import read_token
     from twostroke.engine.workers.fingerprint import fingerprint_of
-    from twostroke.engine.workers.greeting import read_token
     from twostroke.engine.workers.listener import listen_on
     from twostroke.engine.workers.run_worker import FrontEndClock, Worker, end_on_signals
     from twostroke.observability.json_log import log_to_stderr

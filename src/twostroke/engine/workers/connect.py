@@ -12,12 +12,13 @@ import msgspec
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError, EngineDeadError, EngineError, TwostrokeError
 from twostroke.core.files import reason
+from twostroke.core.network.address import Address, watch_connection
+from twostroke.core.network.proofs import draw_nonce, is_proof, prove
 from twostroke.engine.clients.facts import EngineFacts
 from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.frames import encode_frame, receive_frame
 from twostroke.engine.process.handshake import EngineRefused
 from twostroke.engine.process.socket_link import SocketLink
-from twostroke.engine.workers.address import Address, watch_connection
 from twostroke.engine.workers.greeting import (
     GREETING_BYTES,
     GREETING_SECONDS,
@@ -29,9 +30,6 @@ from twostroke.engine.workers.greeting import (
     ModelFingerprint,
     Welcome,
     WorkerAnswer,
-    draw_nonce,
-    is_proof,
-    prove,
 )
 
 logger = logging.getLogger(__name__)

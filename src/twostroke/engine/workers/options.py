@@ -7,7 +7,7 @@ from typing import Annotated
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.declared import Must, check_fields, each
-from twostroke.engine.workers.address import Address, is_address
+from twostroke.core.network.address import Address, is_address
 from twostroke.observability.json_log import LogFormat, LogLevel
 
 TokenFile = Annotated[str | None, Must("the name of a file", bool)]
