@@ -139,6 +139,7 @@ def connect_to_workers(
     workers: Sequence[Address],
     token: bytes,
     router: RouterName,
+    prefill: PrefillPlan,
     say: Callable[[str], None],
     stall_seconds: float = STALL_SECONDS,
     max_queued_requests: int | None = None,
@@ -149,6 +150,7 @@ def connect_to_workers(
         config: The model, whose tokenizer is loaded here, and its chat template; the rest is the
             workers' own.
         router: Chooses among the workers.
+        prefill: Which prompts go to workers of role ``prefill``, if there are some.
         say: Called with what is waited for.
 
     Raises:
@@ -187,7 +189,9 @@ def connect_to_workers(
         )
         for address in workers
     ]
-    client = engines[0] if len(engines) == 1 else Replicas(engines, make_router(router))
+    if len(engines) == 1:
+        return LoadedModel(engines[0], tokenizer, grammars)
+    client = Replicas(engines, make_router(router), PrefillPool(plan=prefill))
     return LoadedModel(client, tokenizer, grammars)
 
 

@@ -303,7 +303,7 @@ def _tier_infos(transfers: Transfers | None, kv: KVTensors) -> list[TierInfo]:
     if transfers is None:
         return []
     states_alone = not kv.block_tensors()
-    return [replace(tier.info, states_alone=states_alone) for tier in transfers.tiers.values()]
+    return [replace(info, states_alone=states_alone) for info in transfers.infos]
 
 
 def _open_transfers(

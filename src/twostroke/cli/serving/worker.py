@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from dataclasses import replace
 
 from twostroke.cli.flags import (
     CacheFlags,
@@ -58,6 +59,7 @@ def worker(
     config = engine_config(
         model, *(model_options, cache, scheduler, observability, speculation, tiers, None, lora)
     )
+    config = replace(config, transfer=options.transfer)
     check_config(config)
     token = read_token(options.token_file)
     log_to_stderr(options.log_level, options.log_format)
@@ -71,10 +73,13 @@ def worker(
     fingerprint = fingerprint_of(checkpoint, engine.tokenizer, config, engine.info)
     running = Worker(engine, clock, fingerprint, listener)
     end_on_signals(running, options.shutdown_timeout)
-    logging.getLogger(__name__).info(
+    logger = logging.getLogger(__name__)
+    logger.info(
         "worker of %s (%s) listens on %s",
         *(config.model.model, fingerprint.weights, running.address),
     )
+    for place in (tier.place for tier in engine.info.tiers if tier.place):
+        logger.info("it gives KV blocks of long prompts at %s", place)
     running.run()
 
 

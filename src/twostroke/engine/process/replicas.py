@@ -26,6 +26,7 @@ from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
 from twostroke.engine.process.engine_process import EngineProcess
+from twostroke.engine.process.handing_on import fetches, offered_by, room_for
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
@@ -71,8 +72,9 @@ class Replicas:
     are shown of the first engine. Engines may be added and retired, on the event loop's thread; one
     is always there.
 
-    With a pool for prefill, long prompts go to one of its engines, and once their first tokens are
-    drawn, on to one of the others. While one of the two kinds is gone, the other does everything.
+    With engines for prompts (``handing_on.py``), long ones go there, and once their first tokens
+    are drawn, on to one of the others. While one of the two kinds is gone, the other does
+    everything.
 
     Args:
         engines: The first is the one that is shown.
@@ -97,8 +99,6 @@ class Replicas:
         self.loop: asyncio.AbstractEventLoop | None = None
         for engine in engines:
             self.add(engine)
-        for index, tier in self._pool.tiers.items():
-            engines[index].hand_on = partial(self._hand_on, tier)
 
     @property
     def engines(self) -> list[EngineProcess]:
@@ -115,10 +115,10 @@ class Replicas:
         index, self._num_added = self._num_added, self._num_added + 1
         self._with[index], self._alike[index] = engine, alike
         engine.hand_over = partial(self._adopt, index)
-        engine.when_back = self._share_waiting
+        engine.when_back = partial(self._meet, index)
         if self.loop is not None:
             engine.use_loop(self.loop)
-        self._share_waiting()
+        self._meet(index)
         return index
 
     def retire(self, index: int) -> None:
@@ -128,7 +128,7 @@ class Replicas:
     def take_back(self, index: int) -> None:
         """One that was retired gets requests again."""
         self._leaving.discard(index)
-        self._with[index].hand_on = None
+        self._note_role(index)
 
     def hand_off(self, index: int) -> None:
         """Have each request of a retired engine go on in another, once it has its next token."""
@@ -188,7 +188,7 @@ class Replicas:
         loads = self._loads()
         if not loads:
             return self._first.submit(request)  # which says why not
-        own = self._of_kind(loads, prefill=self._goes_apart(request))
+        own = self._candidates(request, loads)
         return self._with[self._route(request, own)].submit(request)
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
@@ -284,23 +284,45 @@ class Replicas:
             if engine.takes_requests and index not in self._leaving
         }
 
-    def _goes_apart(self, request: GenerationRequest) -> bool:
-        size, plan = len(request.prompt_token_ids), self._pool.plan
-        return size >= plan.min_tokens and size * self.info.kv_bytes_per_token <= plan.memory
+    def _candidates(self, request: GenerationRequest, loads: dict[int, int]) -> dict[int, int]:
+        """Those for prompts, if it is long enough and they have room for its blocks."""
+        size = len(request.prompt_token_ids)
+        if size < self._pool.plan.min_tokens:
+            return self._writers(loads)
+        roomy = {index: load for index, load in loads.items() if self._has_room(index, size)}
+        return roomy or self._writers(loads)
 
-    def _of_kind(self, loads: dict[int, int], *, prefill: bool) -> dict[int, int]:
-        """Leave the other kind out, unless there is none of this one."""
-        own = {
-            index: load for index, load in loads.items() if (index in self._pool.tiers) == prefill
-        }
-        return own or loads
+    def _has_room(self, index: int, num_tokens: int) -> bool:
+        """Whether an engine is for prompts, and others can fetch one as long."""
+        if index in self._pool.tiers:
+            return num_tokens * self.info.kv_bytes_per_token <= self._pool.plan.memory
+        return room_for(self._with[index].info, num_tokens)
 
-    def _hand_on(self, tier: str, request_id: str, stream: AsyncStream) -> bool:
+    def _tier_of(self, index: int) -> str | None:
+        """Where others fetch what an engine computes; ``None`` of one that writes answers."""
+        return self._pool.tiers.get(index) or offered_by(self._with[index].info)
+
+    def _note_role(self, index: int) -> None:
+        """Go by what an engine is for, which a worker that comes back may have changed."""
+        if index not in self._leaving:
+            for_prompts = self._tier_of(index) is not None
+            self._with[index].hand_on = partial(self._hand_on, index) if for_prompts else None
+
+    def _writers(self, loads: dict[int, int]) -> dict[int, int]:
+        """Leave out what is for prompts, unless there is nothing else."""
+        return {i: load for i, load in loads.items() if self._tier_of(i) is None} or loads
+
+    def _hand_on(self, giver: int, request_id: str, stream: AsyncStream) -> bool:
         """Have another engine write the answer to a prompt that is through, if one runs."""
-        loads = {i: load for i, load in self._loads().items() if i not in self._pool.tiers}
+        is_own = giver in self._pool.tiers
+        loads = {
+            index: load
+            for index, load in self._loads().items()
+            if self._tier_of(index) is None and (is_own or fetches(self._with[index].info))
+        }
         if not loads or stream.so_far is None:
             return False
-        stream.so_far.offered_in = tier
+        stream.so_far.offered_in = self._tier_of(giver)
         return self._give(request_id, stream, loads)
 
     def _route(self, request: GenerationRequest, loads: Mapping[int, int]) -> int:
@@ -308,8 +330,9 @@ class Replicas:
         segments = tuple(itertools.islice(_segments(request), MAX_SEGMENTS))
         return self._router.route(RoutedRequest(len(prompt), segments), loads).replica
 
-    def _share_waiting(self) -> None:
-        """An engine is back: what waits for others need not wait any more."""
+    def _meet(self, index: int) -> None:
+        """An engine is there, or back: what waits for others need not wait any more."""
+        self._note_role(index)
         for engine in self.engines:
             engine.hand_over_waiting()
 
@@ -317,7 +340,7 @@ class Replicas:
         """Have the least loaded engine go on with another's request; ``False`` if none runs."""
         alike = self._alike[giver]
         loads = {i: load for i, load in self._loads().items() if self._alike[i] == alike}
-        return self._give(request_id, stream, self._of_kind(loads, prefill=False))
+        return self._give(request_id, stream, self._writers(loads))
 
     def _give(self, request_id: str, stream: AsyncStream, loads: Mapping[int, int]) -> bool:
         # One that it was handed on by may have to end it yet.

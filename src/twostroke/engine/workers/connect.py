@@ -6,15 +6,17 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError, EngineDeadError, EngineError, TwostrokeError
 from twostroke.core.files import reason
-from twostroke.core.network.address import Address, watch_connection
+from twostroke.core.network.address import Address, is_address, watch_connection
 from twostroke.core.network.proofs import draw_nonce, is_proof, prove
 from twostroke.engine.clients.facts import EngineFacts
+from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.frames import encode_frame, receive_frame
 from twostroke.engine.process.handshake import EngineRefused
@@ -144,7 +146,19 @@ def connect_worker(address: Address, token: bytes, version: str) -> tuple[Worker
     except BaseException:
         connection.close()
         raise
-    return WorkerLink(address, connection), welcome
+    facts = msgspec.structs.replace(welcome.facts, info=_reachable(welcome.facts.info, address))
+    return WorkerLink(address, connection), msgspec.structs.replace(welcome, facts=facts)
+
+
+def _reachable(info: ExecutorInfo, address: Address) -> ExecutorInfo:
+    """With the places of its blocks as other machines reach them, which call it as here."""
+    tiers = [
+        replace(tier, place=str(Address.parse(tier.place).reached_by(address.host)))
+        if is_address(tier.place)
+        else tier
+        for tier in info.tiers
+    ]
+    return replace(info, tiers=tiers)
 
 
 def _greet(connection: socket.socket, address: Address, token: bytes, version: str) -> Welcome:
