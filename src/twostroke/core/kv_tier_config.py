@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.flags.declared import SIZE, Must, at_least, check_fields, within
+from twostroke.core.network.address import is_address
 
 PreemptionName = Literal["recompute", "swap", "auto"]
 
@@ -79,6 +80,11 @@ class KVTransferConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def is_between_machines(self) -> bool:
+        """Whether what it is called on one machine must be what it is called on another."""
+        return self.kv_fetched_by_address or is_address(self.kv_offered_at or "")
 
     @property
     def is_used(self) -> bool:

@@ -26,11 +26,12 @@ from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
 from twostroke.engine.process.engine_process import EngineProcess
-from twostroke.engine.process.handing_on import fetches, offered_by, room_for
+from twostroke.engine.process.handing_on import fetches, moves_exposition, offered_by, room_for
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.routing.routers import RoutedRequest, Router
+from twostroke.timing.move_times import MoveTimes
 
 SEGMENT_TOKENS = 64  # of a prompt, for routers that look at it
 MAX_SEGMENTS = 256  # what comes after them decides nothing
@@ -41,12 +42,13 @@ class PrefillPlan(NamedTuple):
     """How many engines compute prompts for the others (DistServe, arXiv:2401.09670).
 
     Attributes:
-        min_tokens: Shorter prompts are computed where their answers are.
+        min_tokens: Shorter prompts are computed where their answers are; by default what has been
+            measured tells how short.
         memory: Bytes in which each keeps blocks for the others. So are prompts that exceed it.
     """
 
     num_engines: int = 0
-    min_tokens: int = 1
+    min_tokens: int | None = None
     memory: int = 1 << 30
 
 
@@ -92,6 +94,8 @@ class Replicas:
         pool: PrefillPool = NO_POOL,
     ) -> None:
         self._router, self._pool = router, pool
+        self._moves = MoveTimes()
+        self._alone: dict[int, str] = {}  # by engine: a request that has it for itself
         self._with: dict[int, EngineProcess] = {}
         self._alike: dict[int, Hashable] = {}
         self._leaving: set[int] = set()
@@ -139,6 +143,7 @@ class Replicas:
         engine = self._with.pop(index)
         engine.hand_over = engine.hand_on = engine.when_back = None
         self._leaving.discard(index)
+        self._alone.pop(index, None)
         del self._alike[index]
         return engine
 
@@ -188,8 +193,11 @@ class Replicas:
         loads = self._loads()
         if not loads:
             return self._first.submit(request)  # which says why not
-        own = self._candidates(request, loads)
-        return self._with[self._route(request, own)].submit(request)
+        index = self._route(request, self._candidates(request, loads))
+        stream = self._with[index].submit(request)
+        is_alone = self._with[index].num_unfinished == 1
+        self._alone[index] = request.request_id if is_alone else ""
+        return stream
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
         late: PredictedLateError | None = None
@@ -234,6 +242,9 @@ class Replicas:
         self._use_loop()
         records = await self._ask_all([engine.records() for engine in self.engines])
         metrics = merge_expositions(each.metrics for each in records)
+        if any(self._tier_of(index) for index in self._with):
+            name = self._first.model_name
+            metrics += moves_exposition(name, self._moves, self._min_tokens)
         targets = [report for each in records for report in each.targets]
         return EngineRecords(metrics, records[0].content_type, targets)
 
@@ -287,10 +298,15 @@ class Replicas:
     def _candidates(self, request: GenerationRequest, loads: dict[int, int]) -> dict[int, int]:
         """Those for prompts, if it is long enough and they have room for its blocks."""
         size = len(request.prompt_token_ids)
-        if size < self._pool.plan.min_tokens:
+        if size < self._min_tokens:
             return self._writers(loads)
         roomy = {index: load for index, load in loads.items() if self._has_room(index, size)}
         return roomy or self._writers(loads)
+
+    @property
+    def _min_tokens(self) -> int:
+        given = self._pool.plan.min_tokens
+        return self._moves.least_tokens if given is None else given
 
     def _has_room(self, index: int, num_tokens: int) -> bool:
         """Whether an engine is for prompts, and others can fetch one as long."""
@@ -320,9 +336,14 @@ class Replicas:
             for index, load in self._loads().items()
             if self._tier_of(index) is None and (is_own or fetches(self._with[index].info))
         }
-        if not loads or stream.so_far is None:
+        so_far = stream.so_far
+        if not loads or so_far is None:
             return False
-        stream.so_far.offered_in = self._tier_of(giver)
+        if self._alone.get(giver) == request_id:
+            self._moves.observe_prompt(*so_far.prompt_time)
+        so_far.move(
+            self._tier_of(giver), partial(self._moves.observe_move, stream.num_prompt_tokens)
+        )
         return self._give(request_id, stream, loads)
 
     def _route(self, request: GenerationRequest, loads: Mapping[int, int]) -> int:

@@ -120,11 +120,19 @@ class WorkerSource:
         if (theirs.tokenizer, theirs.weights) != (ours.tokenizer, ours.weights):
             link.close()
             raise ConfigError(
-                f"{link.name} has another model than the others: {theirs.name}"
-                f" ({theirs.weights}), not {ours.name} ({ours.weights})",
+                f"{link.name} has another {_differing(theirs, ours)}",
                 hint="start all workers with the same model and the same flags",
             )
         return StartedEngine(link, welcome.facts)
+
+
+def _differing(theirs: ModelFingerprint, ours: ModelFingerprint) -> str:
+    """What another worker has otherwise than the others."""
+    for flag, value in theirs.settings.items():
+        if (other := ours.settings.get(flag)) != value:
+            return f"{flag} than the others: {value}, not {other}"
+    what = f"{theirs.name} ({theirs.weights}), not {ours.name} ({ours.weights})"
+    return f"model than the others: {what}"
 
 
 def connect_worker(address: Address, token: bytes, version: str) -> tuple[WorkerLink, Welcome]:

@@ -54,11 +54,13 @@ class ModelFingerprint(msgspec.Struct, frozen=True):
         name: What the operator calls it; nothing depends on it.
         tokenizer: A hash of the vocabulary.
         weights: A hash of the configuration, a part of each tensor, and how it is computed with.
+        settings: What it is computed with, by flag, so that a difference can be named.
     """
 
     name: str
     tokenizer: str
     weights: str
+    settings: dict[str, str] = {}
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
