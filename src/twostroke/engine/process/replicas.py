@@ -296,7 +296,7 @@ class Replicas:
         }
 
     def _candidates(self, request: GenerationRequest, loads: dict[int, int]) -> dict[int, int]:
-        """Those for prompts, if it is long enough and they have room for its blocks."""
+        """Engines for prompts, if this one is long enough and they have room for its blocks."""
         size = len(request.prompt_token_ids)
         if size < self._min_tokens:
             return self._writers(loads)

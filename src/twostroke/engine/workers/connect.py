@@ -159,7 +159,7 @@ def connect_worker(address: Address, token: bytes, version: str) -> tuple[Worker
 
 
 def _reachable(info: ExecutorInfo, address: Address) -> ExecutorInfo:
-    """With the places of its blocks as other machines reach them, which call it as here."""
+    """Name the places of a worker's blocks as other machines reach it: by the host that is here."""
     tiers = [
         replace(tier, place=str(Address.parse(tier.place).reached_by(address.host)))
         if is_address(tier.place)
