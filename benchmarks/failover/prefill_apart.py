@@ -97,8 +97,7 @@ def main(
                 ) as server:
                     asyncio.run(one_round(server.url, seen[way], prompt_tokens, chats, prompts))
     lines = [
-        "| two engines | gap P50, calm, ms | gap P50 | P99 | worst | TTFT of long prompts, s |"
-        " then to the 2nd token, ms |",
+        "| two engines | gap P50, calm, ms | P50 | P99 | worst | TTFT of long, s | then to 2nd, ms |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for way, own in seen.items():
