@@ -97,7 +97,8 @@ def main(
                 ) as server:
                     asyncio.run(one_round(server.url, seen[way], prompt_tokens, chats, prompts))
     lines = [
-        "| two engines | gap P50, calm, ms | P50 | P99 | worst | TTFT of long, s | then to 2nd, ms |",
+        "| two engines | gap P50, calm, ms | P50 | P99 | worst | TTFT of long, s |"
+        " then to 2nd, ms |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for way, own in seen.items():
