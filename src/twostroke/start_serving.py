@@ -20,6 +20,7 @@ from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerOptions
 from twostroke.core.errors import ConfigError
 from twostroke.core.kv_tier_config import KVTransferConfig, peer_name
+from twostroke.core.network.address import Address
 from twostroke.core.operator.named_models import with_share
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
@@ -32,7 +33,6 @@ from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import ProcessSource, start_engine
 from twostroke.engine.process.replicas import NO_POOL, PrefillPlan, PrefillPool, Replicas
-from twostroke.engine.workers.address import Address
 from twostroke.engine.workers.connect import WorkerSource, first_worker, unreached
 from twostroke.engine.workers.fingerprint import vocabulary_hash
 from twostroke.model_spec.reader import parse_model
@@ -139,6 +139,7 @@ def connect_to_workers(
     workers: Sequence[Address],
     token: bytes,
     router: RouterName,
+    prefill: PrefillPlan,
     say: Callable[[str], None],
     stall_seconds: float = STALL_SECONDS,
     max_queued_requests: int | None = None,
@@ -149,6 +150,7 @@ def connect_to_workers(
         config: The model, whose tokenizer is loaded here, and its chat template; the rest is the
             workers' own.
         router: Chooses among the workers.
+        prefill: Which prompts go to workers of role ``prefill``, if there are some.
         say: Called with what is waited for.
 
     Raises:
@@ -187,7 +189,9 @@ def connect_to_workers(
         )
         for address in workers
     ]
-    client = engines[0] if len(engines) == 1 else Replicas(engines, make_router(router))
+    if len(engines) == 1:
+        return LoadedModel(engines[0], tokenizer, grammars)
+    client = Replicas(engines, make_router(router), PrefillPool(plan=prefill))
     return LoadedModel(client, tokenizer, grammars)
 
 

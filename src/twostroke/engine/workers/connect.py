@@ -6,18 +6,21 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError, EngineDeadError, EngineError, TwostrokeError
 from twostroke.core.files import reason
+from twostroke.core.network.address import Address, is_address, watch_connection
+from twostroke.core.network.proofs import draw_nonce, is_proof, prove
 from twostroke.engine.clients.facts import EngineFacts
+from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.frames import encode_frame, receive_frame
 from twostroke.engine.process.handshake import EngineRefused
 from twostroke.engine.process.socket_link import SocketLink
-from twostroke.engine.workers.address import Address, watch_connection
 from twostroke.engine.workers.greeting import (
     GREETING_BYTES,
     GREETING_SECONDS,
@@ -30,9 +33,6 @@ from twostroke.engine.workers.greeting import (
     ModelFingerprint,
     Welcome,
     WorkerAnswer,
-    draw_nonce,
-    is_proof,
-    prove,
 )
 
 logger = logging.getLogger(__name__)
@@ -121,11 +121,19 @@ class WorkerSource:
         if (theirs.tokenizer, theirs.weights) != (ours.tokenizer, ours.weights):
             link.close()
             raise ConfigError(
-                f"{link.name} has another model than the others: {theirs.name}"
-                f" ({theirs.weights}), not {ours.name} ({ours.weights})",
+                f"{link.name} has another {_differing(theirs, ours)}",
                 hint="start all workers with the same model and the same flags",
             )
         return StartedEngine(link, welcome.facts)
+
+
+def _differing(theirs: ModelFingerprint, ours: ModelFingerprint) -> str:
+    """What another worker has otherwise than the others."""
+    for flag, value in theirs.settings.items():
+        if (other := ours.settings.get(flag)) != value:
+            return f"{flag} than the others: {value}, not {other}"
+    what = f"{theirs.name} ({theirs.weights}), not {ours.name} ({ours.weights})"
+    return f"model than the others: {what}"
 
 
 def connect_worker(address: Address, token: bytes, version: str) -> tuple[WorkerLink, Welcome]:
@@ -140,7 +148,8 @@ def connect_worker(address: Address, token: bytes, version: str) -> tuple[Worker
     if not isinstance(answer, Welcome):
         connection.close()
         raise _no_worker(address)
-    return WorkerLink(address, connection), answer
+    facts = msgspec.structs.replace(answer.facts, info=_reachable(answer.facts.info, address))
+    return WorkerLink(address, connection), msgspec.structs.replace(answer, facts=facts)
 
 
 def open_connection(
@@ -162,6 +171,17 @@ def open_connection(
     except BaseException:
         connection.close()
         raise
+
+
+def _reachable(info: ExecutorInfo, address: Address) -> ExecutorInfo:
+    """Name the places of a worker's blocks as other machines reach it: by the host that is here."""
+    tiers = [
+        replace(tier, place=str(Address.parse(tier.place).reached_by(address.host)))
+        if is_address(tier.place)
+        else tier
+        for tier in info.tiers
+    ]
+    return replace(info, tiers=tiers)
 
 
 def _greet(
