@@ -16,7 +16,8 @@ def in_template(text: str) -> list[bool]:
     A small scanner: strings, comments, templates and what is between their braces. Regular
     expressions are read as code; the files have none with a backtick or a quote alone.
     """
-    lines, stack, index = [False], [], 0
+    stack: list[str] = []
+    lines, index = [False], 0
     while index < len(text):
         char, pair = text[index], text[index : index + 2]
         within = bool(stack) and stack[-1] == "`"

@@ -108,8 +108,8 @@ function requestPart(id) {
 
 /** A record without what only the page needs. */
 function plain(record) {
-  const { number: _, firstRow: __, lastRow: ___, worstRow: ____, ...rest } = record;
-  return rest;
+  const { number: _, firstRow: __, lastRow: ___, worstRow: ____, preemptedBy, ...rest } = record;
+  return { ...rest, preemptedBy: preemptedBy?.id ?? null };
 }
 
 function stepPart(step) {
