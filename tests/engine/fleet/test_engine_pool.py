@@ -22,14 +22,11 @@ from tests.engine.fleet.pools import (
 )
 from tests.engine.process.scripted_process import alive, call, pid_of, tokens_of, undisturbed, until
 from twostroke.core.errors import EngineDeadError
-from twostroke.core.errors import EngineDeadError
 from twostroke.core.generation_request import GenerationRequest
-from twostroke.engine.cache_orders import ClearCache
 from twostroke.engine.cache_orders import ClearCache
 from twostroke.engine.fleet import engine_pool
 from twostroke.engine.fleet.engine_pool import EnginePool
 from twostroke.engine.fleet.pool_plan import PoolPlan
-from twostroke.engine.process import process_link
 from twostroke.engine.process import process_link
 from twostroke.routing.autoscaler import AutoscalerOptions
 
@@ -297,89 +294,6 @@ async def test_of_two_replicas_the_one_that_is_down_leaves(monkeypatch: pytest.M
         await update(pool, with_options(pool.plan, replicas=1))
         await until(lambda: len(pool.engines) == 1)
         assert pids_of(pool) == first[1:]
-
-
-async def test_what_has_left_is_ended_though_the_pool_closes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The thread that supervises may wait no more for what the event loop does."""
-    with running(plan_of()) as pool:
-        await tokens_of(pool.submit(call("a")))
-        monkeypatch.setattr(engine_pool, "do_on_loop", lambda loop, do, is_over: None)
-        await asyncio.sleep(0.3)
-        pool._adopt_plan(with_options(pool.plan, replicas=1))
-        pool._tick()
-        assert len(pool.engines) == 1
-
-
-async def test_new_requests_wait_while_all_replicas_are_down(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(process_link, "PAUSES", (0.5,))
-    with running(plan_of()) as pool:
-        running_one = pool.submit(call("before", max_tokens=110))
-        for pid in pids_of(pool):
-            os.kill(pid, signal.SIGKILL)
-        await until(lambda: num_ready(pool) == 0)
-        assert pool.unhealthy_reason() is not None
-        given_back = pool.submit(call("given back"))
-        given_back.abort()
-        requests = [call(f"{number}", first=number, n=2) for number in range(1, 4)]
-        streams = [pool.submit(request) for request in requests]
-        with pytest.raises(EngineDeadError):
-            await pool.manage_cache(ClearCache())
-        async with asyncio.timeout(20):
-            for request, stream in zip(requests, streams, strict=True):
-                assert await tokens_of(stream) == await undisturbed(request)
-            assert await tokens_of(running_one) == await undisturbed(call("b", max_tokens=110))
-            await ready(pool, 2)
-        assert not any(engine.num_unfinished for engine in pool.engines)
-
-
-async def test_requests_do_not_wait_for_ever_where_no_replica_comes_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(process_link, "PAUSES", (60.0,))
-    with running(plan_of(1), stall_seconds=1.0) as pool:
-        assert await tokens_of(pool.submit(call("a"))) == await undisturbed(call("a"))
-        os.kill(pids_of(pool)[0], signal.SIGKILL)
-        await until(lambda: num_ready(pool) == 0)
-        await asyncio.sleep(1.2)
-        with pytest.raises(EngineDeadError):
-            pool.submit(call("late"))
-
-
-async def test_an_engine_that_has_told_nothing_yet_is_not_full() -> None:
-    with running(plan_of(1)) as pool:
-        member = pool._members[0]
-        stream = pool.submit(call("a", max_tokens=60))
-        assert not member.engine.status.stats.total_blocks, "none of its reports was read"
-        assert member.reader.read(time.monotonic()).kv < 0.5
-        async with asyncio.timeout(20):
-            assert await tokens_of(stream) == await undisturbed(call("a", max_tokens=60))
-
-
-async def test_a_plan_whose_replicas_crash_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_pool, "PAUSES", (0.0, 0.1))
-    with running(plan_of()) as pool:
-        former, first = pool.plan, pids_of(pool)
-        await update(pool, changed(pool.plan, max_num_seqs=CRASHES))
-        await until(lambda: pool.plan == former)
-        assert pids_of(pool) == first and num_ready(pool) == 2
-
-
-async def test_of_two_replicas_the_one_that_is_down_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_link, "PAUSES", (60.0,))
-    with running(plan_of()) as pool:
-        await tokens_of(pool.submit(call("a")))
-        first = pids_of(pool)
-        os.kill(first[0], signal.SIGKILL)
-        await until(lambda: num_ready(pool) == 1)
-        stream = pool.submit(call("b", max_tokens=110))
-        await update(pool, with_options(pool.plan, replicas=1))
-        await ready(pool, 1)
-        assert pids_of(pool) == first[1:]
-        assert await tokens_of(stream) == await undisturbed(call("b", max_tokens=110))
 
 
 async def test_what_has_left_is_ended_though_the_pool_closes(
