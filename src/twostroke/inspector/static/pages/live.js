@@ -328,7 +328,7 @@ const Empty = view(() => {
     <pre>
 curl -N ${url} -H 'Content-Type: application/json'${key} -d '${body}'</pre>
     <p>
-      Or read <a href="#/learn">how it works, in thirteen short chapters</a>: they need no request.
+      Or read <a href="#/learn">how it works, in short chapters</a>: they need no request.
     </p>
   </section>`;
 });
