@@ -132,8 +132,8 @@ class Device(msgspec.Struct):
     """What the times depend on; ``flops`` are dense ones in the weights' format, per device.
 
     Attributes:
-        memory_bytes: Of one device.
-        weight_bytes: On one device.
+        memory_bytes: What one device has.
+        weight_bytes: Those on one device.
         price_per_hour: US dollars for one device by its sheet; 0: not stated.
     """
 

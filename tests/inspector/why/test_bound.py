@@ -7,11 +7,11 @@ from itertools import count as counting
 import pytest
 
 from tests.inspector.recorded import events
+from twostroke.core.step import Reason
 from twostroke.inspector.why.bound import bound_of
 from twostroke.inspector.why.room import drafts_pay, room_of
 from twostroke.observability.events import HeldBackRequest, ScheduledTokens, StepEvent
 from twostroke.observability.frames.columns import encode_steps
-from twostroke.core.step import Reason
 from twostroke.questions.model_facts import Ceilings, StepCost, StepWork
 from twostroke.simulator.cost.shown_costs import facts_of_recording
 
@@ -49,7 +49,8 @@ def decode(step: int, users: int, duration: float = 0.1, **fields: object) -> St
         "free_blocks": 100 - 5 * users,
         **fields,
     }
-    return StepEvent(step=step, time=step * 0.1, duration=duration, scheduled=shares, **given)  # type: ignore[arg-type]
+    when = {"step": step, "time": step * 0.1, "duration": duration}
+    return StepEvent(scheduled=shares, **when, **given)  # type: ignore[arg-type]
 
 
 def prefill(step: int, tokens: int) -> StepEvent:

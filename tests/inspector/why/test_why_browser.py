@@ -1,4 +1,4 @@
-"""Protects: Live says what bounds the server and how many more fit; a request what it waited for."""
+"""Protects: Live says what bounds the server, and a request what it waited for."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ pytestmark = needs_browser
 
 @pytest.fixture(scope="module")
 def simulated() -> Iterator[str]:
-    with showing(
-        "simulation", recording(), facts_of_recording("llama-3.1-8b", "h100")
-    ) as address:
+    with showing("simulation", recording(), facts_of_recording("llama-3.1-8b", "h100")) as address:
         yield address
 
 

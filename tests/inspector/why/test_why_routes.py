@@ -54,7 +54,7 @@ def test_a_request_knows_what_it_waited_for_after_it_has_run(url: str) -> None:
         assert sum(found["queue"].values()) == pytest.approx(queue, abs=0.002)
         waited += found["queue"].get("max_num_seqs", 0.0)
     assert waited > 0
-    (minute,) = [m for m in get(url, "/waits/minutes?begin=0&end=1e12")][-1:]
+    (minute,) = get(url, "/waits/minutes?begin=0&end=1e12")[-1:]
     assert minute["seconds"]["max_num_seqs"] > 0
 
 

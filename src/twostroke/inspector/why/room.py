@@ -16,7 +16,7 @@ MOST = 4096  # users that are looked for
 SLACK = 1.1  # a TPOT that is 10 % more counts as this one
 
 
-class Room(msgspec.Struct):
+class RoomForMore(msgspec.Struct):
     """The answer; ``None`` where nothing tells it.
 
     Attributes:
@@ -50,8 +50,8 @@ def room_of(
     *,
     max_num_seqs: int | None = None,
     tpot: float | None = None,
-) -> Room | None:
-    """What still fits after the last step of an unmerged frame; ``None`` without a decode in it.
+) -> RoomForMore | None:
+    """Say what still fits after the last step of an unmerged frame; ``None`` without a decode in it.
 
     Args:
         costs: Of steps; without it ``time`` is not told.
@@ -64,7 +64,7 @@ def room_of(
     users = round(median(len(contexts) for _, contexts in decodes))
     context = round(mean(mean(contexts) for _, contexts in decodes))
     took = median(seconds for seconds, _ in decodes)
-    room = Room(users, context, took, SLACK * took if tpot is None else tpot)
+    room = RoomForMore(users, context, took, SLACK * took if tpot is None else tpot)
     waiting = frame.steps.waiting[-1]  # these have what is free before any that comes
     if max_num_seqs is not None:
         room.places = max(0, max_num_seqs - frame.steps.running[-1] - waiting)
@@ -121,7 +121,7 @@ def _estimator(costs: StepCosts, ceilings: Ceilings | None) -> Callable[[int, in
     return seconds
 
 
-def _by_time(room: Room, seconds: Callable[[int, int], float | None]) -> int | None:
+def _by_time(room: RoomForMore, seconds: Callable[[int, int], float | None]) -> int | None:
     """The most that keep the limit; step times only grow with users."""
     now = seconds(room.users, room.context)
     if not now:
@@ -213,7 +213,7 @@ def drafts_pay(frame: StepFrame, costs: StepCosts | None = None) -> DraftsPay | 
 
 
 def _ratios(frame: StepFrame, costs: StepCosts | None) -> dict[int, float]:
-    """By the cost model: a step's time without its drafts over its time with them, by number."""
+    """Estimate a step's time without its drafts over its time with them, by number."""
     if costs is None or not any(frame.shares.drafts):
         return {}
     points = points_of(frame, costs)

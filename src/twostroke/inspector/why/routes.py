@@ -23,7 +23,7 @@ from twostroke.inspector.model.facts import FindFacts
 from twostroke.inspector.routes import HEADERS
 from twostroke.inspector.source import FrameLimits, RequestSource
 from twostroke.inspector.why.bound import Bound, bound_of
-from twostroke.inspector.why.room import DraftsPay, Room, drafts_pay, room_of
+from twostroke.inspector.why.room import DraftsPay, RoomForMore, drafts_pay, room_of
 from twostroke.inspector.why.waits import MinuteWaits, RequestWaits
 from twostroke.observability.frames.columns import MAX_SHARES, StepFrame
 from twostroke.questions.model_facts import ModelFacts
@@ -41,7 +41,7 @@ class ShownBound(msgspec.Struct):
     """
 
     bound: Bound
-    room: Room | None = None
+    room: RoomForMore | None = None
     drafts: DraftsPay | None = None
     device: str = ""
 
@@ -54,7 +54,12 @@ def why_router(find_source: Callable[[], RequestSource], find_facts: FindFacts) 
         find_facts: The model that is shown; ``None`` where nothing tells it.
     """
     router = APIRouter(include_in_schema=False)
+    _add_waits(router, find_source)
+    _add_bound(router, find_source, find_facts)
+    return router
 
+
+def _add_waits(router: APIRouter, find_source: Callable[[], RequestSource]) -> None:
     @router.get("/v1/inspect/waits", response_class=Response)
     async def waits(
         request: Request, id: Annotated[str, Query(min_length=1, max_length=200)]
@@ -79,6 +84,10 @@ def why_router(find_source: Callable[[], RequestSource], find_facts: FindFacts) 
         found: list[MinuteWaits] = book.minutes(begin, end)
         return _json(found)
 
+
+def _add_bound(
+    router: APIRouter, find_source: Callable[[], RequestSource], find_facts: FindFacts
+) -> None:
     @router.get("/v1/inspect/bound", response_class=Response)
     async def bound(
         request: Request,
@@ -109,8 +118,6 @@ def why_router(find_source: Callable[[], RequestSource], find_facts: FindFacts) 
                 tpot,
             )
         )
-
-    return router
 
 
 async def _frame(source: RequestSource, last: int, seconds: float) -> StepFrame:
@@ -146,7 +153,7 @@ def _end_of(frame: StepFrame, otherwise: float) -> float:
 
 
 def _only_own(waits: RequestWaits, own: set[str]) -> RequestWaits:
-    """Without the ids of other keys' requests."""
+    """Leave out the ids of other keys' requests."""
     lost = [
         msgspec.structs.replace(item, by=item.by if item.by in own else None)
         for item in waits.preemptions

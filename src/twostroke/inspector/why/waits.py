@@ -22,7 +22,7 @@ MINUTE = 60.0
 _ASIDE = (Reason.SHARES_PROMPT, Reason.LOADING)  # of requests beside the queue
 
 
-class Preemption(msgspec.Struct):
+class LostBlocks(msgspec.Struct):
     """A request lost its blocks at ``time`` to the request ``by``, and ran again later.
 
     Attributes:
@@ -47,7 +47,7 @@ class RequestWaits(msgspec.Struct):
     tenant: str = ""
     queue: dict[str, float] = {}
     later: dict[str, float] = {}
-    preemptions: list[Preemption] = []
+    preemptions: list[LostBlocks] = []
 
 
 class MinuteWaits(msgspec.Struct):
@@ -64,7 +64,7 @@ class _Kept:
     waits: RequestWaits
     named: list[tuple[float, float, str]] = field(default_factory=list)
     started: bool = False
-    lost: Preemption | None = None
+    lost: LostBlocks | None = None
 
 
 class WaitBook:
@@ -111,7 +111,7 @@ class WaitBook:
                 kept.lost = None
         for preempted in event.preempted:
             kept = self._of(preempted.request_id)
-            kept.lost = Preemption(event.time, preempted.by)
+            kept.lost = LostBlocks(event.time, preempted.by)
             kept.waits.preemptions.append(kept.lost)
         for finished in event.finished:
             if finished.request_id in self._kept:

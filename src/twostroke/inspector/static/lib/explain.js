@@ -3,6 +3,7 @@
 import { count, shortId, time } from "./format.js";
 import { seesAll } from "./source.js";
 import { store } from "./store.js";
+import { aboutGap, linksOfGap, standsOut, usualGap, worstGap } from "./stutter.js";
 
 const REASONS = {
   token_budget: (by, about) =>
@@ -142,7 +143,7 @@ export function aboutRequest(record) {
   return lines;
 }
 
-export { aboutGap, linksOfGap, standsOut, usualGap, worstGap } from "./stutter.js";
+export { aboutGap, linksOfGap, standsOut, usualGap, worstGap };
 
 /** Shares of a step that are of answers alone. */
 function decodesIn(first, end) {

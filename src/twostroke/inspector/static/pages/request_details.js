@@ -6,7 +6,7 @@ import { moment } from "../lib/blocks.js";
 import { api, description } from "../lib/source.js";
 import { store } from "../lib/store.js";
 
-/** `{id, call, blocks, waits}` of `/v1/inspect/request`; of another request than the shown one: old. */
+/** `{id, call, blocks, waits}` of `/v1/inspect/request`; of another request: old. */
 export const details = signal(null);
 const EVERY_MS = 400;
 

@@ -51,7 +51,8 @@ const speculationAnswer = experiment(async () => {
 });
 
 /** Seconds of a token where each draft costs its share of a plain pass, before the pass. */
-const withCost = (rows, row) => row.tpot + (rows[0].tpot * draftCost.value * row.drafts) / row.perPass;
+const withCost = (rows, row) =>
+  row.tpot + (rows[0].tpot * draftCost.value * row.drafts) / row.perPass;
 
 /** In words, which number of drafts is best, and the share from which on none pays. */
 function catchOf(rows) {
@@ -59,12 +60,12 @@ function catchOf(rows) {
   const limit = 1 / (1 - Math.min(0.999, right.value));
   const bound =
     right.value < 1
-      ? `With ${Math.round(100 * right.value)} % right, a pass gives at most ${short(limit)} tokens,` +
-        " however many guesses."
+      ? `With ${Math.round(100 * right.value)} % right, a pass gives at most ${short(limit)}` +
+        " tokens, however many guesses."
       : "";
   const verdict = best.drafts
-    ? `Best: ${best.drafts} ${best.drafts === 1 ? "guess" : "guesses"}, ${time(withCost(rows, best))} a` +
-      ` token instead of ${time(rows[0].tpot)}.`
+    ? `Best: ${best.drafts} ${best.drafts === 1 ? "guess" : "guesses"},` +
+      ` ${time(withCost(rows, best))} a token instead of ${time(rows[0].tpot)}.`
     : "Best: no guess at all. They cost more than they bring.";
   return `${bound} ${verdict}`;
 }
@@ -134,8 +135,8 @@ const SpeculationFigure = view(() => {
         />
         <p aria-live="polite">${catchOf(found.rows)}</p>
         <p class="muted">
-          ${SIMULATED} Guesses from the text cost nothing; a draft model of a tenth of the size costs
-          a tenth of a pass for each.
+          ${SIMULATED} Guesses from the text cost nothing; a draft model of a tenth of the size
+          costs a tenth of a pass for each.
         </p>`
     }`;
 });

@@ -84,8 +84,8 @@ export const MORE_CLAIMS = [
       isTrue: second.cached < HISTORY / 2,
       text:
         `The client sends all of it, ${count(HISTORY + TURN)} tokens, but ${count(second.cached)}` +
-        ` of them were in the prefix cache: the second turn computed ${count(computed)}, its answer` +
-        ` included. Its first token came after ${time(second.ttft)}, that of the first turn after` +
+        ` of them were in the prefix cache: the second turn computed ${count(computed)}, its` +
+        ` answer included. Its first token came after ${time(second.ttft)}, that of the first turn after` +
         ` ${time(first.ttft)}.`,
     }),
     show: ({ first, second }) => html`<${Bars}
@@ -118,9 +118,13 @@ export const MORE_CLAIMS = [
         label="Time of the answer"
         head=${["the machine", "time of the answer"]}
         rows=${[
-          { name: "alone", shown: time(alone.seconds), parts: [["decode", alone.seconds]] },
-          { name: "shared", shown: time(crowd.seconds), parts: [["decode", crowd.seconds]] },
-        ]}
+          ["alone", alone],
+          ["shared", crowd],
+        ].map(([name, { seconds }]) => ({
+          name,
+          shown: time(seconds),
+          parts: [["decode", seconds]],
+        }))}
       />
       <p>“${foreign(alone.text, 120)}”</p>
       <p>“${foreign(crowd.text, 120)}”</p>`,

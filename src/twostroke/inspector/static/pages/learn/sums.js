@@ -96,9 +96,8 @@ const Result = ({ found }) => {
       <tbody>
         <${Sum}
           name="An answer"
-          sum=${`${time(request.ttft)} + ${count(found.output - 1)} x ${time(request.tpot)} = ${time(
-            request.ttft + (found.output - 1) * request.tpot,
-          )}`}
+          sum=${`${time(request.ttft)} + ${count(found.output - 1)} x ${time(request.tpot)}` +
+          ` = ${time(request.ttft + (found.output - 1) * request.tpot)}`}
           means=${`TTFT + n x TPOT; simulated ${time(took)}`}
         />
         <${Sum}
@@ -106,19 +105,20 @@ const Result = ({ found }) => {
           sum=${`${bytes(device.memory_bandwidth)}/s : ${bytes(
             device.weight_bytes,
           )} = ${short(most)} tokens/s`}
-          means=${`bandwidth over weights, of each device; simulated ${short(1 / request.tpot)}, which is` +
-          ` ${short(100 / request.tpot / most)} % of it`}
+          means=${`bandwidth over weights, of each device; simulated ${short(1 / request.tpot)},` +
+          ` which is ${short(100 / request.tpot / most)} % of it`}
         />
         <${Sum}
           name="Memory"
           sum=${`${bytes(device.weight_bytes)} of weights, ${bytes(room)} for keys and values`}
-          means=${`${short((100 * room) / device.memory_bytes)} % of each device; a conversation takes` +
-          ` ${bytes(conversation)}, so ${count(Math.floor(room / conversation))} fit`}
+          means=${`${short((100 * room) / device.memory_bytes)} % of each device; a conversation` +
+          ` takes ${bytes(conversation)}, so ${count(Math.floor(room / conversation))} fit`}
         />
         <${Sum}
           name="Money"
-          sum=${`$${perHour(found.one)} x ${found.tp} an hour : ${short(speed)} tokens/s = $${short(cost)}`}
-          means=${`for a million output tokens with ${found.users} at once, if it were always so busy`}
+          sum=${`$${perHour(found.one)} x ${found.tp} an hour : ${short(speed)} tokens/s` +
+          ` = $${short(cost)}`}
+          means=${`for a million output tokens with ${found.users} at once, if always so busy`}
         />
       </tbody>
     </table>
@@ -126,7 +126,11 @@ const Result = ({ found }) => {
       label="Memory by use"
       head=${["memory", "bytes"]}
       rows=${[
-        { name: "weights", shown: bytes(device.weight_bytes), parts: [["prefill", device.weight_bytes]] },
+        {
+          name: "weights",
+          shown: bytes(device.weight_bytes),
+          parts: [["prefill", device.weight_bytes]],
+        },
         { name: "KV cache", shown: bytes(room), parts: [["cached", room]] },
         {
           name: "one conversation",

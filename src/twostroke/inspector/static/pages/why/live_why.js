@@ -5,6 +5,7 @@ import { askAgain } from "../../lib/ask_again.js";
 import { reasonWord } from "../../lib/explain.js";
 import { clock, count, short, time } from "../../lib/format.js";
 import { description, json, playing, seesAll } from "../../lib/source.js";
+import { isKept } from "../../lib/kept.js";
 import { store } from "../../lib/store.js";
 
 const EVERY_MS = 3000;
@@ -18,7 +19,7 @@ const minutes = signal([]);
 export function watchBound(target) {
   const about = () => {
     const source = description.value;
-    if (!source || !seesAll() || store.lastStep < 0) return null;
+    if (!source || isKept || !seesAll() || store.lastStep < 0) return null;
     const isNow = source.kind === "live" && playing.value;
     const key = `${source.engine_id} ${isNow ? "" : store.lastStep} ${source.ready}`;
     return { key, isNow, changes: isNow };
@@ -169,7 +170,11 @@ export const WhyPanel = view(() => {
       </details>
     </h2>
     <p>${aboutRoom(room)}</p>
-    ${drafts ? html`<p>${aboutDrafts(drafts)}${" "}<a href="#/speculation">Speculation</a></p>` : null}
+    ${
+      drafts
+        ? html`<p>${aboutDrafts(drafts)}${" "}<a href="#/speculation">Speculation</a></p>`
+        : null
+    }
     ${
       minutes.value.length
         ? html`<h3>Seconds waited, by minute</h3>

@@ -59,7 +59,11 @@ export const Waits = view(({ record }) => {
                 >`
               : " to others"
           },
-          ${lost.seconds === null ? "and waits since." : ` and ran again ${time(lost.seconds)} later.`}
+          ${
+            lost.seconds === null
+              ? "and waits since."
+              : ` and ran again ${time(lost.seconds)} later.`
+          }
         </p>`,
     )}
   </section>`;
