@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -32,7 +32,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (390, "dark")])
 def test_it_opens_from_the_disk_and_explains(
-    browser: Browser, kept: Path, width: int, theme: str
+    browser: Browser, kept: Path, width: int, theme: Literal["light", "dark"]
 ) -> None:
     context = browser.new_context(
         viewport={"width": width, "height": 844}, color_scheme=theme, offline=True

@@ -51,10 +51,10 @@ def room_of(
     max_num_seqs: int | None = None,
     tpot: float | None = None,
 ) -> RoomForMore | None:
-    """Say what still fits after the last step of an unmerged frame; ``None`` without a decode in it.
+    """Tell what still fits after the last step of a frame; ``None`` without a decode in it.
 
     Args:
-        costs: Of steps; without it ``time`` is not told.
+        costs: What steps cost; without it ``time`` is not told.
         ceilings: Take the place of estimates where the cost model knows no such device.
         tpot: The limit; by default that of now and a tenth more.
     """

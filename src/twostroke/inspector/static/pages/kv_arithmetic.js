@@ -48,7 +48,8 @@ function kinds(model, kept) {
     .map((term) => {
       const window = term.window === null ? "" : `, the latest ${count(term.window)} tokens`;
       const size = count(term.bytes_per_token[kept]);
-      return `${term.count} x ${term.kind} (${term.source}: ${size} bytes a token in each layer${window})`;
+      const each = `${size} bytes a token in each layer`;
+      return `${term.count} x ${term.kind} (${term.source}: ${each}${window})`;
     })
     .join("; ");
 }

@@ -56,8 +56,8 @@ export const MORE_CLAIMS = [
       isTrue: ttft > 0.5 * (finish - arrival),
       text:
         `All ${ANSWER} tokens take ${time(finish - arrival)} either way. With streaming one reads` +
-        ` after ${time(ttft)}, and then ${short(1 / tpot)} tokens a second come, more than anybody` +
-        " reads. One can also stop early, and what is not written costs nothing.",
+        ` after ${time(ttft)}, and then ${short(1 / tpot)} tokens a second come, more than` +
+        " anybody reads. One can also stop early, and what is not written costs nothing.",
     }),
     show: ({ ttft, finish, arrival }) => html`<${Bars}
         label="When the first words can be read"
@@ -85,8 +85,8 @@ export const MORE_CLAIMS = [
       text:
         `The client sends all of it, ${count(HISTORY + TURN)} tokens, but ${count(second.cached)}` +
         ` of them were in the prefix cache: the second turn computed ${count(computed)}, its` +
-        ` answer included. Its first token came after ${time(second.ttft)}, that of the first turn after` +
-        ` ${time(first.ttft)}.`,
+        ` answer included. Its first token came after ${time(second.ttft)}, that of the first` +
+        ` turn after ${time(first.ttft)}.`,
     }),
     show: ({ first, second }) => html`<${Bars}
         label="Time to the first token by turn"
