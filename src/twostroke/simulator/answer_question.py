@@ -127,12 +127,14 @@ def _sum_up(
         seconds=max(steps.end, default=0.0),
         device=Device(
             title=sheet.title,
+            memory_bytes=sheet.memory_bytes,
             memory_bandwidth=sheet.memory_bandwidth,
             flops=sheet.dense_flops[deployment.cost.compute_format],
             weight_bytes=deployment.weight_bytes,
             kv_bytes_per_token=info.kv_bytes_per_token,
             num_blocks=info.num_blocks,
             block_size=info.block_size,
+            price_per_hour=sheet.price_per_hour,
         ),
         requests=[
             RequestRun(
