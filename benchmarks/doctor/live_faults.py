@@ -18,7 +18,7 @@ from random import Random
 import httpx
 
 from twostroke.doctor.recordings import read_windows
-from twostroke.doctor.window import EngineSettings, StepWindow
+from twostroke.doctor.window import RecordedSettings, StepWindow
 
 BUSY = "while True: pass"
 START_SECONDS = 60.0
@@ -214,7 +214,7 @@ def run_live(fault: LiveFault, folder: Path, port: int, block_bytes: int) -> Liv
     if len(servers) > 1:
         path = folder / "run.fleet.jsonl"
         path.write_text(json.dumps(head) + "\n")
-    settings = EngineSettings(
+    settings = RecordedSettings(
         max_num_seqs=configuration["max_num_seqs"],
         max_num_batched_tokens=configuration["max_num_batched_tokens"],
         policy=configuration["policy"],

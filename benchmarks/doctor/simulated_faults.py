@@ -15,7 +15,7 @@ import msgspec
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.speculation_config import Speculation
-from twostroke.doctor.window import EngineSettings, StepWindow, make_window
+from twostroke.doctor.window import RecordedSettings, StepWindow, make_window
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.tracing.stations import CallStations
 from twostroke.simulator.cost.estimate import Estimate
@@ -106,7 +106,7 @@ def run_engine(specs: Sequence[RequestSpec], setup: Setup, name: str = "simulate
         replica.add(request)
     while replica.has_work():
         replica.run(float("inf"))
-    known = EngineSettings(
+    known = RecordedSettings(
         max_num_seqs=setup.scheduler.max_num_seqs,
         max_num_batched_tokens=setup.scheduler.max_num_batched_tokens,
         max_prefill_chunk=setup.scheduler.max_prefill_chunk,

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import ray
 
 from twostroke.core.freed_memory import share_heaps
+from twostroke.core.network.address import Address
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.process.frames import encode_frame
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.serve_front_end import serve_front_end
-from twostroke.engine.workers.address import Address
 from twostroke.engine.workers.greeting import Admitted
 from twostroke.engine.workers.listener import WorkerListener, listen_on
 from twostroke.engine.workers.run_worker import FrontEndClock

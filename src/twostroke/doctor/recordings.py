@@ -8,7 +8,7 @@ import msgspec
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import bounded_lines, open_at_once, reason
-from twostroke.doctor.window import HINT, EngineSettings, StepWindow, make_window
+from twostroke.doctor.window import HINT, RecordedSettings, StepWindow, make_window
 from twostroke.observability.fleet_file import is_fleet_file, read_fleet_file
 from twostroke.observability.recorder import CALL_START, read_jsonl
 from twostroke.observability.tracing.stations import CallLine, CallStations
@@ -19,7 +19,7 @@ MAX_REPLICAS_READ = 64
 
 
 def read_windows(
-    path: Path, settings: EngineSettings | None = None, seconds: float | None = None
+    path: Path, settings: RecordedSettings | None = None, seconds: float | None = None
 ) -> list[StepWindow]:
     """One window, or of a fleet's file one for each replica that had requests.
 
@@ -47,7 +47,7 @@ def read_windows(
 
 
 def _read_window(
-    path: Path, name: str, settings: EngineSettings | None, seconds: float | None
+    path: Path, name: str, settings: RecordedSettings | None, seconds: float | None
 ) -> StepWindow:
     events = list(read_jsonl(path))
     return make_window(name, events, _read_calls(path), settings, seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from twostroke.doctor.window import EngineSettings, StepWindow, make_window
+from twostroke.doctor.window import RecordedSettings, StepWindow, make_window
 from twostroke.simulator.fleet.kept_events import KeptEvents
 from twostroke.simulator.scenario import Scenario, deploy_scenario
 from twostroke.simulator.simulate import simulate
@@ -23,7 +23,7 @@ def simulated_windows(
     simulate(scenario, observers=[[events] for events in kept], progress=progress)
     _, deployment = deploy_scenario(scenario)
     scheduler, info = deployment.scheduler, deployment.info
-    settings = EngineSettings(
+    settings = RecordedSettings(
         max_num_seqs=scheduler.max_num_seqs,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         max_prefill_chunk=scheduler.max_prefill_chunk,

@@ -16,7 +16,7 @@ HINT = "give a file that was written with --record while requests ran, or a long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
+class RecordedSettings:
     """How a recorded engine was set, as far as anything tells; ``None``: nothing does.
 
     Attributes:
@@ -96,7 +96,7 @@ class StepWindow:
 
     name: str
     events: list[StepEvent]
-    settings: EngineSettings
+    settings: RecordedSettings
     requests: list[RequestReading]
     calls: dict[str, CallStations] = field(default_factory=dict)
     refused: int = 0
@@ -120,7 +120,7 @@ def make_window(
     name: str,
     events: Sequence[StepEvent],
     calls: Iterable[CallStations] = (),
-    settings: EngineSettings | None = None,
+    settings: RecordedSettings | None = None,
     seconds: float | None = None,
 ) -> StepWindow:
     """Read the steps of the last ``seconds``, or all.
@@ -198,9 +198,9 @@ def _begun(started: StartedRequest, time: float) -> RequestReading:
     )
 
 
-def _settings(events: Sequence[StepEvent], given: EngineSettings | None) -> EngineSettings:
+def _settings(events: Sequence[StepEvent], given: RecordedSettings | None) -> RecordedSettings:
     """What was given, and the rest as the steps show it."""
-    given = given or EngineSettings()
+    given = given or RecordedSettings()
     held_at = max(
         (
             event.num_running
@@ -210,7 +210,7 @@ def _settings(events: Sequence[StepEvent], given: EngineSettings | None) -> Engi
         default=None,
     )
     static = any(held.reason.value == "batch_running" for e in events for held in e.held_back)
-    return EngineSettings(
+    return RecordedSettings(
         max_num_seqs=given.max_num_seqs or held_at,
         max_num_batched_tokens=given.max_num_batched_tokens
         or max(event.token_budget for event in events)
@@ -247,14 +247,14 @@ def _block_size(events: Sequence[StepEvent]) -> int:
     return 0
 
 
-def settings_of(configuration: Mapping[str, object]) -> EngineSettings:
+def settings_of(configuration: Mapping[str, object]) -> RecordedSettings:
     """What a live engine says of itself at ``/v1/inspect``."""
 
     def number(name: str) -> int | None:
         value = configuration.get(name)
         return value if isinstance(value, int) and value > 0 else None
 
-    return EngineSettings(
+    return RecordedSettings(
         max_num_seqs=number("max_num_seqs"),
         max_num_batched_tokens=number("max_num_batched_tokens"),
         max_prefill_chunk=number("max_prefill_chunk"),

@@ -16,7 +16,7 @@ from twostroke.simulator.deployment.fleet_options import ReplicaDeath, Role
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.fleet import Fleet
-from twostroke.simulator.fleet.peers import Link, Peers
+from twostroke.simulator.fleet.peers import Link, SimulatedPeers
 from twostroke.simulator.fleet.places import ReplicaPlaces
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.result import FleetResult
@@ -36,7 +36,7 @@ INFO = ExecutorInfo(
 def make_replica(role: Role, link: Link = LINK, *, jump: bool = True) -> Replica:
     tiers = None
     if role == "decode":
-        peers = Peers(link, INFO.num_blocks, 1)
+        peers = SimulatedPeers(link, INFO.num_blocks, 1)
         tiers = SimulatedTiers(KVTierConfig(), INFO, Bandwidths(1.0, 1.0), peers)
     executor = SimulatedExecutor(INFO, LinearCost(), VirtualClock(), tiers=tiers)
     return Replica(executor, CONFIG, jump=jump)

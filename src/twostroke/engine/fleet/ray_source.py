@@ -22,6 +22,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from twostroke.core.errors import ConfigError, EngineDeadError
+from twostroke.core.network.address import Address, is_address
 from twostroke.engine.fleet.pool_plan import PoolPlan
 from twostroke.engine.fleet.supervised import SupervisedSource
 from twostroke.engine.messages import Close
@@ -31,7 +32,6 @@ from twostroke.engine.process.handshake import EngineRefused, StartAnswer, Start
 from twostroke.engine.process.process_link import END_SECONDS
 from twostroke.engine.process.socket_link import SocketLink
 from twostroke.engine.process.start_watch import PATIENCE
-from twostroke.engine.workers.address import Address, is_address
 from twostroke.engine.workers.connect import open_connection
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
-from twostroke.simulator.fleet.peers import Link, Peers
+from twostroke.simulator.fleet.peers import Link, SimulatedPeers
 from twostroke.simulator.fleet.pool import FixedPool, Pool
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.scaled_pool import ScaledPool
@@ -76,7 +76,9 @@ def replica_maker(
     def make(number: int) -> Replica:
         below, info = None, deployment.info
         if link is not None or (tiers is not None and tiers.needs_tiers):
-            peers = None if link is None else Peers(link, info.num_blocks, info.block_bytes)
+            peers = (
+                None if link is None else SimulatedPeers(link, info.num_blocks, info.block_bytes)
+            )
             below = SimulatedTiers(tiers or KVTierConfig(), info, bandwidths, peers)
         executor = SimulatedExecutor(
             deployment.info,

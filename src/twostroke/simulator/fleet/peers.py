@@ -41,7 +41,7 @@ class Transfer(NamedTuple):
     sender: Sender
 
 
-class Peers:
+class SimulatedPeers:
     """A decode replica's end of the link, which gets from one other at a time.
 
     What it is offered stays in its sender's host memory, however much that is.

@@ -15,7 +15,7 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.state_room import MAX_PART_BYTES
 from twostroke.kv_tiers.memory_tier import MemoryTier
-from twostroke.simulator.fleet.peers import PEERS, Peers, Transfer
+from twostroke.simulator.fleet.peers import PEERS, SimulatedPeers, Transfer
 
 NOTHING = memoryview(b"")
 
@@ -53,7 +53,7 @@ class SimulatedTiers:
         config: KVTierConfig,
         info: ExecutorInfo,
         bandwidths: Bandwidths,
-        peers: Peers | None = None,
+        peers: SimulatedPeers | None = None,
     ) -> None:
         self.peers = peers
         self._fetched: dict[str, Transfer] = {}  # from peers, by request
