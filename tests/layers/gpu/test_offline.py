@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.layers.gpu.test_paged_attention import Shape, Step
+from tests.layers.gpu.test_quantized_linear import stored
 from twostroke.layers.gpu.load import is_interpreting
 
 BF16 = torch.bfloat16
@@ -101,3 +102,25 @@ def test_operators_compile(capability: int) -> None:
         assert each.spilled == 0, each
         assert each.shared <= SHARED_MEMORY[capability], each
         assert each.name != "multiply_few" or each.tensor_cores, each
+
+
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+@pytest.mark.parametrize("format_", ["int8", "int4", "uint4"])
+def test_quantized_products_compile(format_: str, capability: int) -> None:
+    from tests.layers.gpu.offline import compiling
+    from twostroke.layers.gpu.operators import GpuOperators
+    from twostroke.layers.gpu.quantized_linear import QuantizedLinear
+
+    operators = GpuOperators(overlaps=capability >= 90)
+    with compiling(capability) as made:
+        for outputs, inputs in ((4096, 4096), (28672, 4096), (4096, 14336)):
+            own = QuantizedLinear(stored(format_, outputs, inputs, torch.device("cpu")), None, operators)
+            own(torch.zeros(1, inputs, dtype=BF16), torch.zeros(1, outputs, dtype=BF16))
+            own(torch.zeros(48, inputs, dtype=BF16))
+            own.weight_rows(torch.arange(64))
+    assert {each.name for each in made} == {"multiply_quantized", "add_splits", "decode_quantized"}
+    for each in made:
+        print(each)
+        assert each.spilled == 0, each
+        assert each.shared <= SHARED_MEMORY[capability], each
+        assert each.name != "multiply_quantized" or each.tensor_cores, each

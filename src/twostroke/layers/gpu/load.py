@@ -8,9 +8,12 @@ import os
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     from twostroke.layers.gpu.operators import GpuOperators
+    from twostroke.layers.gpu.quantized_linear import QuantizedLinear
+    from twostroke.layers.stored_weights import StoredWeight
 
 # Triton's own switch: kernels run in its interpreter, on a CPU. Slow; for tests.
 INTERPRETER = "TRITON_INTERPRET"
@@ -29,6 +32,15 @@ def load_operators(device: torch.device) -> GpuOperators | None:
     if torch.version.hip is not None or capability < LEAST:
         return None
     return _operators(overlaps=capability >= OVERLAPPING, has_fp8=capability >= WITH_FP8)
+
+
+def load_quantized_linear(
+    weight: StoredWeight, bias: Tensor | None, operators: GpuOperators
+) -> QuantizedLinear:
+    """The layer over a weight of integers, on the device of its codes."""
+    from twostroke.layers.gpu.quantized_linear import QuantizedLinear
+
+    return QuantizedLinear(weight, bias, operators)
 
 
 @functools.cache
