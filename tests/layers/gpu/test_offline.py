@@ -114,7 +114,9 @@ def test_quantized_products_compile(format_: str, capability: int) -> None:
     operators = GpuOperators(overlaps=capability >= 90)
     with compiling(capability) as made:
         for outputs, inputs in ((4096, 4096), (28672, 4096), (4096, 14336)):
-            own = QuantizedLinear(stored(format_, outputs, inputs, torch.device("cpu")), None, operators)
+            own = QuantizedLinear(
+                stored(format_, outputs, inputs, torch.device("cpu")), None, operators
+            )
             own(torch.zeros(1, inputs, dtype=BF16), torch.zeros(1, outputs, dtype=BF16))
             own(torch.zeros(48, inputs, dtype=BF16))
             own.weight_rows(torch.arange(64))

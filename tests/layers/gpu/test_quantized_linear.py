@@ -44,9 +44,7 @@ def values_of(weight: StoredWeight) -> Tensor:
     return weight.values()
 
 
-def layer_of(
-    weight: StoredWeight, bias: Tensor | None, operators: GpuOperators
-) -> QuantizedLinear:
+def layer_of(weight: StoredWeight, bias: Tensor | None, operators: GpuOperators) -> QuantizedLinear:
     from twostroke.layers.gpu.quantized_linear import QuantizedLinear
 
     return QuantizedLinear(weight, bias, operators)
