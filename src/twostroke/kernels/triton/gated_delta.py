@@ -26,14 +26,13 @@ def convolve_tokens(
     TILE: tl.constexpr,  # channels of a program
     OVERLAPS: tl.constexpr,
 ):
-    """``silu`` of the causal convolution, summed tap by tap, and the new history."""
+    """Write ``silu`` of the causal convolution, summed tap by tap, and the new history."""
     wait_for_earlier(OVERLAPS)
     channel = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = channel < channels
     last = tl.load(firsts + tl.program_id(0) + 1)
     for segment in range(tl.load(firsts + tl.program_id(0)), last):
-        begin, end = tl.load(segments + segment * 4), tl.load(segments + segment * 4 + 1)
-        slot, copy = tl.load(segments + segment * 4 + 2), tl.load(segments + segment * 4 + 3)
+        begin, end, slot, copy = _segment(segments + segment * 4)
         own = history + slot * (KERNEL - 1) * channels + channel
         for token in range(begin, end):
             total = tl.zeros((TILE,), tl.float32)
@@ -44,8 +43,7 @@ def convolve_tokens(
                 )  # fmt: skip
                 factor = tl.load(weight + channel * KERNEL + tap, mask=inside, other=0.0)
                 total += value.to(tl.float32) * factor.to(tl.float32)
-            active = total * tl.sigmoid(total)
-            tl.store(out + token * channels + channel, active, mask=inside)
+            tl.store(out + token * channels + channel, _silu(total), mask=inside)
         other = history + tl.maximum(copy, 0) * (KERNEL - 1) * channels + channel
         tl.debug_barrier()
         for place in tl.static_range(KERNEL - 1):  # each takes what lies further on: in place
@@ -98,22 +96,19 @@ def apply_delta(
 ):
     """A value head of a request: recurrence, norm, and gate, rounded where the layer rounds."""
     wait_for_earlier(OVERLAPS)
-    head = tl.program_id(1)
-    k, v = tl.arange(0, KEY_TILE), tl.arange(0, VALUE_TILE)
+    head, k, v = tl.program_id(1), tl.arange(0, KEY_TILE), tl.arange(0, VALUE_TILE)
     is_key, is_value = k < KEY_DIM, v < VALUE_DIM
     inside = is_key[:, None] & is_value[None, :]
     matrix = head * KEY_DIM * VALUE_DIM + k[:, None] * VALUE_DIM + v[None, :]
     slot_size: tl.constexpr = HEADS * KEY_DIM * VALUE_DIM
     keys: tl.constexpr = HEADS // GROUP * KEY_DIM
-    first = tl.load(firsts + tl.program_id(0))
-    last = tl.load(firsts + tl.program_id(0) + 1)
-    log_rate = tl.load(log_rates + head).to(tl.float32)
-    shift = tl.load(bias + head).to(tl.float32)
+    first, last = tl.load(firsts + tl.program_id(0)), tl.load(firsts + tl.program_id(0) + 1)
+    log_rate, shift = tl.load(log_rates + head).to(tl.float32), tl.load(bias + head).to(tl.float32)
     factor = tl.load(norm + v, mask=is_value, other=0.0).to(tl.float32)
-    slot = tl.load(segments + first * 4 + 2)
+    _, _, slot, _ = _segment(segments + first * 4)
     state = tl.load(states + slot * slot_size + matrix, mask=inside, other=0.0).to(tl.float32)
     for segment in range(first, last):
-        begin, end = tl.load(segments + segment * 4), tl.load(segments + segment * 4 + 1)
+        begin, end, slot, copy = _segment(segments + segment * 4)
         for token in range(begin, end):
             own = active + token * active_stride
             at = head // GROUP * KEY_DIM + k
@@ -126,20 +121,31 @@ def apply_delta(
             state = state * decay
             added = (value - tl.sum(state * key[:, None], 0)) * rate
             state = state + key[:, None] * added[None, :]
-            state = state.to(states.dtype.element_ty).to(tl.float32)  # as it is kept
-            mixed = tl.sum(state * query[:, None], 0).to(out.dtype.element_ty).to(tl.float32)
+            state = _rounded(state, states.dtype.element_ty)  # as it is kept
+            mixed = _rounded(tl.sum(state * query[:, None], 0), out.dtype.element_ty)
             unit = mixed * tl.rsqrt(tl.sum(mixed * mixed, 0) / VALUE_DIM + eps)
-            normed = unit.to(out.dtype.element_ty).to(tl.float32) * factor
-            normed = normed.to(out.dtype.element_ty).to(tl.float32)
+            normed = _rounded(unit, out.dtype.element_ty) * factor
             at = head * VALUE_DIM + v
             opened = tl.load(gate + token * gate_stride + at, mask=is_value, other=0.0)
-            opened = opened.to(tl.float32)
-            opened = opened * tl.sigmoid(opened)
-            tl.store(out + token * HEADS * VALUE_DIM + at, normed * opened, mask=is_value)
-        slot, copy = tl.load(segments + segment * 4 + 2), tl.load(segments + segment * 4 + 3)
+            gated = _rounded(normed, out.dtype.element_ty) * _silu(opened.to(tl.float32))
+            tl.store(out + token * HEADS * VALUE_DIM + at, gated, mask=is_value)
         tl.store(states + slot * slot_size + matrix, state, mask=inside)
-        other = states + tl.maximum(copy, 0) * slot_size + matrix
-        tl.store(other, state, mask=inside & (copy >= 0))
+        tl.store(states + tl.maximum(copy, 0) * slot_size + matrix, state, inside & (copy >= 0))
+
+
+@triton.jit
+def _segment(at):
+    return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
+
+
+@triton.jit
+def _rounded(x, TYPE: tl.constexpr):
+    return x.to(TYPE).to(tl.float32)
+
+
+@triton.jit
+def _silu(x):
+    return x * tl.sigmoid(x)
 
 
 @triton.jit
@@ -151,9 +157,9 @@ def _unit(x):
 def _decay(x, log_rate, shift):
     """``exp(-exp(log_rate) * softplus(x + shift))``."""
     x = x + shift
-    above = 1 + tl.exp(tl.minimum(x, 20.0))
+    exact = tl.exp(tl.minimum(x, 20.0))
+    above = 1 + exact
     # Kahan's log(1 + e): what e loses when 1 is added cancels.
     small = tl.where(above == 1, 1.0, above - 1)
-    exact = tl.exp(tl.minimum(x, 20.0))
     soft = tl.where(above == 1, exact, tl.log(above) * exact / small)
     return tl.exp(-tl.exp(log_rate) * tl.where(x > 20, x, soft))
