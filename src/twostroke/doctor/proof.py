@@ -166,7 +166,9 @@ def _sort(tried: Tried, proofs: Sequence[TriedLever], causes: Sequence[str]) -> 
     helping = sorted((p for p in proofs if p.helps), key=lambda p: -p.main.saved)
     by_flag: dict[str, list[TriedLever]] = {}
     for proof in helping:
-        by_flag.setdefault(proof.lever.command.split()[0], []).append(proof)
+        command = proof.lever.command  # two flags that are left out are two pieces of advice
+        flag = command if command.startswith("leave out") else command.split()[0]
+        by_flag.setdefault(flag, []).append(proof)
     order = {id(proof): place for place, proof in enumerate(proofs)}
     for same in by_flag.values():
         enough = [p for p in same if p.main.saved >= NEARLY * same[0].main.saved]
