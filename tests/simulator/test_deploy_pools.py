@@ -80,11 +80,11 @@ def test_reports_tell_of_both_pools(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_pool_that_does_not_fit_is_named() -> None:
     deployment = DeploymentOptions(model="llama-3.1-70b")
     small, large = "gpu=h100,tp=1", "gpu=h200,tp=4"
-    with pytest.raises(InsufficientMemoryError, match="^--prefill: llama-3.1-70b does not fit"):
+    with pytest.raises(InsufficientMemoryError, match=r"^--prefill: llama-3.1-70b does not fit"):
         deploy_pools(
             Scenario(deployment=deployment, fleet=FleetOptions(prefill=small, decode=large))
         )
-    with pytest.raises(InsufficientMemoryError, match="^--decode: llama-3.1-70b does not fit"):
+    with pytest.raises(InsufficientMemoryError, match=r"^--decode: llama-3.1-70b does not fit"):
         deploy_pools(
             Scenario(deployment=deployment, fleet=FleetOptions(prefill=large, decode=small))
         )

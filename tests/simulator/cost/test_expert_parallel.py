@@ -30,12 +30,12 @@ from twostroke.timing.step_shape import StepShape
 DECODE = StepShape(64, 64_000, (), 64)
 
 
-DRAFT = find_model("llama-3.2-1b")
+DRAFT, FP8 = find_model("llama-3.2-1b"), Dtypes(weights="fp8")
 
 
 def cost(
     model: str = "qwen3-235b-a22b",
-    dtypes: Dtypes = Dtypes(weights="fp8"),
+    dtypes: Dtypes = FP8,
     drafting: Drafting | None = None,
     **parallel: Any,
 ) -> RooflineCostModel:
