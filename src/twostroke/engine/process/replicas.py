@@ -339,12 +339,15 @@ class Replicas:
         so_far = stream.so_far
         if not loads or so_far is None:
             return False
-        if self._alone.get(giver) == request_id:
-            self._moves.observe_prompt(*so_far.prompt_time)
         so_far.move(
             self._tier_of(giver), partial(self._moves.observe_move, stream.num_prompt_tokens)
         )
-        return self._give(request_id, stream, loads)
+        if not self._give(request_id, stream, loads):
+            so_far.stay()
+            return False
+        if self._alone.get(giver) == request_id:
+            self._moves.observe_prompt(*so_far.prompt_time)
+        return True
 
     def _route(self, request: GenerationRequest, loads: Mapping[int, int]) -> int:
         prompt = request.prompt_token_ids
