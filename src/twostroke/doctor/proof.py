@@ -130,7 +130,7 @@ def _judge(
     main = compare(_figure(cause, missed), *_sides(whom), error)
     mean = compare(MEAN_E2E, *_sides(whom), resamples=0)
     # How far others move: those by a few percent move by chance.
-    others = [
+    other_changes = [
         change
         for change in (compare(figure, *_sides(whom), resamples=0) for figure in SHOWN)
         if change.figure != main.figure and abs(change.saved) >= MIN_SAVED
@@ -142,7 +142,7 @@ def _judge(
         verdict = "changes nothing that is sure" if main.saved > -MIN_SAVED else "makes it worse"
     elif mean.saved < -MAX_HARM:
         verdict = f"the mean request takes {-mean.saved:.0%} longer"
-    return TriedLever(cause, lever, main, others, verdict)
+    return TriedLever(cause, lever, main, other_changes, verdict)
 
 
 def _sides(

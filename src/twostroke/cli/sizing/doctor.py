@@ -172,19 +172,21 @@ def _diagnose(
 ) -> int:
     from twostroke.doctor.diagnose import diagnose
 
-    found = diagnose(windows, targets, proof=options.proof, block_bytes=block_bytes, progress=show)
-    _write(found, options)
-    return EXIT_MISSED if found.is_missed else 0
+    diagnosis = diagnose(
+        windows, targets, proof=options.proof, block_bytes=block_bytes, progress=show
+    )
+    _write(diagnosis, options)
+    return EXIT_MISSED if diagnosis.is_missed else 0
 
 
-def _write(found: Diagnosis, options: DoctorOptions) -> None:
+def _write(diagnosis: Diagnosis, options: DoctorOptions) -> None:
     from twostroke.doctor.json_text import diagnosis_json
     from twostroke.doctor.report import print_diagnosis
 
     if options.json:
-        print(diagnosis_json(found))
+        print(diagnosis_json(diagnosis))
     else:
-        print_diagnosis(found, sys.stdout)
+        print_diagnosis(diagnosis, sys.stdout)
 
 
 def _look_machine(model: str | None, options: DoctorOptions, show: Progress) -> int:
