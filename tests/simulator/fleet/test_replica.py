@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import event, given, settings
@@ -22,6 +22,7 @@ from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.observability.events import StepEvent
 from twostroke.observability.recorder import Recorder, read_jsonl
+from twostroke.routing.routers import RouterName
 from twostroke.simulator.fleet.executor import SimulatedExecutor
 from twostroke.simulator.fleet.fleet import FleetResult
 from twostroke.simulator.fleet.replica import Replica
@@ -173,7 +174,7 @@ def cases(draw: st.DrawFn) -> tuple[Callable[[], Workload], SchedulerConfig, dic
         "num_blocks": draw(st.sampled_from([24, 30, 200])),
         "caching": draw(st.booleans()),
         "replicas": draw(st.integers(1, 3)),
-        "router": draw(st.sampled_from(["round-robin", "least-loaded", "prefix-affinity"])),
+        "router": draw(st.sampled_from(get_args(RouterName))),
         "settling": draw(st.sampled_from([0, 3])),
         "waking": draw(st.booleans()),
     }

@@ -50,7 +50,7 @@ def route(
         connect_to_workers,
         workers=router.addresses,
         token=read_token(router.token_file),
-        router=options.router,
+        routing=options.routing,
         say=note.say,
         stall_seconds=options.stall_timeout,
         max_queued_requests=options.max_queued_requests,

@@ -46,7 +46,7 @@ class RunningFleet:
             config,
             name=name,
             plan=plan,
-            router=options.router,
+            routing=options.routing,
             log_level=options.log_level,
             log_json=options.log_format == "json",
             stall_seconds=options.stall_timeout,

@@ -167,7 +167,7 @@ def model_loader(
             prefill=PrefillPlan(
                 options.prefill_engines, options.prefill_min_tokens, options.prefill_memory
             ),
-            router=options.router,
+            routing=options.routing,
         )
     observers: list[Observer] = []
     if options.otlp_traces_endpoint is not None:

@@ -54,6 +54,7 @@ class EnginePool(Replicas):
         prepare: The source of a replica by its number.
         make: A client of an engine that has started.
         first: Those that have started already.
+        slow_start: See ``Candidates``.
     """
 
     def __init__(
@@ -64,8 +65,9 @@ class EnginePool(Replicas):
         prepare: Callable[[PoolPlan, int], SupervisedSource],
         make: Callable[[SupervisedSource, StartedEngine], EngineProcess],
         first: Sequence[tuple[SupervisedSource, StartedEngine]],
+        slow_start: float = 0.0,
     ) -> None:
-        super().__init__([], router)
+        super().__init__([], router, slow_start=slow_start)
         self.name, self.plan = name, plan
         self._prepare, self._make = prepare, make
         self._wanted, self._edition, self._num_editions = plan.num_at_first, 0, 1

@@ -25,11 +25,13 @@ from twostroke.engine.clients.exposition import merge_expositions
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
+from twostroke.engine.process.candidates import Candidates
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
-from twostroke.routing.routers import RoutedRequest, Router
+from twostroke.routing.loads import ReplicaLoad
+from twostroke.routing.routers import RoutedRequest, Router, least_loaded
 
 SEGMENT_TOKENS = 64  # of a prompt, for routers that look at it
 MAX_SEGMENTS = 256  # what comes after them decides nothing
@@ -66,10 +68,10 @@ NO_POOL = PrefillPool()
 class Replicas:
     """Implements ``EngineClient`` for several engines of one model.
 
-    A router chooses where a request goes, by the requests that each engine has unfinished. When an
-    engine ends, its requests go on in the others at once. Steps, snapshots and what the cache holds
-    are shown of the first engine. Engines may be added and retired, on the event loop's thread; one
-    is always there.
+    A router chooses where a request goes, by how busy each engine is; ``Candidates`` says among
+    which. When an engine ends, its requests go on in the others at once. Steps, snapshots and what
+    the cache holds are shown of the first engine. Engines may be added and retired, on the event
+    loop's thread; one is always there.
 
     With a pool for prefill, long prompts go to one of its engines, and once their first tokens are
     drawn, on to one of the others. While one of the two kinds is gone, the other does everything.
@@ -78,9 +80,11 @@ class Replicas:
         engines: The first is the one that is shown.
         router: Chooses among indices of ``engines``.
         pool: Which of them are for prompts.
+        slow_start: See ``Candidates``.
 
     Attributes:
         loop: The event loop that asked for something last.
+        candidates: Which engines may get requests.
     """
 
     def __init__(
@@ -88,8 +92,10 @@ class Replicas:
         engines: Sequence[EngineProcess],
         router: Router[int],
         pool: PrefillPool = NO_POOL,
+        slow_start: float = 0.0,
     ) -> None:
         self._router, self._pool = router, pool
+        self.candidates = Candidates(slow_start)
         self._with: dict[int, EngineProcess] = {}
         self._alike: dict[int, Hashable] = {}
         self._leaving: set[int] = set()
@@ -115,7 +121,8 @@ class Replicas:
         index, self._num_added = self._num_added, self._num_added + 1
         self._with[index], self._alike[index] = engine, alike
         engine.hand_over = partial(self._adopt, index)
-        engine.when_back = self._share_waiting
+        engine.when_changed = partial(self._note_change, index)
+        self.candidates.note_start(index)
         if self.loop is not None:
             engine.use_loop(self.loop)
         self._share_waiting()
@@ -137,7 +144,9 @@ class Replicas:
     def remove(self, index: int) -> EngineProcess:
         """An engine is gone, as far as requests go; it is the caller's to close."""
         engine = self._with.pop(index)
-        engine.hand_over = engine.hand_on = engine.when_back = None
+        engine.hand_over = engine.hand_on = None
+        engine.when_changed = lambda runs: None
+        self.candidates.forget(index)
         self._leaving.discard(index)
         del self._alike[index]
         return engine
@@ -276,19 +285,20 @@ class Replicas:
                 raise answer
         return list(answers)
 
-    def _loads(self) -> dict[int, int]:
-        """Unfinished requests of each engine that takes more."""
-        return {
-            index: engine.num_unfinished
+    def _loads(self) -> dict[int, ReplicaLoad]:
+        """How busy each engine is that takes requests."""
+        running = {
+            index: engine
             for index, engine in self._with.items()
             if engine.takes_requests and index not in self._leaving
         }
+        return self.candidates.loads(running)
 
     def _goes_apart(self, request: GenerationRequest) -> bool:
         size, plan = len(request.prompt_token_ids), self._pool.plan
         return size >= plan.min_tokens and size * self.info.kv_bytes_per_token <= plan.memory
 
-    def _of_kind(self, loads: dict[int, int], *, prefill: bool) -> dict[int, int]:
+    def _of_kind(self, loads: dict[int, ReplicaLoad], *, prefill: bool) -> dict[int, ReplicaLoad]:
         """Leave the other kind out, unless there is none of this one."""
         own = {
             index: load for index, load in loads.items() if (index in self._pool.tiers) == prefill
@@ -303,10 +313,19 @@ class Replicas:
         stream.so_far.offered_in = tier
         return self._give(request_id, stream, loads)
 
-    def _route(self, request: GenerationRequest, loads: Mapping[int, int]) -> int:
+    def _route(self, request: GenerationRequest, loads: Mapping[int, ReplicaLoad]) -> int:
         prompt = request.prompt_token_ids
         segments = tuple(itertools.islice(_segments(request), MAX_SEGMENTS))
         return self._router.route(RoutedRequest(len(prompt), segments), loads).replica
+
+    def _note_change(self, index: int, runs: bool) -> None:
+        """An engine has ended, or another runs in its place."""
+        engine = self._with[index]
+        if runs:
+            self.candidates.note_start(index)
+            self._share_waiting()
+        elif not engine.status.draining:
+            self.candidates.note_failure(index, f"engine {engine.labels['engine']}")
 
     def _share_waiting(self) -> None:
         """An engine is back: what waits for others need not wait any more."""
@@ -319,12 +338,12 @@ class Replicas:
         loads = {i: load for i, load in self._loads().items() if self._alike[i] == alike}
         return self._give(request_id, stream, self._of_kind(loads, prefill=False))
 
-    def _give(self, request_id: str, stream: AsyncStream, loads: Mapping[int, int]) -> bool:
+    def _give(self, request_id: str, stream: AsyncStream, loads: Mapping[int, ReplicaLoad]) -> bool:
         # One that it was handed on by may have to end it yet.
         loads = {i: load for i, load in loads.items() if not self._with[i].has(request_id)}
         if not loads:
             return False
-        engine = self._with[min(loads, key=loads.__getitem__)]
+        engine = self._with[least_loaded(loads)]
         try:
             engine.adopt(request_id, stream)
         except TwostrokeError:

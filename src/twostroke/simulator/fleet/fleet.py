@@ -231,6 +231,7 @@ class Fleet:
             self._held.append(spec)
             self._pool.ask_for_one(now)
             return
+        loads.catch_up = lambda index: self._catch_up(index, now, progress)
         route = self._router.route(to_routed(spec), loads)
         number = route.replica
         self._catch_up(number, now, progress)
@@ -308,7 +309,7 @@ class Fleet:
 def _route_event(
     spec: RequestSpec, route: Route[int], loads: ReplicaLoads, refused: bool
 ) -> RouteEvent:
-    counts = dict(loads)
+    counts = {index: load.requests for index, load in loads.items()}
     return RouteEvent(
         time=spec.arrival,
         request_id=spec.request_id,

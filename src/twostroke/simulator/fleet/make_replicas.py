@@ -39,7 +39,7 @@ def make_pool(
     if seconds is None:
         read = deployment.weight_bytes * options.tp / (1e9 * options.disk_bandwidth)
         seconds = USUAL_START_SECONDS + read
-    return ScaledPool(make, scaling, options.replicas, seconds)
+    return ScaledPool(make, scaling, options.replicas, seconds, options.slow_start)
 
 
 def replica_maker(
