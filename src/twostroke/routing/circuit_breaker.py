@@ -15,7 +15,7 @@ class BreakerRule(NamedTuple):
     """The limits: when a replica is left out, and for how long.
 
     Attributes:
-        failures: As many within ``window`` seconds open the circuit.
+        failures: Number of them within ``window`` seconds that opens the circuit.
         pause: Seconds without a request, the first time.
         factor: By how much each pause is longer than the one before.
         longest: Seconds of the longest pause.
