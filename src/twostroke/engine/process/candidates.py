@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -23,12 +24,16 @@ class Candidates:
 
     Args:
         slow_start: Seconds after which an engine that has come gets as much as the others.
+
+    Attributes:
+        num_failures: How often each engine has ended by itself.
     """
 
     def __init__(self, slow_start: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._slow_start: SlowStart[int] = SlowStart(slow_start)
         self._breaker: CircuitBreaker[int] = CircuitBreaker()
+        self.num_failures: Counter[int] = Counter()
 
     def note_start(self, index: int) -> None:
         """An engine runs from now on."""
@@ -41,6 +46,7 @@ class Candidates:
             name: What people know it by.
         """
         now = self._clock()
+        self.num_failures[index] += 1
         before = self._breaker.state(index, now)
         self._breaker.note_failure(index, now)
         if before != "open" and self.is_left_out(index):
@@ -50,6 +56,7 @@ class Candidates:
         """An engine is gone for good."""
         self._slow_start.forget(index)
         self._breaker.forget(index)
+        del self.num_failures[index]
 
     def is_left_out(self, index: int) -> bool:
         """Whether an engine gets nothing at the moment since it has failed too often."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -27,6 +28,7 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
 from twostroke.engine.process.candidates import Candidates
 from twostroke.engine.process.engine_process import EngineProcess
+from twostroke.engine.process.replica_series import SeenEngine, replica_exposition
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
@@ -99,7 +101,7 @@ class Replicas:
         self._with: dict[int, EngineProcess] = {}
         self._alike: dict[int, Hashable] = {}
         self._leaving: set[int] = set()
-        self._num_added = 0
+        self._num_added, self._num_failovers = 0, Counter[int]()
         self.loop: asyncio.AbstractEventLoop | None = None
         for engine in engines:
             self.add(engine)
@@ -148,7 +150,7 @@ class Replicas:
         engine.when_changed = lambda runs: None
         self.candidates.forget(index)
         self._leaving.discard(index)
-        del self._alike[index]
+        del self._alike[index], self._num_failovers[index]
         return engine
 
     @property
@@ -243,6 +245,17 @@ class Replicas:
         self._use_loop()
         records = await self._ask_all([engine.records() for engine in self.engines])
         metrics = merge_expositions(each.metrics for each in records)
+        seen = [
+            SeenEngine(
+                engine.labels,
+                engine.takes_requests,
+                self.candidates.is_left_out(index),
+                self.candidates.num_failures[index],
+                self._num_failovers[index],
+            )
+            for index, engine in self._with.items()
+        ]
+        metrics += replica_exposition(seen)
         targets = [report for each in records for report in each.targets]
         return EngineRecords(metrics, records[0].content_type, targets)
 
@@ -336,7 +349,9 @@ class Replicas:
         """Have the least loaded engine go on with another's request; ``False`` if none runs."""
         alike = self._alike[giver]
         loads = {i: load for i, load in self._loads().items() if self._alike[i] == alike}
-        return self._give(request_id, stream, self._of_kind(loads, prefill=False))
+        given = self._give(request_id, stream, self._of_kind(loads, prefill=False))
+        self._num_failovers[giver] += given and self._with[giver].status.error is not None
+        return given
 
     def _give(self, request_id: str, stream: AsyncStream, loads: Mapping[int, ReplicaLoad]) -> bool:
         # One that it was handed on by may have to end it yet.
