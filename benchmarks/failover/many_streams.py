@@ -15,15 +15,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import cyclopts
 
 from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
-from benchmarks.failover.router_latency import RESULTS, running_worker
-from benchmarks.server import running_server
+from benchmarks.failover.router_latency import RESULTS, running_router
 from tests.server.engines.many_streams import outcomes
 
 LOADS = ((1000, 16), (2048, 2))  # at once, tokens of each answer
@@ -33,18 +31,14 @@ BODY = {"model": "pilot", "prompt": "The river", "ignore_eos": True}
 def main(*, out: Path = RESULTS) -> None:
     """Measure and record."""
     other_programs, rows = OtherPrograms(), list[tuple[int, int, Counter[str], float]]()
-    with tempfile.TemporaryDirectory(prefix="twostroke-streams-") as folder, ExitStack() as stack:
-        addresses = [
-            stack.enter_context(running_worker(Path(folder, f"worker-{number}.log")))
-            for number in range(2)
-        ]
-        flags = [f"--worker={address}" for address in addresses]
-        flags += ["--max-queued-requests", "4096", "--router", "least-loaded"]
-        log = Path(folder, "router.log")
-        server = stack.enter_context(running_server("pilot", log, *flags, command="route"))
+    flags = ("--max-queued-requests", "4096", "--router", "least-loaded")
+    with (
+        tempfile.TemporaryDirectory(prefix="twostroke-streams-") as folder,
+        running_router(Path(folder), 2, flags) as url,
+    ):
         for streams, tokens in LOADS:
             began = time.monotonic()
-            ended = asyncio.run(outcomes(server.url, {**BODY, "max_tokens": tokens}, streams, 300))
+            ended = asyncio.run(outcomes(url, {**BODY, "max_tokens": tokens}, streams, 300))
             rows.append((streams, tokens, ended, time.monotonic() - began))
             print(rows[-1], flush=True)
     lines = ["| at once | tokens each | how they ended | seconds |", "|--:|--:|---|--:|"]
