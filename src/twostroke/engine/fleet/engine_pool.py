@@ -149,7 +149,11 @@ class EnginePool(Replicas):
         former, self.plan = self.plan, plan
         if plan.scaling != former.scaling:
             self._autoscaler, self._next_decision = Autoscaler(plan.scaling), time.monotonic()
-        if plan.is_another(former):
+        if self._former is not None and not plan.is_another(self._former[0]):
+            # Changed back before a replica was ready: those that serve are right.
+            self._edition, self._former = self._former[1], None
+            self._num_failures, self._not_before = 0, 0.0
+        elif plan.is_another(former):
             self._former = self._former or (former, self._edition)
             self._edition, self._num_editions = self._num_editions, self._num_editions + 1
             self._num_failures, self._not_before = 0, 0.0
