@@ -130,7 +130,9 @@ def first_token(client: httpx.Client) -> float:
 def running_router(folder: Path, num_workers: int = 1, flags: Sequence[str] = ()) -> Iterator[str]:
     """The URL of a router before workers, all as processes of their own."""
     addresses, port = [f"127.0.0.1:{free_port()}" for _ in range(num_workers)], free_port()
-    commands = [("worker", "pilot", "--listen", address, *CACHE) for address in addresses]
+    commands: list[tuple[str, ...]] = [
+        ("worker", "pilot", "--listen", address, *CACHE) for address in addresses
+    ]
     workers = [f"--worker={address}" for address in addresses]
     commands.append(("route", "pilot", *workers, "--port", str(port), *flags))
     processes = []
