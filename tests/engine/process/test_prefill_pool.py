@@ -21,7 +21,8 @@ from tests.engine.process.scripted_process import (
     until,
 )
 from twostroke.engine.clients.stream import AsyncStream
-from twostroke.engine.process.replicas import PrefillPlan, PrefillPool, Replicas
+from twostroke.engine.process.handing_on import PrefillPlan, PrefillPool
+from twostroke.engine.process.replicas import Replicas
 from twostroke.routing.routers import make_router
 
 LONG = 6  # tokens of the prompt of ``call``

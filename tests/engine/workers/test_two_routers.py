@@ -15,8 +15,8 @@ from tests.engine.process.scripted_process import call, tokens_of, undisturbed, 
 from tests.engine.workers.routed import are_there, routed
 from tests.engine.workers.scripted_worker import worker_on_thread
 from tests.engine.workers.worker_processes import free_port, worker_process
+from twostroke.core.network.address import Address
 from twostroke.engine.process.replicas import Replicas
-from twostroke.engine.workers.address import Address
 
 REQUESTS = [call(f"{number}", first=number, max_tokens=60) for number in range(1, 7)]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.server.running import ROOT
-from twostroke.engine.workers.address import Address, bind
+from twostroke.core.network.address import Address, bind
 
 
 def free_port() -> int:

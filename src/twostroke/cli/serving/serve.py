@@ -145,7 +145,7 @@ def model_loader(
     Raises:
         ConfigError: An option needs the engine in the server's own process.
     """
-    from twostroke.engine.process.replicas import PrefillPlan
+    from twostroke.engine.process.handing_on import PrefillPlan
     from twostroke.start_serving import start_engine_process, start_model
 
     load = partial(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import (
@@ -28,43 +26,24 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
 from twostroke.engine.process.candidates import Candidates
 from twostroke.engine.process.engine_process import EngineProcess
+from twostroke.engine.process.handing_on import (
+    NO_POOL,
+    PrefillPool,
+    fetches,
+    moves_exposition,
+    offered_by,
+    room_for,
+)
+from twostroke.engine.process.prompt_segments import prompt_segments
 from twostroke.engine.process.replica_series import SeenEngine, replica_exposition
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.routing.loads import ReplicaLoad
 from twostroke.routing.routers import RoutedRequest, Router, least_loaded
+from twostroke.timing.move_times import MoveTimes
 
-SEGMENT_TOKENS = 64  # of a prompt, for routers that look at it
-MAX_SEGMENTS = 256  # what comes after them decides nothing
 _COUNTS = [each.name for each in fields(SchedulerStats) if each.name != "tiers"]
-
-
-class PrefillPlan(NamedTuple):
-    """How many engines compute prompts for the others (DistServe, arXiv:2401.09670).
-
-    Attributes:
-        min_tokens: Shorter prompts are computed where their answers are.
-        memory: Bytes in which each keeps blocks for the others. So are prompts that exceed it.
-    """
-
-    num_engines: int = 0
-    min_tokens: int = 1
-    memory: int = 1 << 30
-
-
-class PrefillPool(NamedTuple):
-    """Engines that compute prompts for the others.
-
-    Attributes:
-        tiers: By index of each, where the others fetch the blocks that it has computed.
-    """
-
-    tiers: Mapping[int, str] = {}
-    plan: PrefillPlan = PrefillPlan()
-
-
-NO_POOL = PrefillPool()
 
 
 class Replicas:
@@ -75,8 +54,9 @@ class Replicas:
     the cache holds are shown of the first engine. Engines may be added and retired, on the event
     loop's thread; one is always there.
 
-    With a pool for prefill, long prompts go to one of its engines, and once their first tokens are
-    drawn, on to one of the others. While one of the two kinds is gone, the other does everything.
+    With engines for prompts (``handing_on.py``), long ones go there, and once their first tokens
+    are drawn, on to one of the others. While one of the two kinds is gone, the other does
+    everything.
 
     Args:
         engines: The first is the one that is shown.
@@ -98,6 +78,8 @@ class Replicas:
     ) -> None:
         self._router, self._pool = router, pool
         self.candidates = Candidates(slow_start)
+        self._moves = MoveTimes()
+        self._alone: dict[int, str] = {}  # by engine: a request that has it for itself
         self._with: dict[int, EngineProcess] = {}
         self._alike: dict[int, Hashable] = {}
         self._leaving: set[int] = set()
@@ -105,8 +87,6 @@ class Replicas:
         self.loop: asyncio.AbstractEventLoop | None = None
         for engine in engines:
             self.add(engine)
-        for index, tier in self._pool.tiers.items():
-            engines[index].hand_on = partial(self._hand_on, tier)
 
     @property
     def engines(self) -> list[EngineProcess]:
@@ -127,7 +107,7 @@ class Replicas:
         self.candidates.note_start(index)
         if self.loop is not None:
             engine.use_loop(self.loop)
-        self._share_waiting()
+        self._meet(index)
         return index
 
     def retire(self, index: int) -> None:
@@ -137,7 +117,7 @@ class Replicas:
     def take_back(self, index: int) -> None:
         """One that was retired gets requests again."""
         self._leaving.discard(index)
-        self._with[index].hand_on = None
+        self._note_role(index)
 
     def hand_off(self, index: int) -> None:
         """Have each request of a retired engine go on in another, once it has its next token."""
@@ -150,6 +130,7 @@ class Replicas:
         engine.when_changed = lambda runs: None
         self.candidates.forget(index)
         self._leaving.discard(index)
+        self._alone.pop(index, None)
         del self._alike[index], self._num_failovers[index]
         return engine
 
@@ -199,8 +180,11 @@ class Replicas:
         loads = self._loads()
         if not loads:
             return self._first.submit(request)  # which says why not
-        own = self._of_kind(loads, prefill=self._goes_apart(request))
-        return self._with[self._route(request, own)].submit(request)
+        index = self._route(request, self._suited(request, loads))
+        stream = self._with[index].submit(request)
+        is_alone = self._with[index].num_unfinished == 1
+        self._alone[index] = request.request_id if is_alone else ""
+        return stream
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
         late: PredictedLateError | None = None
@@ -256,6 +240,9 @@ class Replicas:
             for index, engine in self._with.items()
         ]
         metrics += replica_exposition(seen)
+        if any(self._tier_of(index) for index in self._with):
+            name = self._first.model_name
+            metrics += moves_exposition(name, self._moves, self._min_tokens)
         targets = [report for each in records for report in each.targets]
         return EngineRecords(metrics, records[0].content_type, targets)
 
@@ -307,41 +294,75 @@ class Replicas:
         }
         return self.candidates.loads(running)
 
-    def _goes_apart(self, request: GenerationRequest) -> bool:
-        size, plan = len(request.prompt_token_ids), self._pool.plan
-        return size >= plan.min_tokens and size * self.info.kv_bytes_per_token <= plan.memory
+    def _suited(
+        self, request: GenerationRequest, loads: dict[int, ReplicaLoad]
+    ) -> dict[int, ReplicaLoad]:
+        """Engines for prompts, if this one is long enough and they have room for its blocks."""
+        size = len(request.prompt_token_ids)
+        if size < self._min_tokens:
+            return self._writers(loads)
+        roomy = {index: load for index, load in loads.items() if self._has_room(index, size)}
+        return roomy or self._writers(loads)
 
-    def _of_kind(self, loads: dict[int, ReplicaLoad], *, prefill: bool) -> dict[int, ReplicaLoad]:
-        """Leave the other kind out, unless there is none of this one."""
-        own = {
-            index: load for index, load in loads.items() if (index in self._pool.tiers) == prefill
-        }
-        return own or loads
+    @property
+    def _min_tokens(self) -> int:
+        given = self._pool.plan.min_tokens
+        return self._moves.least_tokens if given is None else given
 
-    def _hand_on(self, tier: str, request_id: str, stream: AsyncStream) -> bool:
+    def _has_room(self, index: int, num_tokens: int) -> bool:
+        """Whether an engine is for prompts, and others can fetch one as long."""
+        if index in self._pool.tiers:
+            return num_tokens * self.info.kv_bytes_per_token <= self._pool.plan.memory
+        return room_for(self._with[index].info, num_tokens)
+
+    def _tier_of(self, index: int) -> str | None:
+        """Where others fetch what an engine computes; ``None`` of one that writes answers."""
+        return self._pool.tiers.get(index) or offered_by(self._with[index].info)
+
+    def _note_role(self, index: int) -> None:
+        """Go by what an engine is for, which a worker that comes back may have changed."""
+        if index not in self._leaving:
+            for_prompts = self._tier_of(index) is not None
+            self._with[index].hand_on = partial(self._hand_on, index) if for_prompts else None
+
+    def _writers(self, loads: dict[int, ReplicaLoad]) -> dict[int, ReplicaLoad]:
+        """Leave out what is for prompts, unless there is nothing else."""
+        return {i: load for i, load in loads.items() if self._tier_of(i) is None} or loads
+
+    def _hand_on(self, giver: int, request_id: str, stream: AsyncStream) -> bool:
         """Have another engine write the answer to a prompt that is through, if one runs."""
-        loads = {i: load for i, load in self._loads().items() if i not in self._pool.tiers}
-        if not loads or stream.so_far is None:
+        is_own = giver in self._pool.tiers
+        loads = {
+            index: load
+            for index, load in self._loads().items()
+            if self._tier_of(index) is None and (is_own or fetches(self._with[index].info))
+        }
+        so_far = stream.so_far
+        if not loads or so_far is None:
             return False
-        stream.so_far.offered_in = tier
+        if self._alone.get(giver) == request_id:
+            self._moves.observe_prompt(*so_far.prompt_time)
+        so_far.move(
+            self._tier_of(giver), partial(self._moves.observe_move, stream.num_prompt_tokens)
+        )
         return self._give(request_id, stream, loads)
 
     def _route(self, request: GenerationRequest, loads: Mapping[int, ReplicaLoad]) -> int:
-        prompt = request.prompt_token_ids
-        segments = tuple(itertools.islice(_segments(request), MAX_SEGMENTS))
-        return self._router.route(RoutedRequest(len(prompt), segments), loads).replica
+        routed = RoutedRequest(len(request.prompt_token_ids), prompt_segments(request))
+        return self._router.route(routed, loads).replica
 
     def _note_change(self, index: int, runs: bool) -> None:
         """An engine has ended, or another runs in its place."""
         engine = self._with[index]
         if runs:
             self.candidates.note_start(index)
-            self._share_waiting()
+            self._meet(index)
         elif not engine.status.draining:
             self.candidates.note_failure(index, f"engine {engine.labels['engine']}")
 
-    def _share_waiting(self) -> None:
-        """An engine is back: what waits for others need not wait any more."""
+    def _meet(self, index: int) -> None:
+        """An engine is there, or back: what waits for others need not wait any more."""
+        self._note_role(index)
         for engine in self.engines:
             engine.hand_over_waiting()
 
@@ -349,7 +370,7 @@ class Replicas:
         """Have the least loaded engine go on with another's request; ``False`` if none runs."""
         alike = self._alike[giver]
         loads = {i: load for i, load in self._loads().items() if self._alike[i] == alike}
-        given = self._give(request_id, stream, self._of_kind(loads, prefill=False))
+        given = self._give(request_id, stream, self._writers(loads))
         self._num_failovers[giver] += given and self._with[giver].status.error is not None
         return given
 
@@ -364,12 +385,3 @@ class Replicas:
         except TwostrokeError:
             return False
         return True
-
-
-def _segments(request: GenerationRequest) -> Iterator[tuple[bytes, int]]:
-    """The prompt's full segments, each named by a hash of all tokens up to its end."""
-    prompt, salt = request.prompt_token_ids, f"{request.adapter} {request.cache_salt}".encode()
-    digest = hashlib.blake2b(salt, digest_size=16)
-    for start in range(0, len(prompt) - SEGMENT_TOKENS + 1, SEGMENT_TOKENS):
-        digest.update(str(prompt[start : start + SEGMENT_TOKENS]).encode())  # not checked yet
-        yield digest.copy().digest(), SEGMENT_TOKENS

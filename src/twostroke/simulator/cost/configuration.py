@@ -9,9 +9,27 @@ from twostroke.model_spec.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """How a model is split: ``tensor`` devices share every layer."""
+    """How a model is split over devices (``expert_parallel``).
+
+    Attributes:
+        tensor: Devices that share every layer.
+        data: Groups of these, each with requests of its own.
+        pipeline: Groups of all those, each with layers of its own.
+        expert: Whether devices have whole experts instead of parts of each.
+    """
 
     tensor: int = 1
+    data: int = 1
+    pipeline: int = 1
+    expert: bool = False
+
+    @property
+    def num_devices(self) -> int:
+        return self.tensor * self.data * self.pipeline
+
+    @property
+    def splits_tensors_only(self) -> bool:
+        return self.data == self.pipeline == 1 and not self.expert
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,6 @@ once per number and kept, so that a decode step costs a few multiplications.
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple
 
 import msgspec
 
@@ -33,29 +32,22 @@ from twostroke.simulator.cost.communication import all_gather_time, all_reduce_t
 from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.estimate import Estimate
+from twostroke.simulator.cost.expert_parallel import (
+    batch_of_stage,
+    experts_apart,
+    moves_between_stages,
+    num_tokens,
+    share_of_group,
+)
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, Parts
+from twostroke.simulator.cost.layer_sizes import SAMPLING_KERNELS, LayerSizes, layer_sizes
 from twostroke.timing.step_shape import StepShape
 
-# Passes over a token's values in one layer. Norms: two, each reads and writes hidden state and
-# residual. Rotation and cache write: over queries, keys, values. Activation: over gate and up.
-NORM_PASSES, ROTATION_PASSES, ACTIVATION_PASSES = 8, 2, 1.5
-ELEMENTWISE_KERNELS, ROUTING_KERNELS, SAMPLING_KERNELS = 5, 4, 6
-# Products whose outputs are rotated, and those whose outputs go through the activation.
-ROTATED, ACTIVATED = ("qkv", "query_kv_down", "state_input"), ("gate_up", "mlp_up", "expert_up")
 # Passes over float32 logits: copy, temperature, softmax, draw.
 LOGIT_PASSES = 5
-
-
-class _Sizes(NamedTuple):
-    """A layer beside its attention, on one rank; products are (outputs, inputs, quantised)."""
-
-    linears: list[tuple[int, int, bool]]
-    experts: list[tuple[int, int, bool]]  # of one expert
-    width: int  # elements that pass through memory between the products, for each token
-    kernels: int
 
 
 class RooflineCostModel:
@@ -86,14 +78,14 @@ class RooflineCostModel:
         drafting: Drafting | None = None,
     ) -> None:
         model.check_ranks(parallel.tensor)
-        self.hardware = hardware
-        self.model = model
-        self.ranks = parallel.tensor
-        self.efficiencies = efficiencies
-        self.tables = tables
+        self.hardware, self.model = hardware, model
+        self.ranks, self.parallel = parallel.tensor, parallel
+        self.efficiencies, self.tables = efficiencies, tables
         self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
         self.cache_format = cache_format(dtypes.kv_cache)
         self.link = hardware.bandwidth_between(self.ranks)
+        spans_nodes = self.ranks > hardware.link_domain
+        self._network_start = spans_nodes * efficiencies.all_reduce.network
         is_fp32 = self.weights.name == "fp32"
         self.plain_format = hardware.compute_format("fp32" if is_fp32 else "bf16")
         self.plain_bytes = 4.0 if is_fp32 else 2.0
@@ -110,7 +102,7 @@ class RooflineCostModel:
         self._recurrences = [
             (layer.count, layer.recurrent) for layer in model.layers if layer.recurrent
         ]
-        self._sizes = [self._sizes_of(layer) for layer in model.layers]
+        self._sizes = [layer_sizes(layer, self.ranks, model.hidden_size) for layer in model.layers]
         attention = [(x.count, x.attention, x.linears) for x in model.layers if x.attention]
         self._attention = [
             (
@@ -127,12 +119,30 @@ class RooflineCostModel:
             for count, layer, linears in attention
             if layer.latent
         ]
+        self._apart = experts_apart(model, parallel, hardware, efficiencies, self._gemm)
         self._products: dict[tuple[float, int, bool], Product] = {}
         self._layers: dict[int, Parts] = {}
         self._heads: dict[int, Parts] = {}
         self._decodes: dict[tuple[int, int, int], Parts] = {}
 
     def step(self, shape: StepShape) -> Estimate:
+        if self.parallel.splits_tensors_only:
+            return self._estimate(self._parts(shape), shape)
+        batch = batch_of_stage(shape, self.parallel.pipeline)
+        share = share_of_group(batch, self.parallel.data)
+        parts = self._parts(share)
+        if self._apart is not None:
+            self._apart.add(parts, num_tokens(batch), num_tokens(share))
+        parts.communication += moves_between_stages(
+            num_tokens(share) * self.model.hidden_size,
+            self.parallel,
+            self.hardware,
+            self.efficiencies,
+        )
+        return self._estimate(parts, share)
+
+    def _parts(self, shape: StepShape) -> Parts:
+        """The kernels of one device, but experts that are apart."""
         requests, drafts = shape.decode_requests, shape.drafts
         new_tokens = 0
         for new, _ in shape.prefill:
@@ -151,10 +161,13 @@ class RooflineCostModel:
             self._add_recurrence(
                 parts, requests + len(shape.prefill), requests + drafts + new_tokens
             )
-        return self._estimate(parts, shape, new_tokens)
+        return parts
 
-    def _estimate(self, parts: Parts, shape: StepShape, new_tokens: int) -> Estimate:
+    def _estimate(self, parts: Parts, shape: StepShape) -> Estimate:
         e, requests = self.efficiencies, shape.decode_requests
+        new_tokens = 0
+        for new, _ in shape.prefill:
+            new_tokens += new
         of_host = e.host
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
         device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
@@ -219,37 +232,23 @@ class RooflineCostModel:
             self._layers[tokens] = parts
         return parts
 
-    def _sizes_of(self, layer: LayerSpec) -> _Sizes:
-        linears = [(*linear.on_rank(self.ranks), linear.quantised) for linear in layer.linears]
-        of_experts = layer.experts.linears if layer.experts else ()
-        experts = [(*linear.on_rank(self.ranks), linear.quantised) for linear in of_experts]
-        share = layer.branches / 2
-        width = round(share * NORM_PASSES) * self.model.hidden_size
-        named = [(linear.name, size[0]) for size, linear in zip(linears, layer.linears)]
-        width += ROTATION_PASSES * sum(outputs for name, outputs in named if name in ROTATED)
-        inner = sum(outputs for name, outputs in named if name.endswith(ACTIVATED))
-        kernels = ceil(share * ELEMENTWISE_KERNELS)
-        if layer.experts:
-            inner += layer.experts.per_token * experts[0][0]
-            kernels += ROUTING_KERNELS
-        width += round(ACTIVATION_PASSES * inner)
-        return _Sizes(linears, experts, width, kernels)
-
-    def _add_layer(self, parts: Parts, layer: LayerSpec, sizes: _Sizes, tokens: int) -> None:
+    def _add_layer(self, parts: Parts, layer: LayerSpec, sizes: LayerSizes, tokens: int) -> None:
         for outputs, inputs, quantised in sizes.linears:
             parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
-        if layer.experts:
+        if layer.experts and self._apart is None:
             parts.add(self._experts(layer.experts, sizes, tokens), layer.count)
         parts.add(
             self._elementwise(tokens * sizes.width * ACTIVATION_BYTES, sizes.kernels), layer.count
         )
-        parts.communication += layer.count * layer.branches * self._all_reduce(tokens)
+        # Tokens that go to experts of other groups come back added up.
+        goes = layer.experts is not None and self.parallel.data > 1
+        parts.communication += layer.count * (layer.branches - goes) * self._all_reduce(tokens)
 
     def _linear(self, linear: LinearSpec, rows: float) -> KernelTime:
         outputs, inputs = linear.on_rank(self.ranks)
         return self._gemm(rows, outputs, inputs, linear.quantised)
 
-    def _experts(self, experts: ExpertsSpec, sizes: _Sizes, tokens: int) -> KernelTime:
+    def _experts(self, experts: ExpertsSpec, sizes: LayerSizes, tokens: int) -> KernelTime:
         """One grouped product over the experts that get tokens, each with an equal share."""
         distinct = experts.expected_distinct(tokens)
         rows = tokens * experts.per_token / distinct
@@ -300,7 +299,7 @@ class RooflineCostModel:
                     efficiency=self.efficiencies.all_reduce,
                     link=self.link,
                 )
-                parts.communication += gathered
+                parts.communication += gathered + self._network_start
             self._heads[sampled] = parts
         return parts
 
@@ -314,7 +313,7 @@ class RooflineCostModel:
         if self.ranks == 1:
             return 0.0
         size = tokens * self.model.hidden_size * ACTIVATION_BYTES
-        time = all_reduce_time(
+        time = self._network_start + all_reduce_time(
             size, self.ranks, efficiency=self.efficiencies.all_reduce, link=self.link
         )
         return self.tables.all_reduce(size, self.ranks, time) if self.tables else time

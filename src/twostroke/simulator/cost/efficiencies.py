@@ -23,14 +23,17 @@ FILES = Path(__file__).parent / "efficiency_files"
 # In place of a device's name: the coefficients that devices share.
 SHARED = ""
 EXAMPLE = f"see {FILES / 'default.toml'}"
-TABLES = ("gemm", "decode", "prefill", "elementwise", "all_reduce", "host", "interval", "step")
+TABLES = (
+    *("gemm", "decode", "prefill", "elementwise", "all_reduce", "all_to_all"),
+    *("host", "interval", "step"),
+)
 # What a file may hold beside coefficients: their source, devices and kinds of link they apply to,
 # the speed and the machine of the measurement.
 _ABOUT = ("source", "devices", "links", "speed", "measured")
 # Coefficients that something is divided by, and those that may be negative. All others are 0 or
 # more.
 _DIVISORS = frozenset(
-    ("compute", "memory", "sharpness", "one_shot", "two_shot", "ring", "decode", "prefill")
+    ("compute", "memory", "sharpness", "one_shot", "two_shot", "ring", "share", "decode", "prefill")
 ) | {f"{kind}_{end}" for kind in ("decode", "prefill") for end in ("low", "high")}
 _SIGNED = frozenset(("crowding", "ring_crowding"))
 _MAX = 1e12
@@ -102,6 +105,7 @@ class AllReduceEfficiency:
         crowding: Exponent by which half the number of devices slows down one- and two-shot: 0 if
             every pair has its own path, more if pairs share the host's.
         ring_crowding: That exponent for the ring; below 0 if a switch does the sum.
+        network: Seconds by which it takes longer to start between nodes.
     """
 
     launch: float
@@ -114,6 +118,20 @@ class AllReduceEfficiency:
     ring_launch: float
     crowding: float = 0.0
     ring_crowding: float = 0.0
+    network: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllToAllEfficiency:
+    """Coefficients of ``communication.all_to_all_time``; by default those of NCCL on H100.
+
+    Attributes:
+        launch: Seconds of one that moves little.
+        share: Share of the link's rate.
+    """
+
+    launch: float = 8e-6
+    share: float = 0.59
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +204,7 @@ class Efficiencies:
     all_reduce: AllReduceEfficiency
     host: HostEfficiency
     interval: Interval
+    all_to_all: AllToAllEfficiency = AllToAllEfficiency()
     step_decode: float = 1.0
     step_prefill: float = 1.0
     measured: MeasuredOn | None = None
@@ -269,6 +288,7 @@ Table = TypeVar(
     GemmEfficiency,
     AttentionEfficiency,
     AllReduceEfficiency,
+    AllToAllEfficiency,
     ElementwiseEfficiency,
     HostEfficiency,
     Interval,
@@ -332,6 +352,7 @@ def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
         prefill=table(AttentionEfficiency, "prefill"),
         elementwise=table(ElementwiseEfficiency, "elementwise"),
         all_reduce=table(AllReduceEfficiency, "all_reduce"),
+        all_to_all=table(AllToAllEfficiency, "all_to_all"),
         host=table(HostEfficiency, "host"),
         interval=table(Interval, "interval"),
         step_decode=float(steps.get("decode", 1.0)),

@@ -17,6 +17,7 @@ from twostroke.core.speculation_config import (
     SpeculationConfig,
 )
 from twostroke.routing.routers import RouterName
+from twostroke.simulator.cost.configuration import Parallel
 from twostroke.simulator.cost.efficiencies import stack_names
 
 MAX_DEVICES = 10_000
@@ -36,6 +37,12 @@ class DeploymentOptions:
     """Hardware by name (a wrong one lists them), or a sheet of your own (.toml)."""
     tp: NumDevices = 1
     """Devices that share the model (tensor parallelism)."""
+    data_parallel_size: NumDevices = 1
+    """Groups of --tp devices in each replica with requests of their own; they share experts."""
+    pipeline_parallel_size: NumDevices = 1
+    """Groups of all these devices that have layers of their own."""
+    enable_expert_parallel: bool = False
+    """Devices of a replica have whole experts, not parts of each."""
     replicas: NumDevices = 1
     """Engines, each on its own devices; with --autoscale those at the beginning."""
     router: RouterName = "round-robin"
@@ -43,7 +50,9 @@ class DeploymentOptions:
     kv-occupancy: the one that is least full.
     """
     slow_start: Annotated[float, within(0, 86_400)] = 0.0
-    """Seconds in which a replica that --autoscale starts gets a growing part of what others get."""
+    """Seconds in which a replica that --autoscale or --fail brings gets a growing part of what
+    others get.
+    """
     weight_dtype: str = "auto"
     """Format of the weights (bf16, fp8, int8, int4, nvfp4 ...); auto takes the checkpoint's."""
     max_model_len: Annotated[
@@ -91,6 +100,21 @@ class DeploymentOptions:
         if self.speculative_model is not None and speculation is None:
             hint = "give both: --speculative-model NAME --speculative-tokens 4"
             raise ConfigError("--speculative-model needs --speculative-tokens", hint=hint)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of one replica."""
+        return self.parallel.num_devices
+
+    @property
+    def parallel(self) -> Parallel:
+        """How the model is split over them."""
+        return Parallel(
+            tensor=self.tp,
+            data=self.data_parallel_size,
+            pipeline=self.pipeline_parallel_size,
+            expert=self.enable_expert_parallel,
+        )
 
     def resolve_speculation(self) -> Speculation | None:
         """How far ahead tokens are guessed, and how likely a guess is right."""
