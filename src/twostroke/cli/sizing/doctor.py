@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twostroke.core.targets import Target
     from twostroke.doctor.diagnose import Diagnosis
     from twostroke.doctor.machine import Finding
-    from twostroke.doctor.window import EngineSettings, StepWindow
+    from twostroke.doctor.window import RecordedSettings, StepWindow
     from twostroke.simulator.scenario import Scenario
 
 # Exit codes: a target is missed, or the machine is not as wanted; what was given cannot be read.
@@ -105,7 +105,7 @@ def _look_live(url: str, options: DoctorOptions, show: Progress) -> int:
 
 
 def _look_recorded(
-    path: Path, given: EngineSettings, options: DoctorOptions, show: Progress
+    path: Path, given: RecordedSettings, options: DoctorOptions, show: Progress
 ) -> int:
     from twostroke.doctor.recordings import read_windows
 
@@ -209,12 +209,12 @@ def _scenario(
     )
 
 
-def _given(scheduler: SchedulerOptions | None) -> EngineSettings:
+def _given(scheduler: SchedulerOptions | None) -> RecordedSettings:
     """What the flags say of a recorded server."""
-    from twostroke.doctor.window import EngineSettings
+    from twostroke.doctor.window import RecordedSettings
 
     given = scheduler or SchedulerOptions()
-    return EngineSettings(
+    return RecordedSettings(
         max_num_seqs=given.max_num_seqs,
         max_num_batched_tokens=given.max_num_batched_tokens,
         max_prefill_chunk=given.max_prefill_chunk,
