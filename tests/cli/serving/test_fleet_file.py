@@ -67,6 +67,13 @@ def test_replicas_share_devices_and_cores(tmp_path: Path) -> None:
     assert [plan.num_threads for plan in pools.values()] == [cores, cores]
 
 
+def test_a_device_that_has_several_names_is_shared_by_all(tmp_path: Path) -> None:
+    devices = ("auto", "cuda", "cuda:0", "cuda:1")
+    tables = [f"[pools.p{n}]\nmodel = 'pilot'\ndevice = '{each}'" for n, each in enumerate(devices)]
+    _, _, pools = read(tmp_path, "\n".join(tables))
+    assert [plan.share for plan in pools.values()] == [1 / 3, 1 / 3, 1 / 3, 1.0]
+
+
 def test_the_file_that_the_tree_has_is_one() -> None:
     pools = read_fleet(ROOT / "deploy" / "fleet.toml").pools
     assert [(name, plan.num_at_first) for name, plan in pools.items()] == [("pilot", 2)]

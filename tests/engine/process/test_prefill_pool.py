@@ -28,7 +28,8 @@ from twostroke.core.request import FinishReason
 from twostroke.engine.clients.answer_so_far import AnswerSoFar
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.process.replicas import PrefillPlan, PrefillPool, Replicas
+from twostroke.engine.process.handing_on import PrefillPlan, PrefillPool
+from twostroke.engine.process.replicas import Replicas
 from twostroke.routing.routers import make_router
 
 LONG = 6  # tokens of the prompt of ``call``

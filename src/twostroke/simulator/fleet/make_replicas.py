@@ -44,7 +44,7 @@ def make_pool(
             devices //= options.data_parallel_size
         read = deployment.weight_bytes * devices / (1e9 * options.disk_bandwidth)
         seconds = USUAL_START_SECONDS + read
-    return ScaledPool(make, scaling, options.replicas, seconds)
+    return ScaledPool(make, scaling, options.replicas, seconds, options.slow_start)
 
 
 def replica_maker(
