@@ -133,7 +133,7 @@ def running_process(*arguments: str) -> Iterator[ServerProcess]:
         yield server
     finally:
         server.process.kill()
-        server.end()
+        server.end(60)  # a loaded machine takes its time to free what a process had
         assert server.process.stdout is not None
         # The tokenizer's trainer, which only the scripted engine runs, writes empty lines.
         assert server.process.stdout.read().strip() == ""
