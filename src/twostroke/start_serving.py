@@ -41,7 +41,7 @@ from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
 from twostroke.observability.observer import Observer
 from twostroke.observability.recorder import Recorder
-from twostroke.routing.routers import Routing, make_router
+from twostroke.routing.make_router import Routing, make_router
 from twostroke.server.version import package_version
 from twostroke.startup import CallsTaker, load_engine, load_tokenizer
 

@@ -15,6 +15,7 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import StepPlan, StepResult
+from twostroke.engine.clients.message_client import MessageClient
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.sampling.request_state import RequestState
 from twostroke.text.tokenizer import Tokenizer
@@ -67,3 +68,8 @@ def finish(engine: LLMEngine, limit: int = 200) -> dict[str, list[RequestOutput]
     assert not engine.has_work()
     assert engine.scheduler.kv.pool.num_free == engine.scheduler.kv.pool.num_blocks
     return outputs
+
+
+def num_cached(client: MessageClient, call: GenerationRequest) -> int:
+    """Tokens of a call's prompt that a client takes for cached."""
+    return client.prefixes.num_cached(client.prefixes.as_request(call))

@@ -64,7 +64,7 @@ def flood(policy: str, load: float, count: int, slower: float = 1.0) -> Outcome:
     executor = TimedExecutor(clock, count / (load * CAPACITY) / 2, slower)
     engine = LLMEngine(executor, None, config, clock=clock)
     refused: list[RefusedRequest] = []
-    limit = TargetLimit(scheduler, engine.ttft_targets, engine.info, clock, refused.append)
+    limit = TargetLimit(scheduler, engine.ttft_targets, clock, refused.append, lambda call: 0)
     messages = MessageLoop(engine, SimpleQueue(), lambda reply: None)
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True, detokenize=False)
     arrivals = [number / (load * CAPACITY) for number in range(count)]

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from tests import wire
-from tests.engine.calls import TOKENIZER, call
+from tests.engine.calls import TOKENIZER, call, num_cached
 from tests.fakes import FakeExecutor
 from tests.observability.test_recorder import event
 from twostroke.core.config import EngineConfig, ObservabilityConfig, SchedulerConfig
@@ -177,7 +177,8 @@ REPLIES: list[Any] = [
         EngineStatus(SchedulerStats(num_running=1, tiers=TIERS), ERROR, 4.5),
         [OUTPUT],
         {"t": 3},
-        LoadReport(LOAD, [Left("a", 0.5, ran=True)], IndexChanges([b"x"], [b"y"], cleared=True)),
+        LoadReport(LOAD, [Left("a", 0.5, ran=True)]),
+        IndexChanges([b"x"], [b"y"], cleared=True),
         [EVENT],
         [BATCH],
         RECORDS,
@@ -267,7 +268,7 @@ async def test_a_thread_is_spoken_to_as_another_process_would_be() -> None:
         assert (await engine.snapshot(with_blocks=True)).ended
         report = await engine.manage_cache(ShowCache())
         assert report.prefixes and engine.status.stats.cached_blocks
-        assert engine._target_limit._num_cached(replace(prompt, request_id="b")) > 0
+        assert num_cached(engine, replace(prompt, request_id="b")) > 0
         records = await engine.records()
         assert b"vllm:generation_tokens_total" in records.metrics
         assert [report.name for report in records.targets] == ["ttft_p95"]

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Mapping
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import pytest
 
 from twostroke.observability.routes import RouteReason
+from twostroke.routing.affinity import MAX_IMBALANCE, MIN_PREFIX_SHARE, PrefixAffinity
 from twostroke.routing.loads import ReplicaLoad
+from twostroke.routing.make_router import make_router
 from twostroke.routing.routers import (
-    MAX_IMBALANCE,
-    MIN_PREFIX_SHARE,
     KVOccupancy,
     LeastLoaded,
-    PrefixAffinity,
     RoundRobin,
     RoutedRequest,
     Router,
     RouterName,
-    make_router,
 )
 
 REQUEST = RoutedRequest(100)
@@ -107,7 +105,7 @@ def test_affinity_forgets_a_replica_that_is_gone() -> None:
     assert chosen(router, with_prefix(("x", 80)), {"b": 1, "c": 0}) == "c"
 
 
-@pytest.mark.parametrize("name", ["round-robin", "least-loaded", "prefix-affinity", "kv-occupancy"])
+@pytest.mark.parametrize("name", get_args(RouterName))
 def test_the_same_calls_give_the_same_choices(name: RouterName) -> None:
     def choices() -> list[int]:
         router, draw = make_router(name), random.Random(0)
@@ -174,7 +172,7 @@ def test_no_other_router_asks_how_full_a_replica_is() -> None:
     assert {router.route(with_prefix(("x", 80)), loads).replica for router in routers} == {"a"}
 
 
-@pytest.mark.parametrize("name", ["round-robin", "least-loaded", "prefix-affinity", "kv-occupancy"])
+@pytest.mark.parametrize("name", get_args(RouterName))
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
 def test_one_that_has_come_gets_its_share_of_what_others_get(
     name: RouterName, share: float

@@ -10,7 +10,8 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.observer import Observer
-from twostroke.routing.routers import RouterName, make_router
+from twostroke.routing.make_router import make_router
+from twostroke.routing.routers import RouterName
 from twostroke.simulator.cost.estimate import Estimate
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor

@@ -19,7 +19,8 @@ from twostroke.doctor.time_spent import fit_window
 from twostroke.doctor.window import RequestReading, StepWindow
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.questions.replay import RecordedStep
-from twostroke.routing.routers import RouterName, make_router
+from twostroke.routing.make_router import make_router
+from twostroke.routing.routers import RouterName
 from twostroke.simulator.cost.estimate import CostModel, Estimate
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor

@@ -19,7 +19,6 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason, Request
 from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.cache_admin import CacheAdmin
-from twostroke.engine.cache_orders import ClearCache
 from twostroke.engine.check_states import check_states
 from twostroke.engine.engine import Engine
 from twostroke.engine.executor import Executor, ExecutorInfo
@@ -112,6 +111,8 @@ class LLMEngine:
             self.metrics.show_targets(self.targets)
             watching.append(self.targets)
         self.index_log = IndexLog()
+        self.scheduler.kv.watch(self.index_log)
+        self.scheduler.kv.states.watch(self.index_log)
         self.meter: LoadMeter | None = None
         self._overdue: OverdueCalls | None = None
         if self.scheduler.config.admission == "predicted":
@@ -126,8 +127,6 @@ class LLMEngine:
         self.meter = LoadMeter(self.scheduler, made.times)
         factor = self.scheduler.config.admission_factor
         self._overdue = OverdueCalls(made.times, self.meter, factor)
-        self.scheduler.kv.watch(self.index_log)
-        self.scheduler.kv.states.watch(self.index_log)
         return [self.meter, self._overdue]
 
     @property
@@ -201,9 +200,8 @@ class LLMEngine:
     def forget_client(self) -> None:
         """End what runs for a client that is gone; the next one begins with nothing of it.
 
-        What is cached stays. Where calls are refused early it does not, since the next client knows
-        nothing of it and would refuse too many. The clock may be another one from here on, so what
-        goes by it, pins and targets, does not outlast the client.
+        What is cached stays, and the next client is told of it. The clock may be another one from
+        here on, so what goes by it, pins and targets, does not outlast the client.
         """
         self._forget_ended(self.loop.end(self.scheduler.requests.values(), FinishReason.ABORT))
         self.loop.forget_untold()
@@ -211,8 +209,7 @@ class LLMEngine:
         self.cache.end_pins()
         if self.targets is not None:
             self.targets.begin_again()
-        if self.meter is not None and self.scheduler.kv.caches_prefixes:
-            self.cache.carry_out(ClearCache())
+        self.index_log.begin_again(self.scheduler.kv.cached_keys())
 
     def close(self) -> list[RequestOutput]:
         """End what runs, with these last outputs, and free the model; refuse further requests."""

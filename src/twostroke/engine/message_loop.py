@@ -122,6 +122,7 @@ class MessageLoop:
             list(outputs),
             num_left,
             self._load(),
+            self.engine.index_log.take(),
             events,
             kv_events,
             records,
@@ -266,7 +267,7 @@ class MessageLoop:
         if (meter := self.engine.meter) is None:
             return None
         left, meter.left = list(meter.left), deque()
-        return LoadReport(meter.load, left, self.engine.index_log.take())
+        return LoadReport(meter.load, left)
 
 
 def _failed(cause: BaseException) -> EngineDeadError:

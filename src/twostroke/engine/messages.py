@@ -166,12 +166,10 @@ class LoadReport(msgspec.Struct, frozen=True):
 
     Attributes:
         left: Samples that have stopped waiting since the last report.
-        cached: What the prefix cache has got and lost since then.
     """
 
     load: EngineLoad
     left: list[Left]
-    cached: IndexChanges
 
 
 class EngineRecords(msgspec.Struct, frozen=True):
@@ -194,6 +192,8 @@ class StepReport(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         num_left: By tenant, samples that have left the queue since the engine started; tenants
             without a change are left out.
+        cached: What the prefix cache has got and lost since the last report; the first one has all
+            that it holds.
         events: Events of the steps since the last report; so are ``kv_events``, if published.
         records: Now and then, for those who ask while a step lasts or after the end.
         num_messages: How many messages the engine has taken in since it started.
@@ -203,6 +203,7 @@ class StepReport(msgspec.Struct, frozen=True, tag=True):
     outputs: list[RequestOutput] = []
     num_left: dict[str, int] = {}
     load: LoadReport | None = None
+    cached: IndexChanges | None = None
     events: list[StepEvent] = []
     kv_events: list[KVEventBatch] = []
     records: EngineRecords | None = None

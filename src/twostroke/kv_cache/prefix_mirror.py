@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from twostroke.core.kv_groups import KVGroups, state_key
@@ -49,9 +51,15 @@ class IndexLog:
     def on_cleared(self) -> None:
         self._is_found, self._cleared = {}, True
 
-    def take(self) -> IndexChanges:
-        """What has changed since this was called last."""
+    def begin_again(self, keys: Iterable[BlockKey]) -> None:
+        """Tell a new reader of all that is found now: ``keys``."""
+        self._is_found, self._cleared = dict.fromkeys(keys, True), True
+
+    def take(self) -> IndexChanges | None:
+        """What has changed since this was called last, if anything has."""
         is_found, cleared = self._is_found, self._cleared
+        if not (is_found or cleared):
+            return None
         self._is_found, self._cleared = {}, False
         return IndexChanges(
             [key for key, found in is_found.items() if found],
@@ -67,13 +75,17 @@ class PrefixMirror:
         groups: The groups of the model's layers.
         model_id: Part of each key.
         has_states: Whether the model has recurrent layers, so that a hit ends at a state.
+
+    Attributes:
+        sizes: What the keys of a prompt depend on beside itself: a request is for mirrors of equal
+            ones.
     """
 
     def __init__(
         self, block_size: int, groups: KVGroups, model_id: str, *, has_states: bool = False
     ) -> None:
         self._has_states = has_states
-        self._sizes = block_size, model_id, groups.count
+        self.sizes = block_size, model_id, groups.count
         self._needs = PrefixNeeds(groups, block_size)
         self._keys: set[BlockKey] = set()
 
@@ -87,9 +99,9 @@ class PrefixMirror:
         """Tokens of a new request's prompt that the cache held at the latest change."""
         if not request.reads_prefix_cache:
             return 0
-        block_size, _, num_groups = self._sizes
+        block_size, _, num_groups = self.sizes
         count = (request.num_tokens - 1) // block_size
-        keys = extend_block_hashes(request, count, *self._sizes)[: count * num_groups]
+        keys = extend_block_hashes(request, count, *self.sizes)[: count * num_groups]
         has = self._keys.__contains__
         if not self._has_states:
             return self._needs.longest(keys, has) * block_size

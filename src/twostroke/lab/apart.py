@@ -14,7 +14,7 @@ import numpy as np
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.lab.devices import Placed
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.simulator.cost.estimate import CostModel, Estimate
 from twostroke.simulator.deployment.deployment import deploy
 from twostroke.simulator.fleet.clock import VirtualClock

@@ -12,16 +12,20 @@ class RouteReason(str, Enum):
 
     ``TURN``: it was the next one. ``LEAST_LOADED``: it has the fewest unfinished requests.
     ``LEAST_FULL``: its KV cache is the least full. ``PREFIX``: it got the same beginning before.
-    Else the least loaded one is taken, since ``NO_PREFIX``: no replica got enough of the beginning;
-    or ``OVERLOADED``: the one that did has too many requests.
+    ``CACHED``: its cache holds most of the prompt. ``SESSION``: its session goes there. Else the
+    least loaded one is taken, since ``NO_PREFIX``: no replica got enough of the beginning;
+    ``OVERLOADED``: the one that did has too many requests; or ``NO_SESSION``: it names none.
     """
 
     TURN = "turn"
     LEAST_LOADED = "least_loaded"
     LEAST_FULL = "least_full"
     PREFIX = "prefix"
+    CACHED = "cached"
+    SESSION = "session"
     NO_PREFIX = "no_prefix"
     OVERLOADED = "overloaded"
+    NO_SESSION = "no_session"
 
 
 class RouteEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +36,7 @@ class RouteEvent(msgspec.Struct, frozen=True, kw_only=True):
         replica: Its index.
         reason: Why it was this one.
         prompt_tokens: Length of its prompt.
-        prefix_tokens: How many of these a replica got before.
+        prefix_tokens: How many of these a replica got before, or holds.
         load: Unfinished requests of the replica, without this one.
         least_load: The load of the replica that has least.
         most_load: The load of the replica that has most.

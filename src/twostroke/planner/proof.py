@@ -14,7 +14,7 @@ from twostroke.observability.latency import percentile as percentile_of
 from twostroke.planner.engines import EngineBuilder, EngineChoice
 from twostroke.planner.goals import Goal, Metric
 from twostroke.planner.traffic import Traffic
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.make_replicas import replica_maker

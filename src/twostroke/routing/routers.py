@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from twostroke.observability.routes import RouteReason
 from twostroke.routing.loads import ReplicaLoad
 
-RouterName = Literal["round-robin", "least-loaded", "prefix-affinity", "kv-occupancy"]
+RouterName = Literal[
+    "round-robin", "least-loaded", "prefix-affinity", "kv-aware", "kv-occupancy", "session"
+]
 # How a caller names its replicas: an index, a URL.
 ReplicaId = TypeVar("ReplicaId", bound=Hashable)
-# Affinity yields when its replica has more than twice the requests of the least loaded one, and
-# this many more.
-MAX_IMBALANCE = 8
-# A shorter share of the prompt is no reason to follow it: a system prompt is common to most.
-MIN_PREFIX_SHARE = 0.3
+
+
+def none_cached(replica: Hashable) -> int:
+    """How many tokens a replica holds of which nothing is told."""
+    return 0
 
 
 class RoutedRequest(NamedTuple):
@@ -26,15 +28,20 @@ class RoutedRequest(NamedTuple):
         segments: The prompt's beginning as (identity, tokens), in order of position. An identity
             stands for its segment and all tokens before it, so equal ones mean equal prefixes.
             The last segment may reach past the prompt, into an answer that will be cached.
+        session: What it has in common with others of its conversation or user, if it is known.
+        num_cached: How many of the prompt's first tokens a replica's cache holds, as far as it has
+            told. Asked only by routers that go by it, since it takes longer.
     """
 
     prompt_tokens: int
     segments: tuple[tuple[Hashable, int], ...] = ()
+    session: Hashable | None = None
+    num_cached: Callable[[Any], int] = none_cached
 
 
 class Route(NamedTuple, Generic[ReplicaId]):
-    """A choice. ``prefix_tokens`` are those that a replica got before, this one or, if it is
-    ``OVERLOADED``, another."""
+    """A choice. ``prefix_tokens`` are those that a replica got before, or holds: this one or, if it
+    is ``OVERLOADED``, another."""
 
     replica: ReplicaId
     reason: RouteReason
@@ -100,75 +107,6 @@ class KVOccupancy(Generic[ReplicaId]):
         return Route(min(loads, key=rank), RouteReason.LEAST_FULL)
 
 
-class PrefixAffinity(Generic[ReplicaId]):
-    """The replica that last got the longest known prefix of the request, else the least loaded.
-
-    A prefix that is short, or whose replica is overloaded, does not count. The router remembers
-    where it sent which prefix, not what the replicas still cache; it never forgets one. After
-    SGLang's cache-aware router (https://docs.sglang.ai/advanced_features/router.html).
-    """
-
-    def __init__(self) -> None:
-        self._replica_of: dict[Hashable, ReplicaId] = {}
-
-    def route(
-        self, request: RoutedRequest, loads: Mapping[ReplicaId, ReplicaLoad]
-    ) -> Route[ReplicaId]:
-        least = least_loaded(loads)
-        route = self._find_home(request, loads)
-        if route is None:
-            route = Route(least, RouteReason.NO_PREFIX)
-        elif _is_overloaded(loads[route.replica], loads[least]):
-            route = Route(least, RouteReason.OVERLOADED, route.prefix_tokens)
-        for identity, _ in request.segments:
-            self._replica_of[identity] = route.replica
-        return route
-
-    def _find_home(
-        self, request: RoutedRequest, loads: Mapping[ReplicaId, ReplicaLoad]
-    ) -> Route[ReplicaId] | None:
-        """The route to the longest known prefix; ``None`` if that is short or there is none."""
-        prefix_tokens = sum(tokens for _, tokens in request.segments)
-        for identity, tokens in reversed(request.segments):
-            if prefix_tokens < MIN_PREFIX_SHARE * request.prompt_tokens:
-                return None
-            replica = self._replica_of.get(identity)
-            if replica is not None and replica in loads:
-                # The last segment may reach past the prompt.
-                prefix_tokens = min(prefix_tokens, request.prompt_tokens)
-                return Route(replica, RouteReason.PREFIX, prefix_tokens)
-            prefix_tokens -= tokens
-        return None
-
-
 def least_loaded(loads: Mapping[ReplicaId, ReplicaLoad]) -> ReplicaId:
     """The one with the fewest unfinished requests for its share, the first of several."""
     return min(loads, key=lambda replica: loads[replica].weight)
-
-
-def _is_overloaded(home: ReplicaLoad, least: ReplicaLoad) -> bool:
-    return home.weight - 1 > 2 * (least.weight - 1) + MAX_IMBALANCE
-
-
-class Routing(NamedTuple):
-    """How requests are spread over the engines of a model.
-
-    Attributes:
-        slow_start: Seconds after which an engine that has come gets as much as the others.
-    """
-
-    router: RouterName = "prefix-affinity"
-    slow_start: float = 0.0
-
-
-def make_router(name: RouterName) -> Router[int]:
-    """The router of that name, for replicas named by their index."""
-    match name:
-        case "prefix-affinity":
-            return PrefixAffinity()
-        case "least-loaded":
-            return LeastLoaded()
-        case "kv-occupancy":
-            return KVOccupancy()
-        case "round-robin":
-            return RoundRobin()

@@ -14,7 +14,8 @@ from twostroke.core.flags.declared import SIZE, Must, at_least, check_fields, ea
 from twostroke.core.flags.values import require
 from twostroke.core.kv_tier_config import DefaultSize
 from twostroke.observability.json_log import LogFormat, LogLevel
-from twostroke.routing.routers import RouterName, Routing
+from twostroke.routing.make_router import Routing
+from twostroke.routing.routers import RouterName
 from twostroke.tools.reasoning import REASONING_OF_NAME
 from twostroke.tools.registry import FAMILY_OF_NAME
 
@@ -173,8 +174,9 @@ class ServerOptions:
     """
     router: RouterName = "prefix-affinity"
     """Which of several engines gets a request: `least-loaded`, `round-robin`, by `kv-occupancy` the
-    one whose KV cache and queue are least full, or by `prefix-affinity` the one that got most of
-    its prompt before.
+    one whose KV cache and queue are least full, by `prefix-affinity` the one that got most of its
+    prompt before, by `kv-aware` the one that has most of it cached, or by `session` the one that
+    has the others of its `prompt_cache_key`, `safety_identifier` or `user`.
     """
     slow_start: Seconds = 10.0
     """Seconds in which an engine that has come to others, or come back, gets a growing part of what

@@ -29,7 +29,7 @@ from twostroke.questions.small_run import (
     RunSteps,
     SimulatedRun,
 )
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.simulator.deployment.deployment import Deployment, deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.fleet import Fleet

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from twostroke.core.targets import Target
 from twostroke.observability.observer import Observer
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.simulator.deploy_pools import DeployedPool, link_between
 from twostroke.simulator.deployment.fleet_options import Role
 from twostroke.simulator.fleet.make_replicas import make_pool, replica_maker

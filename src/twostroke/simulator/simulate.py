@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from twostroke.observability.observer import Observer
 from twostroke.observability.routes import RouteEvent
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.simulator.deploy_pools import DeployedPool, deploy_pools
 from twostroke.simulator.deployment.deployment import TOO_LONG
 from twostroke.simulator.fleet.fleet import Fleet

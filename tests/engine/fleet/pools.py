@@ -20,7 +20,7 @@ from twostroke.engine.fleet.supervised import SupervisedSource
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.routing.autoscaler import AutoscalerOptions
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.text.tokenizer import Tokenizer
 
 REFUSED, CRASHES = 13, 14  # --max-num-seqs of replicas that cannot be started

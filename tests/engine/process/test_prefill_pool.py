@@ -30,7 +30,7 @@ from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.process.handing_on import PrefillPlan, PrefillPool
 from twostroke.engine.process.replicas import Replicas
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 
 LONG = 6  # tokens of the prompt of ``call``
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.calls import num_cached
 from tests.engine.process.scripted_engine import ENDS
 from tests.engine.process.scripted_process import (
     alive,
@@ -31,7 +32,8 @@ from twostroke.engine.process import engine_process, engine_source, process_link
 from twostroke.engine.process.candidates import Candidates
 from twostroke.engine.process.occupancy import fullness
 from twostroke.engine.process.replicas import Replicas
-from twostroke.routing.routers import RouterName, make_router
+from twostroke.routing.make_router import make_router
+from twostroke.routing.routers import RouterName
 
 
 @contextmanager
@@ -120,6 +122,50 @@ async def test_prompts_go_where_their_beginning_is() -> None:
             await tokens_of(stream)
             await until(lambda: sum(loads(replicas)) == 0)
         assert places[1] == places[3], "the same prefix"
+
+
+async def test_prompts_go_where_they_are_cached_until_that_ends() -> None:
+    """As engines tell of their caches; one that has started again holds nothing."""
+    shared = [7] * 80
+    with running(router="kv-aware") as replicas:
+
+        async def place(request_id: str, prompt: list[int]) -> int:
+            stream = replicas.submit(
+                replace(call(request_id, max_tokens=2), prompt_token_ids=prompt)
+            )
+            index = loads(replicas).index(1)
+            await tokens_of(stream)
+            await until(lambda: sum(loads(replicas)) == 0)
+            return index
+
+        def held(index: int) -> int:
+            return num_cached(replicas.engines[index], replace(call(""), prompt_token_ids=shared))
+
+        home = await place("a", shared)
+        await until(lambda: held(home) > 64)
+        assert not held(1 - home)
+        assert await place("b", [9] * 40) == 0 and await place("c", shared) == home
+        before = pid_of(replicas.engines[home])
+        os.kill(before, signal.SIGKILL)
+        await until(lambda: pid_of(replicas.engines[home]) != before)
+        assert held(home) == 0
+        bad = replace(call("bad"), prompt_token_ids=[-1] * 80)
+        with pytest.raises(InvalidRequestError):
+            replicas.submit(bad)
+
+
+async def test_what_names_a_session_goes_to_one_engine() -> None:
+    with running(router="session") as replicas:
+        places: dict[str, set[int]] = {}
+        for number in range(24):
+            name = f"user {number % 8}"
+            request = replace(call(f"{number}", max_tokens=1), labels={"user": name})
+            stream = replicas.submit(request)
+            places.setdefault(name, set()).add(loads(replicas).index(1))
+            await tokens_of(stream)
+            await until(lambda: sum(loads(replicas)) == 0)
+        assert all(len(each) == 1 for each in places.values())
+        assert len(set.union(*places.values())) == 2
 
 
 async def test_questions_are_answered_by_all() -> None:

@@ -15,7 +15,7 @@ from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.replicas import Replicas
 from twostroke.engine.workers.connect import WorkerSource, first_worker, unreached
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.text.tokenizer import Tokenizer
 
 

@@ -39,7 +39,10 @@ def test_early_refusal_goes_on_with_and_without_a_prefix_cache(caches: bool) -> 
         run(engine, request_id)
         engine.submit(asked("left"))
         engine.forget_client()
-        assert not engine.has_work() and engine.scheduler.kv.pool.num_cached == 0
+        assert not engine.has_work()
+        told, cached = engine.index_log.take(), engine.scheduler.kv.cached_keys()
+        assert told is not None and told.cleared and set(told.stored) == set(cached)
+        assert bool(cached) is caches, "what is cached stays, and the next client knows"
 
 
 @pytest.mark.parametrize(("first", "then"), [(1e6, 0.0), (0.0, 1e7)])

@@ -11,7 +11,7 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.step import Reason
 from twostroke.core.targets import parse_targets
 from twostroke.observability.events import StepEvent
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.kept_events import KeptEvents

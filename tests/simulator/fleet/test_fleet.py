@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args
 
 import pytest
 
 from tests.simulator.fleets import make_fleet, run_fleet, specs
 from twostroke.core.config import SchedulerConfig
-from twostroke.routing.routers import MAX_IMBALANCE, RouterName
+from twostroke.routing.affinity import MAX_IMBALANCE
+from twostroke.routing.routers import RouterName
 from twostroke.simulator.workloads.arrivals import ClosedLoop
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 from twostroke.simulator.workloads.sessions import Sessions, SessionTurn
 
 
-@pytest.mark.parametrize(
-    "router", ["round-robin", "least-loaded", "prefix-affinity", "kv-occupancy"]
-)
+@pytest.mark.parametrize("router", get_args(RouterName))
 def test_routers_spread_equal_requests_evenly(router: RouterName) -> None:
     workload = specs(*((0.001 * number, 10, 20) for number in range(12)))
     result = run_fleet(workload, replicas=3, router=router)
@@ -77,11 +77,13 @@ def test_a_long_common_beginning_is_followed() -> None:
 def test_affinity_raises_the_hit_rate_of_sessions() -> None:
     turns = [[SessionTurn(40, 20)] * 4 for _ in range(9)]
     rates = {}
-    for router in ("round-robin", "prefix-affinity"):
+    routers: tuple[RouterName, ...] = ("round-robin", "prefix-affinity", "kv-aware", "session")
+    for router in routers:
         sessions = Sessions(turns, [0.05 * number for number in range(9)], 0, 0.2)
         result = run_fleet(sessions, replicas=2, router=router, num_blocks=4000)
         rates[router] = result.prefix_hits / result.prefix_queries
-    assert rates["prefix-affinity"] > rates["round-robin"] + 0.1
+    for router in routers[1:]:
+        assert rates[router] > rates["round-robin"] + 0.1
 
 
 def test_what_never_fits_is_refused_and_the_rest_goes_on() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.simulator.fleets import make_executor
 from twostroke.core.config import SchedulerConfig
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.simulator.deployment.fleet_options import ReplicaDeath
 from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.places import ReplicaPlaces

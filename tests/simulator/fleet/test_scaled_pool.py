@@ -13,7 +13,7 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.observability.routes import RouteEvent
 from twostroke.routing.autoscaler import Autoscaler, AutoscalerOptions, ReplicaReading
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.routing.slow_start import ramped_share
 from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.replica import Replica

@@ -11,7 +11,7 @@ from tests.simulator.fleets import LinearCost
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.engine.executor import ExecutorInfo
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.simulator.deployment.fleet_options import ReplicaDeath, Role
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor

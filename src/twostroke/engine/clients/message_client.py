@@ -19,6 +19,7 @@ from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.answer_so_far import AnswerSoFar
 from twostroke.engine.clients.answers import Answers
+from twostroke.engine.clients.cached_prefixes import CachedPrefixes
 from twostroke.engine.clients.facts import EngineFacts
 from twostroke.engine.clients.kept_records import KeptRecords
 from twostroke.engine.clients.link import EngineLink
@@ -83,6 +84,7 @@ class MessageClient:
         speculation: How tokens are guessed ahead, if they are.
         watched_targets: The targets that are watched, each as ``--target`` takes it.
         labels: Those of the engine's metrics.
+        prefixes: What the engine's prefix cache holds.
         hand_on: Gives a request whose first tokens have come to another client, or says that it
             stays.
     """
@@ -133,8 +135,13 @@ class MessageClient:
             *(self._tokenizer, self._seeds, self._grammars, self._targets, self._adapters),
         )
         self._queue_limit = QueueLimit(self._max_queued_requests)
+        self.prefixes = CachedPrefixes(facts.info, self._adapters)
         self._target_limit = TargetLimit(
-            facts.scheduler_config, self._targets, facts.info, self._clock, self._note_refusal
+            facts.scheduler_config,
+            self._targets,
+            self._clock,
+            self._note_refusal,
+            lambda call: self.prefixes.num_cached(self.prefixes.as_request(call)),
         )
 
     @property
@@ -300,6 +307,8 @@ class MessageClient:
             self._status = reply.status
             self._records.take(reply)
             self._queue_limit.num_left.update(reply.num_left)
+            if reply.cached is not None:
+                self.prefixes.mirror.apply(reply.cached)
             if reply.load is not None:
                 self._target_limit.take(reply.load)
         elif isinstance(reply, RecordsAnswer) and reply.value is not None:

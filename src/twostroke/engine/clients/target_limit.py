@@ -7,11 +7,8 @@ from collections.abc import Callable
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import PredictedLateError
-from twostroke.core.generation_request import GenerationRequest, ResolvedRequest
-from twostroke.core.request import Request
-from twostroke.engine.executor import ExecutorInfo
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.messages import LoadReport
-from twostroke.kv_cache.prefix_mirror import PrefixMirror
 from twostroke.observability.events import RefusedRequest
 from twostroke.scheduling.admission.load_meter import Left
 from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission, retry_after
@@ -27,6 +24,7 @@ class TargetLimit:
     Args:
         clock: The engine's.
         on_refusal: Gets each call that was refused.
+        num_cached: How many tokens of a call's prompt the engine's cache holds.
 
     Attributes:
         load, left: What ``PredictedAdmission`` reads.
@@ -36,29 +34,22 @@ class TargetLimit:
         self,
         config: SchedulerConfig,
         targets: TTFTTargets,
-        info: ExecutorInfo,
         clock: Callable[[], float],
         on_refusal: Callable[[RefusedRequest], None],
+        num_cached: Callable[[GenerationRequest], int],
     ) -> None:
         self.load = EngineLoad()
         self.left: deque[Left] = deque()
-        self._prefixes = PrefixMirror(
-            info.block_size,
-            info.kv_groups,
-            info.model_id,
-            has_states=info.num_state_slots > 0,
-        )
         self._admission: PredictedAdmission | None = None
         if config.admission == "predicted":
             self._admission = PredictedAdmission(config, targets, self)
         self._clock = clock
-        self._on_refusal = on_refusal
+        self._on_refusal, self._num_cached = on_refusal, num_cached
 
     def take(self, report: LoadReport) -> None:
         """Go by what the engine says of itself from now on."""
         self.load = report.load
         self.left.extend(report.left)
-        self._prefixes.apply(report.cached)
 
     def check(self, call: GenerationRequest) -> None:
         """Raise ``PredictedLateError`` if the first token of a call would come too late."""
@@ -72,10 +63,6 @@ class TargetLimit:
         if self._admission is not None:
             arrival = Arrival(call_id, tenant, num_tokens=0, waited=waited)
             self._refuse(self._admission.judge_least(arrival, self._clock()))
-
-    def _num_cached(self, call: GenerationRequest) -> int:
-        spec = ResolvedRequest.of(call, max_total_tokens=len(call.prompt_token_ids))
-        return self._prefixes.num_cached(Request(spec))
 
     def _refuse(self, refused: RefusedRequest | None) -> None:
         if refused is None:

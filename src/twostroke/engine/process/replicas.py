@@ -34,13 +34,13 @@ from twostroke.engine.process.handing_on import (
     offered_by,
     room_for,
 )
-from twostroke.engine.process.prompt_segments import prompt_segments
 from twostroke.engine.process.replica_series import SeenEngine, replica_exposition
+from twostroke.engine.process.routed_request import routed_request
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.routing.loads import ReplicaLoad
-from twostroke.routing.routers import RoutedRequest, Router, least_loaded
+from twostroke.routing.routers import Router, least_loaded
 from twostroke.timing.move_times import MoveTimes
 
 _COUNTS = [each.name for each in fields(SchedulerStats) if each.name != "tiers"]
@@ -351,8 +351,7 @@ class Replicas:
         return True
 
     def _route(self, request: GenerationRequest, loads: Mapping[int, ReplicaLoad]) -> int:
-        routed = RoutedRequest(len(request.prompt_token_ids), prompt_segments(request))
-        return self._router.route(routed, loads).replica
+        return self._router.route(routed_request(request, self._with), loads).replica
 
     def _note_change(self, index: int, runs: bool) -> None:
         """An engine has ended, or another runs in its place."""

@@ -47,7 +47,8 @@ class DeploymentOptions:
     """Engines, each on its own devices; with --autoscale those at the beginning."""
     router: RouterName = "round-robin"
     """Chooses each request's replica; prefix-affinity: the last one with the same prompt prefix;
-    kv-occupancy: the one that is least full.
+    kv-aware: the one that has most of the prompt cached; kv-occupancy: the one that is least full;
+    session: the one that has the conversation.
     """
     slow_start: Annotated[float, within(0, 86_400)] = 0.0
     """Seconds in which a replica that --autoscale or --fail brings gets a growing part of what

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.sampling_params import SamplingParams
@@ -188,11 +189,11 @@ class Fleet:
             return
         loads.catch_up = lambda index: self._catch_up(index, now, progress)
         spec, is_first = journey.spec, journey.request is None
-        route = router.route(to_routed(spec), loads)
+        request = self._make_request(journey, role, now)
+        route = router.route(to_routed(spec, partial(loads.num_cached, request)), loads)
         number = route.replica
         self._catch_up(number, now, progress)
         replica = self._pool.replicas[number]
-        request = self._make_request(journey, role, now)
         refused = is_first and replica.refuses(request)
         if self._on_route is not None:
             self._on_route(_route_event(spec, route, loads, refused))

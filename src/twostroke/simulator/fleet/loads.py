@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from twostroke.core.request import Request
 from twostroke.routing.loads import ReplicaLoad
 from twostroke.routing.slow_start import SlowStart
 from twostroke.simulator.fleet.replica import Replica
@@ -45,6 +46,11 @@ class ReplicaLoads(Mapping[int, ReplicaLoad]):
         slow_start = self._slow_start
         share = 1.0 if slow_start is None else slow_start.share(index, self._now)
         return ReplicaLoad(replica.num_unfinished(self._now), share, fullness)
+
+    def num_cached(self, request: Request, index: int) -> int:
+        """Tokens of a prompt that a replica's cache holds."""
+        self.catch_up(index)
+        return self._replicas[index].kv.find_prefix(request).num_tokens
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._indices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from twostroke.core.generation_request import ResolvedRequest
@@ -16,9 +17,9 @@ from twostroke.simulator.workloads.base import RequestSpec
 _STRIDE = 2_654_435_761
 
 
-def to_routed(spec: RequestSpec) -> RoutedRequest:
+def to_routed(spec: RequestSpec, num_cached: Callable[[int], int]) -> RoutedRequest:
     """What a router sees of a request."""
-    return RoutedRequest(spec.prompt_tokens, spec.segments)
+    return RoutedRequest(spec.prompt_tokens, spec.segments, spec.session, num_cached)
 
 
 def block_keys(spec: RequestSpec, block_size: int, first_private: int) -> list[BlockKey]:

@@ -12,7 +12,7 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.events import StartedRequest, StepEvent
 from twostroke.observability.frames.columns import StepFrame, encode_steps
 from twostroke.questions.replay import Replay, ReplayedRequest, ReplayJob, Settings, Side
-from twostroke.routing.routers import make_router
+from twostroke.routing.make_router import make_router
 from twostroke.simulator.cost.estimate import CostModel
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor

@@ -24,6 +24,8 @@ const ROUTERS = {
   "round-robin": "a router that takes one after the other",
   "least-loaded": "a router that takes the least loaded one",
   "prefix-affinity": "a router that follows known prefixes",
+  "kv-aware": "a router that follows what is cached",
+  session: "a router that keeps sessions together",
   "kv-occupancy": "a router that takes the one with most free KV cache",
 };
 const ROUTES_MS = 300;
@@ -148,6 +150,9 @@ const WHY = {
   prefix: ({ prefix_tokens: known, load, least_load: least }) =>
     `it got ${count(known)} of the prompt's tokens before` +
     (load > least ? `, though it has ${count(load)} requests and another ${count(least)}` : ""),
+  cached: ({ prefix_tokens: held }) => `its cache holds ${count(held)} of the prompt's tokens`,
+  session: () => "the others of its session went there",
+  no_session: () => "it names no session; this one has the fewest requests",
   no_prefix: ({ load }) =>
     `no replica got enough of its prompt before; this one has the fewest requests: ${count(load)}`,
   overloaded: ({ prefix_tokens: known, load }) =>

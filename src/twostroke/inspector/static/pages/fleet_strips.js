@@ -26,6 +26,9 @@ export const ROUTE_WORDS = {
   least_full: "least full",
   no_prefix: "no known prefix",
   overloaded: "prefix overloaded",
+  cached: "cached",
+  session: "its session",
+  no_session: "no session",
 };
 export const routeColour = (reason) => ROUTE_COLOURS[reason] ?? "waiting";
 
