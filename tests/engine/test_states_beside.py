@@ -20,7 +20,7 @@ from twostroke.core.kv_groups import KVGroups
 from twostroke.core.request import FinishReason, Request
 from twostroke.engine.cache_orders import ClearCache, PinPrefix
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.kv_cache.prefix_mirror import IndexChanges, IndexLog, PrefixMirror
+from twostroke.kv_cache.prefix_mirror import IndexChanges, IndexLog, PrefixMirror, cached_keys
 from twostroke.kv_cache.state_slots import StateSlots
 from twostroke.observability.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 
@@ -154,7 +154,7 @@ def test_a_mirror_finds_what_a_cache_with_states_finds(
         if random.random() < 0.03:
             harness.kv.clear()
         if random.random() < 0.1:  # the next client, which knows nothing
-            log.begin_again(harness.kv.cached_keys())
+            log.begin_again(cached_keys(harness.kv.pool, harness.kv.states.pool))
             mirror = PrefixMirror(BLOCK, groups, "", has_states=True)
         if (changes := log.take()) is not None:
             mirror.apply(wire.decode(wire.encode(changes), IndexChanges))

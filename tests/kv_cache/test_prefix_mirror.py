@@ -13,7 +13,7 @@ from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.kv_cache.prefix_mirror import IndexChanges, IndexLog, PrefixMirror
+from twostroke.kv_cache.prefix_mirror import IndexChanges, IndexLog, PrefixMirror, cached_keys
 
 
 def some_request(dice: random.Random, request_id: str) -> Request:
@@ -44,7 +44,7 @@ def test_a_mirror_finds_what_the_cache_finds(groups: KVGroups, seed: int) -> Non
             kv.clear()
         if dice.random() < 0.7:
             if dice.random() < 0.1:  # the next client, which knows nothing
-                log.begin_again(kv.cached_keys())
+                log.begin_again(cached_keys(kv.pool, kv.states.pool))
                 mirror = PrefixMirror(BLOCK, groups, "m")
             if (changes := log.take()) is not None:
                 mirror.apply(wire.decode(wire.encode(changes), IndexChanges))

@@ -29,7 +29,7 @@ from twostroke.engine.messages import AddRequest, make_requests
 from twostroke.engine.refuse_overdue import refuse_overdue
 from twostroke.engine.text_writer import TextWriter
 from twostroke.engine.waiting_samples import WaitingSamples
-from twostroke.kv_cache.prefix_mirror import IndexLog
+from twostroke.kv_cache.prefix_mirror import IndexLog, cached_keys
 from twostroke.observability.events import SchedulerStats
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.observability.observer import Observer
@@ -209,7 +209,8 @@ class LLMEngine:
         self.cache.end_pins()
         if self.targets is not None:
             self.targets.begin_again()
-        self.index_log.begin_again(self.scheduler.kv.cached_keys())
+        kv = self.scheduler.kv
+        self.index_log.begin_again(cached_keys(kv.pool, kv.states.pool))
 
     def close(self) -> list[RequestOutput]:
         """End what runs, with these last outputs, and free the model; refuse further requests."""

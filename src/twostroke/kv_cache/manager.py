@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from twostroke.core.kv_groups import ONE_GROUP, KVGroups, keys_of_groups, state_key
+from twostroke.core.kv_groups import ONE_GROUP, KVGroups, keys_of_groups
 from twostroke.core.request import BlockKey, Request, RequestStatus
 from twostroke.kv_cache.block_hash import extend_block_hashes, prefix_hashes
 from twostroke.kv_cache.block_pool import BlockPool
@@ -67,10 +67,6 @@ class KVCacheManager:
         """Tell ``watcher`` from now on what the prefix cache gets and loses."""
         self._watchers.append(watcher)
         self.pool.on_evict = self._on_evict
-
-    def cached_keys(self) -> list[BlockKey]:
-        """All that lookups find now, as a watcher is told of it; states by ``state_key``."""
-        return [*self.pool.cached(), *map(state_key, self.states.pool.cached())]
 
     # ---- sizes -----------------------------------------------------------------------------------
 

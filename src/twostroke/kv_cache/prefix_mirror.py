@@ -9,6 +9,7 @@ import msgspec
 from twostroke.core.kv_groups import KVGroups, state_key
 from twostroke.core.request import BlockKey, Request
 from twostroke.kv_cache.block_hash import extend_block_hashes
+from twostroke.kv_cache.block_pool import BlockPool
 from twostroke.kv_cache.prefix_needs import PrefixNeeds
 from twostroke.kv_cache.states import Loss
 
@@ -23,6 +24,11 @@ class IndexChanges(msgspec.Struct, frozen=True):
     stored: list[BlockKey] = []
     removed: list[BlockKey] = []
     cleared: bool = False
+
+
+def cached_keys(blocks: BlockPool, states: BlockPool) -> list[BlockKey]:
+    """All that lookups find in a cache's pools, as its watchers were told of it."""
+    return [*blocks.cached(), *map(state_key, states.cached())]
 
 
 class IndexLog:

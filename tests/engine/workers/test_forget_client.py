@@ -40,7 +40,7 @@ def test_early_refusal_goes_on_with_and_without_a_prefix_cache(caches: bool) -> 
         engine.submit(asked("left"))
         engine.forget_client()
         assert not engine.has_work()
-        told, cached = engine.index_log.take(), engine.scheduler.kv.cached_keys()
+        told, cached = engine.index_log.take(), engine.scheduler.kv.pool.cached()
         assert told is not None and told.cleared and set(told.stored) == set(cached)
         assert bool(cached) is caches, "what is cached stays, and the next client knows"
 
