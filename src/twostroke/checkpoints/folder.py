@@ -16,7 +16,7 @@ from twostroke.checkpoints.quantised.modules import join_quantised
 from twostroke.checkpoints.quantised.read_scheme import read_scheme
 from twostroke.core.errors import ModelLoadError, panic_text
 from twostroke.model_spec.generation_config import read_generation
-from twostroke.model_spec.json_files import MODELOPT_FILE, read_config
+from twostroke.model_spec.json_files import MODELOPT_FILE, read_config_files
 from twostroke.model_spec.model_files import weight_files
 from twostroke.text.tokenizer import Tokenizer
 
@@ -29,7 +29,7 @@ class FolderCheckpoint:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        return read_config(self.path) if (self.path / "config.json").is_file() else {}
+        return read_config_files(self.path) if (self.path / "config.json").is_file() else {}
 
     @property
     def generation(self) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ def read_object(path: Path, hint: str = HINT) -> dict[str, Any]:
     return value
 
 
-def read_config(folder: Path, hint: str = HINT) -> dict[str, Any]:
+def read_config_files(folder: Path, hint: str = HINT) -> dict[str, Any]:
     """``config.json`` of a folder, and what ModelOpt says beside it alone in older versions.
 
     Raises:

@@ -154,7 +154,7 @@ class AttentionSpec:
 
     @property
     def passes(self) -> tuple[AttentionSpec, ...]:
-        """Itself, after the index that it has, if any: each reads what it cached."""
+        """The index, if there is one, and the attention itself: each reads what it cached."""
         return (self,) if self.index is None else (self.index, self)
 
     @property
@@ -179,7 +179,7 @@ class AttentionSpec:
         return sum(each.read_bits(format_, ranks) for each in self.passes)
 
     def read_bits(self, format_: NumberFormat, ranks: int = 1) -> int:
-        """Those of them that it reads itself, without its index."""
+        """Bits of a token that it reads itself, without its index."""
         if self.index_format:
             return self.index_format.bits_of(self.key_dim)
         if self.latent:

@@ -13,7 +13,7 @@ from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.model_files import EMBEDDED_MODELS, resolve_model
 from twostroke.model_spec.reader import parse_model, read_model
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.model_spec.written_names import WrittenName, take_apart
+from twostroke.model_spec.written_names import WrittenName, read_written_name
 
 # The fields of public config.json files that counts depend on, by short name and Hub id. ``also``:
 # other Hub ids of the same shapes; ``like``: the model from which a config differs in its fields.
@@ -32,7 +32,7 @@ def find_model(name: str) -> ModelSpec:
         return read_model(resolve_model(name))
     if (path := _on_disk(name)) is not None:
         return read_model(path)
-    public, written = _public(), take_apart(name)
+    public, written = _public(), read_written_name(name)
     if (short := _public_name(name, written, public)) is not None:
         return _as_written(_config(short, public), written)
     if (cached := _downloaded(name)) is not None:
@@ -45,7 +45,7 @@ def find_model(name: str) -> ModelSpec:
             f"no file or folder {shown!r}",
             hint="give a config.json of a Hugging Face checkpoint, or its folder",
         )
-    keys = {take_apart(short).key: short for short in public}
+    keys = {read_written_name(short).key: short for short in public}
     near = [keys[key] for key in get_close_matches(written.key, keys)]
     of_all = "known by name: " + ", ".join(public) + "."
     suggestion = f"did you mean {' or '.join(near)}?" if near else of_all
@@ -62,7 +62,7 @@ def public_names() -> list[str]:
 
 def hub_id(name: str) -> str:
     """The Hub's name of a public model; any other name, and a Hub id, as it is."""
-    public, written = _public(), take_apart(name)
+    public, written = _public(), read_written_name(name)
     if "/" in name or written.quantization is not None:
         return name
     short = _public_name(name, written, public)
@@ -71,7 +71,7 @@ def hub_id(name: str) -> str:
 
 def format_by_name(name: str) -> str | None:
     """The weight format that the name of a public model says, if that is not its maker's."""
-    public, written = _public(), take_apart(name)
+    public, written = _public(), read_written_name(name)
     short = _public_name(name, written, public) if _on_disk(name) is None else None
     if short is None or written.quantization is None:
         return None
@@ -86,7 +86,7 @@ def _public_name(name: str, written: WrittenName, public: Mapping[str, Any]) -> 
         if name.lower() in {short, *(each.lower() for each in _ids(entry))}:
             return short
     for short, entry in public.items():
-        if written.key in {take_apart(each).key for each in (short, *_ids(entry))}:
+        if written.key in {read_written_name(each).key for each in (short, *_ids(entry))}:
             return short
     return None
 

@@ -31,7 +31,7 @@ from twostroke.model_spec.config.scales import (
 )
 from twostroke.model_spec.config_fields import ConfigFields, short
 from twostroke.model_spec.generation_config import parse_end_tokens, read_generation
-from twostroke.model_spec.json_files import read_config, read_object
+from twostroke.model_spec.json_files import read_config_files, read_object
 from twostroke.model_spec.layer_specs import LayerSpec, Linears, LinearSpec, Part
 from twostroke.model_spec.number_formats import stated_quantization, stored_format
 from twostroke.model_spec.spec import ModelSpec
@@ -55,7 +55,7 @@ def read_model(path: Path, model_types: Sequence[str] | None = None) -> ModelSpe
     hint = "give a config.json of a Hugging Face checkpoint, or its folder"
     if path.is_dir() or path.name == "config.json":
         folder = path if path.is_dir() else path.parent
-        return parse_model(read_config(folder, hint), read_generation(folder), model_types)
+        return parse_model(read_config_files(folder, hint), read_generation(folder), model_types)
     return parse_model(read_object(path, hint), read_generation(path.parent), model_types)
 
 

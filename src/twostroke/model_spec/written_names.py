@@ -37,7 +37,7 @@ class WrittenName(NamedTuple):
     quantization: Mapping[str, Any] | None
 
 
-def take_apart(name: str) -> WrittenName:
+def read_written_name(name: str) -> WrittenName:
     """The key of a Hub id or a short name: ``RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8``.
 
     Of two words on the format the last one counts: ``GPTQ-Int8`` has eight bits.

@@ -81,7 +81,7 @@ def with_more_replicas(search: Search, found: Found) -> list[Plan]:
 
 
 def pareto(plans: Iterable[Plan], time: Callable[[Plan], float]) -> list[Plan]:
-    """Those that none is both cheaper and faster than, by 2 % at least; the cheapest first."""
+    """Plans that none is both cheaper and faster than, by 2 % at least; the cheapest first."""
     kept: list[tuple[Plan, float]] = []
     for plan in sorted(plans, key=lambda plan: (plan.cost_per_hour, time(plan))):
         if not kept or time(plan) < 0.98 * kept[-1][1]:

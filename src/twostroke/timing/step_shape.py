@@ -22,8 +22,8 @@ class StepShape(NamedTuple):
         draft_rounds: Draft tokens that are made for each request once it has drawn.
         after_idle: Whether the engine was idle before the step; ``False`` also where the cost model
             does not tell these steps apart.
-        draft_prefill: As ``prefill``, of prompts that a draft model computes in this step: whole
-            ones, when their requests first draft.
+        draft_prefill: Prompts that a draft model computes in this step, written as in ``prefill``:
+            whole ones, when their requests first draft.
     """
 
     decode_requests: int

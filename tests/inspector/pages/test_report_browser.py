@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.inspector.browser import needs_browser, opened, violations
+from tests.inspector.pages.reports import drawn, fields_of, mailed
 from tests.inspector.recorded import recording
 from tests.inspector.showing import page_over
-from tests.simulator.scenarios import runs, scenario
+from tests.simulator.scenarios import scenario
 from twostroke.inspector.recording import Recording
 from twostroke.inspector.report import report_page, report_router
 from twostroke.server.inspecting import create_inspecting_app
-from twostroke.simulator.deployment.fleet_options import FleetOptions
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.reports.comparison import COMPARED, notes_of
 from twostroke.simulator.reports.earlier import read_report
@@ -28,15 +27,11 @@ from twostroke.simulator.sweep import sweep
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 pytestmark = needs_browser
 Fields = dict[str, Any]
 Call = Callable[..., Any]
-
-
-def fields_of(*axes: str, **workload: Any) -> list[Fields]:
-    return [run_fields(run) for run in runs(*axes, **workload)]
 
 
 @pytest.fixture(scope="module")
@@ -80,44 +75,6 @@ def chart(charts: Sequence[Fields], title: str) -> Fields:
     """The one chart of that title."""
     (found,) = [item for item in charts if item["title"] == title]
     return found
-
-
-def mailed(folder: Path, fields: Sequence[Fields]) -> str:
-    """Where a report lies on disk."""
-    path = folder / "report.html"
-    path.write_text(report_page(fields), encoding="utf-8")
-    return path.as_uri()
-
-
-def has_drawn(page: Page, label: str, colour: str) -> bool:
-    """Whether a visible canvas of that label has pixels of that colour of the page."""
-    return bool(
-        page.evaluate(
-            """([label, colour]) => {
-  const canvas = [...document.querySelectorAll("canvas")].find(
-    (canvas) => canvas.getAttribute("aria-label").startsWith(label) && canvas.checkVisibility());
-  const pen = canvas.getContext("2d");
-  const style = getComputedStyle(document.documentElement);
-  const hex = style.getPropertyValue(`--${colour}`).trim();
-  const wanted = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-  const data = pen.getImageData(0, 0, canvas.width, canvas.height).data;
-  for (let at = 0; at < data.length; at += 4) {
-    if (data[at + 3] > 250 && wanted.every((value, i) => Math.abs(data[at + i] - value) < 3))
-      return true;
-  }
-  return false;
-}""",
-            [label, colour],
-        )
-    )
-
-
-def drawn(page: Page, label: str, colour: str) -> None:
-    for _ in range(100):
-        if has_drawn(page, label, colour):
-            return
-        page.evaluate("() => new Promise(requestAnimationFrame)")
-    raise AssertionError(f"{label} has no {colour}")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -372,66 +329,3 @@ def test_an_empty_run_is_reported_too(browser: Browser, tmp_path: Path) -> None:
     run = simulate(scenario(workload="random", input_len=200_000, rate=None))
     with opened(browser, mailed(tmp_path, [run_fields(run)])) as page:
         page.wait_for_selector("text=Latencies")
-
-
-# ---- devices, costs and pools ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_devices_are_columns_and_cost_stands_against_targets(
-    browser: Browser, tmp_path: Path, theme: str
-) -> None:
-    fields = fields_of("rate=5,50", "gpu=h100,l40s,l4", num_requests=60)
-    with opened(browser, mailed(tmp_path, fields), color_scheme=theme) as page:
-        page.wait_for_selector(".report")
-        table = page.locator("table[aria-label='Devices']")
-        heads = table.locator("thead th").all_inner_texts()
-        assert sorted(heads[1:]) == ["h100-sxm", "l4", "l40s"]
-        drawn(page, "Cost against TTFT, 90th percentile", "prefill")
-        drawn(page, "Cost against TTFT, 90th percentile", "alarm")
-        assert violations(page) == []
-
-
-def test_a_device_shows_its_cheapest_run_that_meets_the_targets(call: Call) -> None:
-    fields = fields_of("rate=5,50", "gpu=h100,l4", num_requests=60)
-    table = call("devices.devices", fields)
-    for column, gpu in enumerate(table["head"][1:], 1):
-        enough = [
-            run
-            for run in fields
-            if run["hardware"]["name"] == gpu
-            and run["verdict"] != "overloaded"
-            and run["good_share"] >= 0.9
-        ]
-        cheapest = min(enough, key=lambda run: run["dollars_per_million_tokens"], default=None)
-        assert table["rows"][0][column] == (cheapest["label"] if cheapest else "none")
-    assert call("devices.devices", fields_of("rate=5,50")) is None
-
-
-def test_the_front_is_what_none_is_cheaper_and_faster_than(call: Call) -> None:
-    fields = fields_of("rate=2,20,80", "gpu=h100,l40s", num_requests=60)
-    (found,) = call("devices.costCharts", fields)
-    *devices, front, target = found["lines"]
-    points = [point for line in devices for point in zip(line["x"], line["y"])]
-    assert len(points) == len(fields) and all(line["loose"] for line in devices)
-    best = list(zip(front["x"], front["y"]))
-    assert best and set(best) < set(points)
-    for x, y in best:
-        assert not [other for other in points if other[0] < x and other[1] < y]
-    assert target["y"] == [20, 20]
-
-
-def test_pools_stand_side_by_side(browser: Browser, tmp_path: Path, call: Call) -> None:
-    apart = replace(
-        scenario(num_requests=20, rate=2.0),
-        fleet=FleetOptions(prefill="gpu=h100,replicas=2", decode="gpu=l40s"),
-    )
-    run = run_fields(simulate(apart))
-    table = call("devices.pools", run)
-    assert table["head"] == ["pool", "prefill", "decode"]
-    assert table["rows"][0] == ["Replicas", "2", "1"]
-    assert call("devices.pools", fields_of(num_requests=4)[0]) is None
-    with opened(browser, mailed(tmp_path, [run]), width=390, height=844) as page:
-        page.locator("table[aria-label='Pools']").wait_for()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        assert violations(page) == []

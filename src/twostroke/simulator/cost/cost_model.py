@@ -103,9 +103,18 @@ class RooflineCostModel:
             (layer.count, layer.recurrent) for layer in model.layers if layer.recurrent
         ]
         self._sizes = [layer_sizes(layer, self.ranks, model.hidden_size) for layer in model.layers]
+        self._set_attention()
+        self._apart = experts_apart(model, parallel, hardware, efficiencies, self._gemm)
+        self._products: dict[tuple[float, int, bool], Product] = {}
+        self._layers: dict[int, Parts] = {}
+        self._heads: dict[int, Parts] = {}
+        self._decodes: dict[tuple[int, int, int], Parts] = {}
+
+    def _set_attention(self) -> None:
+        """What attends in each run of layers, and what finds the tokens for it."""
         attention = [
             (layer.count, each, layer.linears)
-            for layer in model.layers
+            for layer in self.model.layers
             for each in (layer.attention.passes if layer.attention else ())
         ]
         self._attention = [
@@ -124,11 +133,6 @@ class RooflineCostModel:
             for count, layer, linears in attention
             if layer.latent and layer.index is None
         ]
-        self._apart = experts_apart(model, parallel, hardware, efficiencies, self._gemm)
-        self._products: dict[tuple[float, int, bool], Product] = {}
-        self._layers: dict[int, Parts] = {}
-        self._heads: dict[int, Parts] = {}
-        self._decodes: dict[tuple[int, int, int], Parts] = {}
 
     def step(self, shape: StepShape) -> Estimate:
         if self.parallel.splits_tensors_only:
