@@ -76,7 +76,7 @@ def as_text(rows: list[dict[str, Any]]) -> str:
     return "\n".join(
         (
             "Estimates of steps on an H100, on one core: medians in microseconds. Cold: no step",
-            "before had as many tokens; with a prompt: cold, and a chunk beside; again: the context",
+            "before had as many tokens; with a prompt: cold, a chunk beside; again: the context",
             "alone is another.",
             "",
             f"{len(rows)} models, {slow} of them above {1e6 * TARGET:.0f} us.",
