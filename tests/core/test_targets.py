@@ -75,3 +75,11 @@ def test_targets_of_flags_and_file(tmp_path: Path) -> None:
             config.targets()
     with pytest.raises(ConfigError, match="cannot read --target-file"):
         ObservabilityConfig(target_file=str(tmp_path / "none")).targets()
+
+
+@pytest.mark.parametrize("text", ["ttft=p95:500", "tpot=p50:40", "e2el=30000"])
+def test_a_limit_in_milliseconds_is_asked_back(text: str) -> None:
+    with pytest.raises(ConfigError, match="seconds") as caught:
+        parse_target(text)
+    assert "if milliseconds were meant" in str(caught.value.hint)
+    assert parse_target("queue=500").limit == 500

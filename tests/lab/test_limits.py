@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twostroke.lab.claim import judge_all, judge_range
+from twostroke.lab.judging import judge_all, judge_range
 from twostroke.lab.numbers import shown_time
 from twostroke.lab.registry import find_claims
 

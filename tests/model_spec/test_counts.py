@@ -129,8 +129,22 @@ TINY: dict[str, dict[str, Any]] = {
         "mlp_bias": True,
     },
     "bamba": {**MAMBA, "attn_layer_indices": [2], "mamba_proj_bias": True, "attention_bias": True},
+    "minimax": {
+        "num_local_experts": 4,
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "head_dim": 24,
+    },
+    "minimax_m2": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 12, "use_bias": True},
     "mamba": {"state_size": 8, "use_conv_bias": False},
+}
+# The same with an index that finds the tokens of sparse attention.
+INDEXED = {
+    **LATENT,
+    "q_lora_rank": 24,
+    "index_topk": 16,
+    "index_n_heads": 4,
+    "index_head_dim": 12,
 }
 
 
@@ -139,9 +153,9 @@ def test_every_family_is_compared_with_transformers() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("model_type", list(TINY))
+@pytest.mark.parametrize("model_type", [*TINY, "deepseek_v32", "glm_moe_dsa"])
 def test_parameters_are_those_of_transformers(model_type: str) -> None:
-    config = AutoConfig.for_model(model_type, **{**BASE, **TINY[model_type]})
+    config = AutoConfig.for_model(model_type, **{**BASE, **TINY.get(model_type, INDEXED)})
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     raw = {**config.to_dict(), "tie_word_embeddings": config.tie_word_embeddings}

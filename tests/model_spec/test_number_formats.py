@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from tests.model_spec import configs
+from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import ConfigError
-from twostroke.model_spec.reader import parse_model
+from twostroke.model_spec.reader import parse_model, read_model
 from twostroke.model_spec.unquantised import Unquantised
+from twostroke.simulator.deployment.deployment import deploy
+from twostroke.simulator.deployment.options import DeploymentOptions
 
 
 def test_formats_are_read_from_the_checkpoint() -> None:
@@ -20,6 +27,77 @@ def test_formats_are_read_from_the_checkpoint() -> None:
         "quantization_config": {"quant_method": "compressed-tensors", "config_groups": groups}
     }
     assert parse_model({**configs.LLAMA_8B, **packed}).format == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("stated", "weights"),
+    [
+        ({"quant_algo": "FP8"}, "fp8"),
+        ({"quant_algo": "FP8_PB_WO"}, "fp8_block"),
+        ({"quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_algo": "NVFP4_AWQ"}, "nvfp4"),
+        ({"quant_algo": "W4A8_MXFP4_FP8"}, "mxfp4"),
+        ({"quant_algo": "W4A16_AWQ"}, "int4"),
+        ({"quant_algo": "W8A8_SQ_PER_CHANNEL"}, "int8"),
+        (
+            {
+                "quant_algo": "MIXED_PRECISION",
+                "quantized_layers": {
+                    "model.layers.0.self_attn.q_proj": {"quant_algo": "FP8"},
+                    "model.layers.0.mlp.up_proj": {"quant_algo": "NVFP4"},
+                    "model.layers.0.mlp.down_proj": {"quant_algo": "NVFP4"},
+                },
+            },
+            "nvfp4",
+        ),
+    ],
+)
+def test_modelopts_file_beside_the_config_is_read(
+    tmp_path: Path, stated: dict[str, Any], weights: str
+) -> None:
+    write = {"config.json": configs.LLAMA_8B, "hf_quant_config.json": {"quantization": stated}}
+    for name, content in write.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert read_model(tmp_path).format == read_model(tmp_path / "config.json").format == weights
+    assert read_model(tmp_path).weight_bytes() == parse_model(configs.LLAMA_8B).weight_bytes(
+        weights
+    )
+    deployed = deploy(
+        DeploymentOptions(model=str(tmp_path), gpu="b200"), CacheConfig(), SchedulerConfig()
+    )
+    assert deployed.weight_bytes == read_model(tmp_path).weight_bytes()
+
+
+def test_modelopts_exceptions_stay_as_they_are(tmp_path: Path) -> None:
+    kept = {"quant_algo": "NVFP4", "exclude_modules": ["lm_head", "model.layers.0.self_attn*"]}
+    for name, content in {
+        "config.json": configs.LLAMA_8B,
+        "hf_quant_config.json": {"quantization": kept},
+    }.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    model, attention = read_model(tmp_path), 2 * (2 * 4096**2 + 2 * 4096 * 1024)
+    fewer = attention - attention / 2 * 4.5 / 8
+    assert model.weight_bytes() == parse_model(configs.LLAMA_8B).weight_bytes("nvfp4") + fewer
+
+
+@pytest.mark.parametrize(
+    ("weights", "packed", "expected"),
+    [
+        ([{"num_bits": 4, "type": "int", "group_size": 128}], "pack-quantized", "int4"),
+        ([{"num_bits": 4, "type": "int", "group_size": 32}], "pack-quantized", "int4_g32"),
+        ([{"num_bits": 8, "type": "int"}], "int-quantized", "int8"),
+        ([{"num_bits": 4, "type": "float"}], "nvfp4-pack-quantized", "nvfp4"),
+        ([{"num_bits": 4, "type": "float"}], "mxfp4-pack-quantized", "mxfp4"),
+        # Attention in eight bits, experts in four.
+        ([{"num_bits": 8, "type": "float"}, {"num_bits": 4, "type": "float"}], "mixed", "nvfp4"),
+    ],
+)
+def test_groups_of_compressed_tensors_are_read(
+    weights: list[dict[str, Any]], packed: str, expected: str
+) -> None:
+    groups = {f"group_{number}": {"weights": each} for number, each in enumerate(weights)}
+    stated = {"quant_method": "compressed-tensors", "format": packed, "config_groups": groups}
+    assert parse_model({**configs.LLAMA_8B, "quantization_config": stated}).format == expected
 
 
 def test_an_unknown_quantisation_is_refused_only_where_it_is_used() -> None:

@@ -16,12 +16,9 @@ from twostroke.checkpoints.quantised.modules import join_quantised
 from twostroke.checkpoints.quantised.read_scheme import read_scheme
 from twostroke.core.errors import ModelLoadError, panic_text
 from twostroke.model_spec.generation_config import read_generation
-from twostroke.model_spec.json_files import read_object
+from twostroke.model_spec.json_files import MODELOPT_FILE, read_config_files
 from twostroke.model_spec.model_files import weight_files
 from twostroke.text.tokenizer import Tokenizer
-
-# What ModelOpt says beside ``config.json``, in older versions only there.
-_BESIDE = "hf_quant_config.json"
 
 
 class FolderCheckpoint:
@@ -32,18 +29,7 @@ class FolderCheckpoint:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        file = self.path / "config.json"
-        config = read_object(file) if file.is_file() else {}
-        if not config or config.get("quantization_config") or not self._says_more:
-            return config
-        inner = read_object(self.path / _BESIDE).get("quantization")
-        if isinstance(inner, Mapping):
-            inner = {**inner, "quant_method": "modelopt"}
-        return {**config, "quantization_config": inner}
-
-    @property
-    def _says_more(self) -> bool:
-        return (self.path / _BESIDE).is_file()
+        return read_config_files(self.path) if (self.path / "config.json").is_file() else {}
 
     @property
     def generation(self) -> Mapping[str, Any]:
@@ -51,8 +37,9 @@ class FolderCheckpoint:
 
     @property
     def files(self) -> list[Path]:
-        beside = [self.path / _BESIDE] if self._says_more else []
-        return [self.path / "config.json", *beside, *weight_files(self.path)]
+        beside = self.path / MODELOPT_FILE
+        more = [beside] if beside.is_file() else []
+        return [self.path / "config.json", *more, *weight_files(self.path)]
 
     def tensors(self) -> Mapping[str, StoredTensor]:
         tensors = read_safetensors(weight_files(self.path))

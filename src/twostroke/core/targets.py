@@ -28,6 +28,8 @@ UNITS: dict[TargetMetric, str] = {
     "kv": "share of blocks",
     "queue": "requests",
 }
+# No target is as many seconds: such a number was meant in milliseconds.
+MILLISECONDS_FROM = {"ttft": 60.0, "tpot": 5.0, "e2el": 3600.0}
 # States of the engine, which belong to no request and to no key.
 STATES = frozenset({"kv", "queue"})
 EVERY_KEY = "*"
@@ -97,6 +99,9 @@ def parse_target(text: str) -> Target:
     limit = float(match["limit"])
     if not 0 < limit < math.inf:
         raise _refusal(text, "the limit must be above 0")
+    if limit >= MILLISECONDS_FROM.get(metric, math.inf):
+        seconds = f"give seconds: {metric}={limit / 1e3:g}, if milliseconds were meant"
+        raise ConfigError(f"--target {text} means {limit:g} seconds", hint=seconds)
     scope = _scope(text, scopes)
     if metric == "errors":
         if match["percentile"] is not None or limit >= 1:

@@ -6,18 +6,9 @@ import math
 import random
 import time
 
-from twostroke.lab.claim import (
-    Bars,
-    Computed,
-    Curves,
-    Fact,
-    FieldClaim,
-    Observed,
-    Verdict,
-    VerdictName,
-    judge_all,
-)
+from twostroke.lab.claim import Bars, Computed, Curves, Fact, FieldClaim, Observed, Verdict
 from twostroke.lab.devices import Placed
+from twostroke.lab.judging import VerdictName, judge_all
 from twostroke.lab.live import LiveBench, decode_seconds, greedy, random_prompt, run_to_end
 from twostroke.lab.live import run_batch as run_live_batch
 from twostroke.lab.numbers import shown_time, shown_times

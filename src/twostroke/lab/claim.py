@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from twostroke.lab.judging import VerdictName
 from twostroke.lab.live import LiveBench
-
-VerdictName = Literal["holds", "holds with a condition", "wrong as stated"]
 
 
 class Verdict(NamedTuple):
@@ -90,16 +89,3 @@ class FieldClaim:
     source: str
     compute: Callable[[], Computed]
     observe: Callable[[LiveBench], Observed]
-
-
-def judge_range(value: float, low: float, high: float) -> VerdictName:
-    """Whether a value is within the claimed range, to a tenth."""
-    return "holds" if 0.9 * low <= value <= 1.1 * high else "wrong as stated"
-
-
-def judge_all(values: Sequence[float], low: float, high: float) -> VerdictName:
-    """Whether all values are within the claimed range (to a tenth), some of them, or none."""
-    inside = [judge_range(value, low, high) == "holds" for value in values]
-    if all(inside):
-        return "holds"
-    return "holds with a condition" if any(inside) else "wrong as stated"

@@ -8,18 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean
 
-from twostroke.lab.claim import (
-    Computed,
-    Curves,
-    Fact,
-    FieldClaim,
-    Observed,
-    Verdict,
-    VerdictName,
-    judge_all,
-    judge_range,
-)
+from twostroke.lab.claim import Computed, Curves, Fact, FieldClaim, Observed, Verdict
 from twostroke.lab.devices import Placed
+from twostroke.lab.judging import VerdictName, judge_all, judge_range
 from twostroke.lab.live import LiveBench, run_batch
 from twostroke.lab.numbers import shown_times
 

@@ -6,17 +6,9 @@ import random
 import time
 from dataclasses import replace
 
-from twostroke.lab.claim import (
-    Bars,
-    Computed,
-    Curves,
-    Fact,
-    FieldClaim,
-    Observed,
-    Verdict,
-    judge_range,
-)
+from twostroke.lab.claim import Bars, Computed, Curves, Fact, FieldClaim, Observed, Verdict
 from twostroke.lab.devices import Placed
+from twostroke.lab.judging import judge_range
 from twostroke.lab.live import (
     LiveBench,
     decode_seconds,

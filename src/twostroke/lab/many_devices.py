@@ -16,19 +16,9 @@ from typing import Any
 
 from twostroke.core.errors import ConfigError
 from twostroke.lab.apart import best_rate, ninetieth, requests_at, serve_apart, serve_together
-from twostroke.lab.claim import (
-    Bars,
-    Computed,
-    Curves,
-    Fact,
-    FieldClaim,
-    Observed,
-    Verdict,
-    VerdictName,
-    judge_all,
-    judge_range,
-)
+from twostroke.lab.claim import Bars, Computed, Curves, Fact, FieldClaim, Observed, Verdict
 from twostroke.lab.devices import Placed
+from twostroke.lab.judging import VerdictName, judge_all, judge_range
 from twostroke.lab.live import LiveBench, fitting_length, gaps_of_an_arrival, prompt_seconds
 from twostroke.lab.numbers import shown_time, shown_times
 from twostroke.model_spec.public_models import find_model

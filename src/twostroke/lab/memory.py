@@ -6,17 +6,9 @@ import random
 
 import numpy as np
 
-from twostroke.lab.claim import (
-    Bars,
-    Computed,
-    Fact,
-    FieldClaim,
-    Observed,
-    Verdict,
-    VerdictName,
-    judge_all,
-)
+from twostroke.lab.claim import Bars, Computed, Fact, FieldClaim, Observed, Verdict
 from twostroke.lab.devices import Placed
+from twostroke.lab.judging import VerdictName, judge_all
 from twostroke.lab.live import LiveBench, greedy, random_prompt, take_step
 from twostroke.lab.numbers import shown_times
 from twostroke.model_spec.public_models import find_model, public_names

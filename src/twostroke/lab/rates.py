@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from twostroke.lab.claim import (
-    Bars,
-    Computed,
-    Fact,
-    FieldClaim,
-    Observed,
-    Verdict,
-    judge_all,
-    judge_range,
-)
+from twostroke.lab.claim import Bars, Computed, Fact, FieldClaim, Observed, Verdict
 from twostroke.lab.devices import Placed
+from twostroke.lab.judging import judge_all, judge_range
 from twostroke.lab.live import LiveBench, decode_seconds, fitting_length, prompt_seconds
 from twostroke.lab.machine import product_seconds
 from twostroke.lab.numbers import shown_range, shown_time, shown_times

@@ -101,6 +101,8 @@ def _layers_of(attention: AttentionSpec, name: str) -> KVLayers:
     elements = attention.cached_elements()
     if attention.latent:
         source = f"{elements} compressed, shared by {attention.heads} heads"
+        if attention.index is not None:
+            source += f", and {attention.index.key_dim} of an index in fp8"
     elif attention.key_dim == attention.value_dim:
         source = f"2 x {attention.kv_heads} KV heads x {attention.key_dim}"
     else:
@@ -165,7 +167,7 @@ def _changed(model: ModelSpec, change: Callable[[AttentionSpec], AttentionSpec])
 
 
 def _as_mha(attention: AttentionSpec) -> AttentionSpec:
-    return replace(attention, kv_heads=attention.heads, latent=None)
+    return replace(attention, kv_heads=attention.heads, latent=None, index=None, chosen=None)
 
 
 def _as_gqa(attention: AttentionSpec) -> AttentionSpec:

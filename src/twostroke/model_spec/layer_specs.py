@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from twostroke.model_spec.factors import Multipliers, TemperatureSpec
 from twostroke.model_spec.number_formats import NumberFormat
 from twostroke.model_spec.recurrent_forms import RecurrentForm
 from twostroke.model_spec.rope import RopeSpec
@@ -87,17 +88,6 @@ class LatentSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class TemperatureSpec:
-    """Queries that grow with their position (arXiv:2501.19399, as in Llama 4).
-
-    At position p they are multiplied with ``log(1 + floor((p + 1) / every)) * scale + 1``.
-    """
-
-    every: int
-    scale: float
-
-
-@dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """Softmax attention of one layer.
 
@@ -128,6 +118,9 @@ class AttentionSpec:
             product of their own.
         rotary_fraction: Share of a head's elements that are rotated, the first ones.
         interleaved: Rotation pairs neighbours, not element i with i + rotated / 2.
+        index: What finds the ``chosen`` tokens that a query attends to, where it is sparse.
+        index_format: Set of such an index, which has no values: the format of its keys. Every rank
+            computes and keeps all of it.
     """
 
     heads: int
@@ -155,6 +148,19 @@ class AttentionSpec:
     rope: RopeSpec | None = field(default=None, kw_only=True)
     rotary_fraction: float = field(default=1.0, kw_only=True)
     interleaved: bool = field(default=False, kw_only=True)
+    index: AttentionSpec | None = field(default=None, kw_only=True)
+    chosen: int | None = field(default=None, kw_only=True)
+    index_format: NumberFormat | None = field(default=None, kw_only=True)
+
+    @property
+    def passes(self) -> tuple[AttentionSpec, ...]:
+        """The index, if there is one, and the attention itself: each reads what it cached."""
+        return (self,) if self.index is None else (self.index, self)
+
+    @property
+    def attended(self) -> int | None:
+        """Most tokens that a query attends to; ``None`` is all."""
+        return self.window if self.chosen is None else self.chosen
 
     @property
     def rotated(self) -> int:
@@ -169,7 +175,13 @@ class AttentionSpec:
         return -(-self.kv_heads // ranks) * (self.key_dim + self.value_dim)
 
     def cached_bits(self, format_: NumberFormat, ranks: int = 1) -> int:
-        """Bits of a token in the cache that it reads on one device, with the format's scales."""
+        """Bits that one device keeps of a token, with the format's scales and an index's keys."""
+        return sum(each.read_bits(format_, ranks) for each in self.passes)
+
+    def read_bits(self, format_: NumberFormat, ranks: int = 1) -> int:
+        """Bits of a token that it reads itself, without its index."""
+        if self.index_format:
+            return self.index_format.bits_of(self.key_dim)
         if self.latent:
             return format_.bits_of(self.latent.cached)
         head = format_.bits_of(self.key_dim) + format_.bits_of(self.value_dim)
@@ -177,13 +189,18 @@ class AttentionSpec:
 
     def cached_bytes(self, format_: NumberFormat, ranks: int = 1) -> float:
         """Bytes of one cached element, with its share of the scales."""
-        return self.cached_bits(format_, ranks) / 8 / self.cached_elements(ranks)
+        return self.read_bits(format_, ranks) / 8 / self.cached_elements(ranks)
 
     def seen(self, context: int) -> int:
         return context if self.window is None else min(context, self.window)
 
     def prefill_flops(self) -> int:
-        """FLOPs of one pair of a query and a token that it sees, over all heads."""
+        """FLOPs of one pair of a query and a token that it sees, over all heads.
+
+        Sparse attention works on the compressed form in prefill as well.
+        """
+        if self.index is not None:
+            return self.decode_flops()
         return 2 * self.heads * (self.key_dim + self.value_dim)
 
     def decode_flops(self) -> int:
@@ -294,25 +311,6 @@ class LayerInputSpec:
     size: int
     activation: str
     linears: Linears
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Multipliers:
-    """What Falcon-H1 multiplies within a layer (arXiv:2507.22448, section 3.2).
-
-    Attributes:
-        state_parts: Factors of a recurrent part's gate, values, what is written, what is read, and
-            steps.
-        gate: Factor of an MLP's gate.
-    """
-
-    attention_input: float
-    attention_output: float
-    state_input: float
-    state_parts: tuple[float, ...]
-    state_output: float
-    gate: float
-    mlp_output: float
 
 
 @dataclass(frozen=True, slots=True)

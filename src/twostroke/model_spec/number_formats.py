@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,8 +37,8 @@ class NumberFormat:
         return elements * self.element_bits + -(-elements // self.group) * self.scale_bits
 
 
-# Scales: float16 and a 4-bit zero per 128 weights (int4); one byte per 16 (nvfp4) or 32 (mxfp4)
-# weights; one float32 per block of 128 by 128 (fp8_block).
+# Scales: float16 and a 4-bit zero per 128 weights (int4), float16 per 32 (int4_g32); one byte per
+# 16 (nvfp4) or 32 (mxfp4) weights; one float32 per block of 128 by 128 (fp8_block).
 _FORMATS = (
     NumberFormat("fp32", 32, "fp32"),
     NumberFormat("bf16", 16, "bf16"),
@@ -45,9 +46,12 @@ _FORMATS = (
     NumberFormat("fp8_block", 8, "fp8", scale_bits=32, group=128**2),
     NumberFormat("int8", 8, "int8"),
     NumberFormat("int4", 4, "bf16", scale_bits=20, group=128),
+    NumberFormat("int4_g32", 4, "bf16", scale_bits=16, group=32),
     NumberFormat("nvfp4", 4, "fp4", scale_bits=8, group=16),
     NumberFormat("mxfp4", 4, "fp4", scale_bits=8, group=32),
 )
+# Keys of an index that finds the tokens of sparse attention: one float32 for each.
+INDEX_FORMAT = NumberFormat("fp8_index", 8, "fp8", scale_bits=32, group=128)
 WEIGHT_FORMATS = {format_.name: format_ for format_ in _FORMATS}
 # Of keys and values: a bfloat16 scale per token and KV head, in 4 bits per 32 elements of it.
 _ONE_SCALE = 2**31
@@ -69,6 +73,19 @@ _SAME = {
     "fp4": "nvfp4",
     "awq": "int4",
     "gptq": "int4",
+}
+
+
+# Parts of ModelOpt's names of algorithms, the first that is there counts.
+_MODELOPT = {
+    "MXFP4": "mxfp4",
+    "FP4": "nvfp4",
+    "INT4": "int4",
+    "W4A": "int4",
+    "FP8_PB": "fp8_block",
+    "FP8": "fp8",
+    "INT8": "int8",
+    "W8A": "int8",
 }
 
 
@@ -111,15 +128,33 @@ def stored_format(raw: Mapping[str, Any]) -> str:
     if method == "mxfp4":
         return "mxfp4"
     if method in ("modelopt", "modelopt_fp4", "nvfp4"):
-        return "nvfp4" if "FP4" in str(quantization.get("quant_algo", method)).upper() else "fp8"
-    bits = quantization.get("bits")
+        return _of_modelopt(quantization, method)
+    bits, group = quantization.get("bits"), quantization.get("group_size")
     if method == "compressed-tensors":
-        bits, kind = _group_of(quantization)
-        if kind == "float" and bits in (4, 8):
-            return "fp8" if bits == 8 else "nvfp4"
+        weights = _weights_of_most(quantization)
+        bits, group = weights.get("num_bits"), weights.get("group_size")
+        if weights.get("type") == "float" and bits in (4, 8):
+            few = "mxfp4" if "mxfp4" in str(quantization.get("format")) else "nvfp4"
+            return "fp8" if bits == 8 else few
     elif method == "bitsandbytes":
-        bits = 8 if quantization.get("load_in_8bit") else 4
+        bits, group = 8 if quantization.get("load_in_8bit") else 4, None
+    if bits == 4 and group == 32:
+        return "int4_g32"
     return f"int{bits}" if bits in (4, 8) else f"{method or 'quantised'} with {str(bits)[:40]} bits"
+
+
+def _of_modelopt(quantization: Mapping[str, Any], method: str) -> str:
+    """The format of ModelOpt's algorithm; of several, that of most modules."""
+    algorithm = quantization.get("quant_algo") or method
+    layers = quantization.get("quantized_layers")
+    if isinstance(layers, Mapping):
+        named = [each.get("quant_algo") for each in layers.values() if isinstance(each, Mapping)]
+        algorithm = Counter(map(str, named)).most_common(1)[0][0] if named else algorithm
+    name = str(algorithm)[:40].upper()
+    for part, format_ in _MODELOPT.items():
+        if part in name:
+            return format_
+    return "fp8" if name == "MODELOPT" else f"modelopt's {name}"
 
 
 def stated_quantization(raw: Mapping[str, Any]) -> object:
@@ -127,13 +162,14 @@ def stated_quantization(raw: Mapping[str, Any]) -> object:
     return raw.get("quantization_config") or raw.get("compression_config") or {}
 
 
-def _group_of(quantization: Mapping[str, Any]) -> tuple[object, object]:
-    """Bits and type of weights in the first group of a compressed-tensors file, if it says."""
+def _weights_of_most(quantization: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a compressed-tensors file says of the weights in the group of the fewest bits.
+
+    Files that mix formats give the fewest to the experts or the MLP, which are most of a model.
+    """
     groups = quantization.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
-    weights = first.get("weights") if isinstance(first, Mapping) else None
-    return (
-        (weights.get("num_bits"), weights.get("type"))
-        if isinstance(weights, Mapping)
-        else (None, None)
-    )
+    listed = groups.values() if isinstance(groups, Mapping) else ()
+    weights = [group.get("weights") for group in listed if isinstance(group, Mapping)]
+    given = [each for each in weights if isinstance(each, Mapping)]
+    stated = [each for each in given if isinstance(each.get("num_bits"), int)]
+    return min(stated, key=lambda each: int(each["num_bits"]), default=given[0] if given else {})

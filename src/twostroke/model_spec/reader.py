@@ -31,7 +31,7 @@ from twostroke.model_spec.config.scales import (
 )
 from twostroke.model_spec.config_fields import ConfigFields, short
 from twostroke.model_spec.generation_config import parse_end_tokens, read_generation
-from twostroke.model_spec.json_files import read_object
+from twostroke.model_spec.json_files import read_config_files, read_object
 from twostroke.model_spec.layer_specs import LayerSpec, Linears, LinearSpec, Part
 from twostroke.model_spec.number_formats import stated_quantization, stored_format
 from twostroke.model_spec.spec import ModelSpec
@@ -42,7 +42,9 @@ UNBOUNDED = 2**20  # context of a model without attention: nothing limits it
 
 
 def read_model(path: Path, model_types: Sequence[str] | None = None) -> ModelSpec:
-    """Read ``config.json``, given as the file or as its folder, and ``generation_config.json``.
+    """Read ``config.json``, given as the file or as its folder, and the files beside it.
+
+    These are ``generation_config.json`` and ModelOpt's ``hf_quant_config.json``.
 
     Args:
         model_types: See ``parse_model``.
@@ -50,9 +52,11 @@ def read_model(path: Path, model_types: Sequence[str] | None = None) -> ModelSpe
     Raises:
         ModelLoadError: A file is missing or unreadable, and as ``parse_model`` says.
     """
-    file = path / "config.json" if path.is_dir() else path
-    raw = read_object(file, "give a config.json of a Hugging Face checkpoint, or its folder")
-    return parse_model(raw, read_generation(file.parent), model_types)
+    hint = "give a config.json of a Hugging Face checkpoint, or its folder"
+    if path.is_dir() or path.name == "config.json":
+        folder = path if path.is_dir() else path.parent
+        return parse_model(read_config_files(folder, hint), read_generation(folder), model_types)
+    return parse_model(read_object(path, hint), read_generation(path.parent), model_types)
 
 
 def parse_model(

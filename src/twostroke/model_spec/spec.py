@@ -228,9 +228,9 @@ class ModelSpec:
         """
         total = 0
         for layer in self.layers:
-            if attention := layer.attention:
-                pair = attention.decode_flops() if new_tokens == 1 else attention.prefill_flops()
-                total += layer.count * pair * seen_pairs(new_tokens, cached, attention.window)
+            for each in layer.attention.passes if layer.attention else ():
+                pair = each.decode_flops() if new_tokens == 1 else each.prefill_flops()
+                total += layer.count * pair * seen_pairs(new_tokens, cached, each.attended)
         return total
 
     def prefill_flops(self, tokens: int) -> int:

@@ -117,6 +117,8 @@ def _check_recurrent(recurrent: RecurrentSpec) -> None:
 def _check_attention(attention: AttentionSpec, family: Family) -> None:
     if attention.soft_cap is not None and not family.soft_caps:
         raise _refusal("attn_logit_softcapping is not supported in this architecture")
+    if attention.index is not None:
+        raise _refusal("index_topk: sparse attention is not supported")
     if attention.rope is None:
         return
     if attention.rotary_fraction != 1 and not family.partial:

@@ -8,12 +8,13 @@ from typing import Literal, get_args
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.values import parse_seconds
+from twostroke.core.targets import MILLISECONDS_FROM
 from twostroke.planner.options import GoalOptions
 
 Metric = Literal["ttft", "tpot", "e2e"]
 _PERCENTILE = re.compile(r"p([0-9]{1,2}(?:\.[0-9]{1,3})?)")
-# No first token and no further one may take longer: such a number was meant in milliseconds.
-_TOO_LONG = {"ttft": 60.0, "tpot": 60.0, "e2e": 1e6}
+# What ``MILLISECONDS_FROM`` calls a metric otherwise.
+_OTHER_NAMES = {"e2e": "e2el"}
 DEFAULT = "p95"
 
 
@@ -74,9 +75,10 @@ def _parse(metric: Metric, text: str) -> Goal:
             raise ValueError("percentiles go from p1 to p99.9")
     except ValueError as error:
         raise ConfigError(f"--{metric} {text!r}: {error}", hint=hint) from None
-    if not 0 < limit <= _TOO_LONG[metric]:
+    most = MILLISECONDS_FROM[_OTHER_NAMES.get(metric, metric)]
+    if not 0 < limit < most:
         raise ConfigError(
-            f"--{metric} {text!r} must be above 0 and at most {_TOO_LONG[metric]:g} seconds",
+            f"--{metric} {text!r} must be above 0 and below {most:g} seconds",
             hint="seconds are meant; milliseconds are written 200ms",
         )
     return Goal(metric, percentile, limit)

@@ -214,6 +214,5 @@ class StepCurve:
         else:
             count = max(1, round(tokens / fresh))
             chunks = ((tokens // count, self.lengths.cached),) * count
-        return self._cost.step(
-            StepShape(n, context, chunks, n + len(chunks), drafts=drafted, draft_rounds=rounds)
-        )
+        shape = StepShape(n, context, chunks, n + len(chunks), drafts=drafted, draft_rounds=rounds)
+        return self._cost.step(shape._replace(draft_prefill=chunks) if rounds else shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from twostroke.planner.engines import EngineChoice
@@ -58,27 +58,35 @@ def variations(search: Search, found: Found) -> list[Variation]:
 
 def front(search: Search, found: Found) -> list[FrontPoint]:
     """Cost against TPOT: the plans that meet the targets, also with more replicas than needed."""
-    points = []
+    kept = pareto(with_more_replicas(search, found), lambda plan: plan.states["high"].tpot.at(95))
+    if len(kept) > MOST_FRONT:
+        step = (len(kept) - 1) / (MOST_FRONT - 1)
+        kept = [kept[round(index * step)] for index in range(MOST_FRONT)]
+    return [FrontPoint(plan, plan.states["high"].tpot.at(95)) for plan in kept]
+
+
+def with_more_replicas(search: Search, found: Found) -> list[Plan]:
+    """The best plans, each also with more replicas, up to what no speed is worth."""
+    plans = []
     for plan in distinct(found.plans)[:MOST_FAMILIES]:
         most, _ = search.most_replicas(plan.engine)
         for factor in MORE_REPLICAS:
             replicas = round(plan.replicas * factor)
             if replicas + plan.spare > most or (factor > 1 and replicas == plan.replicas):
                 continue
-            more = search.plan(plan.engine, replicas, plan.spare, search.limit(plan.engine))
-            points.append(FrontPoint(more, more.states["high"].tpot.at(95)))
-    points.sort(key=lambda point: (point.plan.cost_per_hour, point.tpot))
-    kept: list[FrontPoint] = []
-    most_dollars = MOST_TIMES_DEARER * points[0].plan.cost_per_hour if points else 0.0
-    for point in points:
-        if point.plan.cost_per_hour > most_dollars:
-            break
-        if not kept or point.tpot < 0.98 * kept[-1].tpot:
-            kept.append(point)
-    if len(kept) <= MOST_FRONT:
-        return kept
-    step = (len(kept) - 1) / (MOST_FRONT - 1)
-    return [kept[round(index * step)] for index in range(MOST_FRONT)]
+            limit = search.limit(plan.engine)
+            plans.append(search.plan(plan.engine, replicas, plan.spare, limit))
+    dollars = MOST_TIMES_DEARER * min((plan.cost_per_hour for plan in plans), default=0.0)
+    return [plan for plan in plans if plan.cost_per_hour <= dollars]
+
+
+def pareto(plans: Iterable[Plan], time: Callable[[Plan], float]) -> list[Plan]:
+    """Plans that none is both cheaper and faster than, by 2 % at least; the cheapest first."""
+    kept: list[tuple[Plan, float]] = []
+    for plan in sorted(plans, key=lambda plan: (plan.cost_per_hour, time(plan))):
+        if not kept or time(plan) < 0.98 * kept[-1][1]:
+            kept.append((plan, time(plan)))
+    return [plan for plan, _ in kept]
 
 
 def _questions(search: Search) -> Iterator[tuple[str, Search]]:

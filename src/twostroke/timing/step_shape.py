@@ -22,6 +22,8 @@ class StepShape(NamedTuple):
         draft_rounds: Draft tokens that are made for each request once it has drawn.
         after_idle: Whether the engine was idle before the step; ``False`` also where the cost model
             does not tell these steps apart.
+        draft_prefill: Prompts that a draft model computes in this step, written as in ``prefill``:
+            whole ones, when their requests first draft.
     """
 
     decode_requests: int
@@ -32,3 +34,4 @@ class StepShape(NamedTuple):
     after_idle: bool = False
     drafts: int = 0
     draft_rounds: int = 0
+    draft_prefill: tuple[tuple[int, int], ...] = ()

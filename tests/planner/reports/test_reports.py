@@ -10,9 +10,11 @@ import pytest
 
 from tests.planner.questions import planned
 from twostroke.planner.reports.json_text import plans_json
-from twostroke.planner.reports.page import plans_page
+from twostroke.planner.reports.page import device_rows, plans_page
 from twostroke.planner.reports.plots import Mark, bars, lines, scatter
 from twostroke.planner.reports.tables import print_plans
+from twostroke.planner.search import Plan
+from twostroke.planner.what_if import pareto, with_more_replicas
 
 # What a program reads of each plan.
 FIELDS = (
@@ -86,7 +88,40 @@ def test_a_question_without_an_answer_still_has_reasons() -> None:
 def test_the_page_is_whole_by_itself() -> None:
     tags = Tags()
     tags.feed(plans_page(planned()))
-    assert tags.tags.count("svg") == 4 and tags.addresses == [] and "script" not in tags.tags
+    # Cost against the two targets, cost by device, and both latencies as traffic grows.
+    assert tags.tags.count("svg") == 5 and tags.addresses == [] and "script" not in tags.tags
+
+
+def test_the_page_has_a_column_for_each_device_that_can() -> None:
+    answer = planned()
+    header, rows = device_rows(answer)
+    gpus = {plan.engine.gpu for plan in answer.found.plans}
+    assert len(gpus) > 1 and set(header[1:]) == gpus
+    assert {len(row) for row in rows} == {len(header)}
+    costs = next(row for row in rows if row[0] == "$ an hour")[1:]
+    cheapest = [
+        min(plan.cost_per_hour for plan in answer.found.plans if plan.engine.gpu == gpu)
+        for gpu in header[1:]
+    ]
+    assert cheapest == sorted(cheapest)
+    assert [float(cost.replace(",", "")) for cost in costs] == pytest.approx(cheapest, abs=0.006)
+
+
+def test_no_plan_of_the_front_is_beaten_in_both() -> None:
+    answer = planned()
+    plans = with_more_replicas(answer.search, answer.found)
+
+    def time(plan: Plan) -> float:
+        return plan.states["high"].tpot.at(95)
+
+    best = pareto(plans, time)
+    assert len(plans) > len(best) > 1
+    for plan in best:
+        assert not [
+            other
+            for other in plans
+            if other.cost_per_hour <= plan.cost_per_hour and time(other) < 0.98 * time(plan)
+        ]
 
 
 def test_plots_place_values_by_their_size() -> None:

@@ -56,6 +56,27 @@ def test_drafts_are_verified_beside_the_token_of_a_decoding_request() -> None:
     assert shape_of(plan_of(recomputed)) == StepShape(0, 0, ((3, 11),), 1)
 
 
+def test_a_draft_model_computes_a_prompt_when_it_first_drafts() -> None:
+    """In the step that ends it, all of it but its cached prefix; then nothing but its rounds."""
+    executor = make_executor(acceptance=SyntheticAcceptance(1.0))
+
+    def step(start: int, count: int, known: int, max_drafts: int) -> StepShape:
+        part = ScheduledRequest("r", start, count, start + count == known)
+        part.max_new_drafts = max_drafts
+        plan = plan_of(part)
+        executor.execute(plan)
+        return executor.last_shape
+
+    assert step(4, 6, 16, 0).draft_prefill == ()  # behind a cached prefix of 4
+    assert step(10, 6, 16, 3).draft_prefill == ((12, 4),)
+    assert step(16, 1, 17, 3).draft_prefill == ()
+    assert step(17, 1, 18, 0).draft_prefill == ()  # does not draft for a while
+    assert step(18, 1, 19, 0).draft_prefill == ()
+    assert step(19, 1, 20, 3).draft_prefill == ((3, 17),)
+    assert step(0, 20, 21, 0).draft_prefill == ()  # preempted: from the beginning
+    assert step(20, 1, 21, 3).draft_prefill == ((21, 0),)
+
+
 def test_a_step_says_what_was_accepted_and_how_long_drafting_took() -> None:
     drafted = share(14, 11, 3)
     drafted.draft_token_ids, drafted.max_new_drafts = [0, 0], 4

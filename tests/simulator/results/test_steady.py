@@ -66,3 +66,10 @@ def test_a_short_run_does_not_tell() -> None:
         "undecided",
         "overloaded",
     )
+
+
+def test_a_run_that_served_nothing_is_no_stable_one() -> None:
+    (run,) = runs(workload="random", input_len=200_000, rate=20.0, num_requests=4)
+    steady = run.summary.steady
+    assert steady.verdict == "undecided"
+    assert steady.describe() == "Undecided: no request has ended"

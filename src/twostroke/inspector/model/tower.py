@@ -135,6 +135,8 @@ def _describe_layer(storey: Storey, layer: LayerSpec) -> None:
         )
         if attention.latent:
             storey.attention = f"MLA, {attention.heads} heads on one compressed vector"
+            if attention.chosen is not None:
+                storey.attention += f", {attention.chosen:,} tokens at most"
         storey.window = attention.window
     elif layer.recurrent:
         storey.attention = f"recurrent, {layer.recurrent.heads} heads"

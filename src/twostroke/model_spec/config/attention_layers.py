@@ -13,14 +13,16 @@ from twostroke.model_spec.config.rotation import (
 )
 from twostroke.model_spec.config.scales import read_attention_scale
 from twostroke.model_spec.config_fields import CHECK, ConfigFields
+from twostroke.model_spec.factors import TemperatureSpec
 from twostroke.model_spec.layer_specs import (
     AttentionSpec,
     LatentSpec,
+    Linears,
     LinearSpec,
     Part,
-    TemperatureSpec,
     whole,
 )
+from twostroke.model_spec.number_formats import INDEX_FORMAT
 
 
 def read_attention(
@@ -149,6 +151,7 @@ def _latent(fields: ConfigFields, family: Family, hidden: int) -> AttentionSpec:
         LinearSpec("kv_up", (Part(heads * (plain + value), heads),), rank),
         LinearSpec("attention_output", whole(hidden), heads * value, heads, bias=bias),
     ]
+    index, of_index = _index(fields, hidden, query_rank or hidden)
     return AttentionSpec(
         heads,
         heads,
@@ -156,11 +159,33 @@ def _latent(fields: ConfigFields, family: Family, hidden: int) -> AttentionSpec:
         value,
         None,
         LatentSpec(rank + rope, rank, query_rank),
-        linears=tuple(linears),
-        other_parameters=other,
+        linears=(*linears, *of_index),
+        other_parameters=other + (index.other_parameters if index else 0),
+        index=index,
+        chosen=fields.optional("index_topk"),
         output_bias=bias,
         scale=(plain + rope) ** -0.5 * read_score_factor(fields),
         rope=read_rope(fields, family),
         rotary_fraction=rope / (plain + rope),
         interleaved=fields.flag("rope_interleave", True),
     )
+
+
+def _index(
+    fields: ConfigFields, hidden: int, query_rank: int
+) -> tuple[AttentionSpec | None, Linears]:
+    """What finds the tokens of sparse attention, and its products.
+
+    The lightning indexer of DeepSeek-V3.2 (arXiv:2512.02556, section 2.1). Its keys are kept in
+    fp8, whatever the format of the cache, and normed with a bias.
+    """
+    if fields.optional("index_topk") is None:
+        return None, ()
+    heads, size = fields.integer("index_n_heads"), fields.integer("index_head_dim")
+    linears = (
+        LinearSpec("index_query", whole(heads * size), query_rank),
+        LinearSpec("index_key", whole(size), hidden),
+        LinearSpec("index_weights", whole(heads), hidden, quantised=False),
+    )
+    index = AttentionSpec(heads, 1, size, 0, other_parameters=2 * size, index_format=INDEX_FORMAT)
+    return index, linears

@@ -27,7 +27,7 @@ class Family:
         tied: Default of ``tie_word_embeddings``.
         latent: Multi-head latent attention.
         recurrent: What layers have that keep a state: ``delta`` (then attention has a gate),
-            ``mamba``, ``mamba2`` or ``convolution``.
+            ``mamba``, ``mamba2``, ``convolution`` or ``lightning``.
         unbounded: No layer has attention, and nothing limits the context.
         windows: Which layers see a window only; ``window`` is its default length. Of ``pattern``
             layers, the last sees everything.
@@ -323,11 +323,31 @@ FAMILIES = {
         windows="none",
         norm_eps=_LAYER_NORM,
     ),
+    "minimax": Family(
+        qkv_bias=False,
+        output_bias=False,
+        recurrent="lightning",
+        kinds=WITH_STATES,
+        windows="none",
+        partial=True,
+        experts=True,
+        defaults={"partial_rotary_factor": 0.5},
+    ),
+    "minimax_m2": Family(
+        qkv_bias=False,
+        output_bias=False,
+        whole_norm=True,
+        windows="none",
+        partial=True,
+        experts=True,
+        defaults={"partial_rotary_factor": 0.5},
+    ),
     "mamba": Family(norms=1, tied=True, recurrent="mamba", unbounded=True, kinds=WITH_STATES),
 }
 # Other names of the same architectures.
 SAME = {
-    "kimi_k2": "deepseek_v3",
+    **dict.fromkeys(("kimi_k2", "deepseek_v32", "glm_moe_dsa"), "deepseek_v3"),
+    **dict.fromkeys(("minimax_m1", "minimax_text_01"), "minimax"),
     **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), "qwen2"),
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",

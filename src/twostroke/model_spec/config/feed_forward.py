@@ -48,7 +48,7 @@ def read_feed_forward(
         shared += _gated("shared_expert", hidden, shared_size, False)
         if is_gate:
             shared += (LinearSpec("shared_expert_gate", whole(1), hidden, quantised=False),)
-    default = {"mixtral": 2, "jamba": 2, "llama4_text": 1}.get(model_type, 4)
+    default = {"mixtral": 2, "jamba": 2, "llama4_text": 1, "minimax": 2}.get(model_type, 4)
     chosen = fields.integer("num_experts_per_tok", min(default, count), maximum=count)
     expert = _gated("expert", hidden, size, bias)
     return None, ExpertsSpec(
@@ -72,7 +72,7 @@ def _routing(fields: ConfigFields, model_type: str, count: int) -> RoutingSpec:
         return RoutingSpec(normalized=fields.flag("norm_topk_prob", always))
     if model_type == "llama4_text":
         return RoutingSpec("sigmoid", normalized=False, scales_inputs=True)
-    if model_type == "glm4_moe":
+    if model_type in ("glm4_moe", "minimax_m2"):
         return _corrected_routing(fields, count, groups=1, chosen_groups=1, scale=1.0)
     if model_type == "deepseek_v3":
         return _corrected_routing(fields, count, groups=min(8, count), chosen_groups=4, scale=2.5)
@@ -149,6 +149,8 @@ def _is_sparse(fields: ConfigFields, model_type: str, index: int, count: int) ->
         every = fields.integer("interleave_moe_layer_step", 1)
         is_stated = fields.raw.get("moe_layers") is not None
         return index in chosen if is_stated else (index + 1) % every == 0
+    if index < len(kinds := fields.items("mlp_layer_types")):
+        return bool(kinds[index] == "sparse")
     if model_type in ("deepseek_v2", "deepseek_v3", "glm4_moe"):
         every = fields.integer("moe_layer_freq", 1)
         return index >= fields.integer("first_k_dense_replace", 0, minimum=0) and index % every == 0

@@ -16,6 +16,7 @@ OLDER = {
     "attention": "full_attention",
     "mamba": "linear_attention",
     "conv": "linear_attention",
+    "deepseek_sparse_attention": "full_attention",  # an index says how sparse
 }
 PATTERN = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 # No model has as many, and fewer take no time.
@@ -85,6 +86,13 @@ def _implied_kind(fields: ConfigFields, model_type: str, index: int) -> str | No
     recurrent = FAMILIES[model_type].recurrent
     if not recurrent:
         return None
+    if recurrent == "lightning":
+        types = fields.items("attn_type_list")
+        if index >= len(types) or types[index] not in (0, 1):
+            raise ModelLoadError(
+                f"config.json: attn_type_list has no 0 or 1 for layer {index}", hint=CHECK
+            )
+        return "full_attention" if types[index] else "linear_attention"
     if model_type == "falcon_h1":
         return "hybrid"
     attends = False

@@ -96,6 +96,8 @@ def read_recurrent(fields: ConfigFields, model_type: str, hidden: int) -> Recurr
         return _mamba2(fields, hidden, MAMBA2[model_type])
     if kind == "convolution":
         return _convolution(fields, hidden)
+    if kind == "lightning":
+        return _lightning(fields, hidden)
     return _gated_delta(fields, hidden)
 
 
@@ -111,6 +113,21 @@ def _convolution(fields: ConfigFields, hidden: int) -> RecurrentSpec:
     flops, other = (2 * kernel + 2) * hidden, hidden * (kernel + bias)
     form = ConvolutionForm(kernel, bias)
     return RecurrentSpec(hidden, 0, conv, flops, 2, linears, other, form)
+
+
+def _lightning(fields: ConfigFields, hidden: int) -> RecurrentSpec:
+    """Lightning attention (arXiv:2401.04658) as in MiniMax-01 (arXiv:2501.08313) and M1."""
+    heads = fields.integer("num_attention_heads")
+    size = fields.integer("head_dim", hidden // heads)
+    inner = heads * size
+    linears = (
+        LinearSpec("state_input", (Part(3 * inner, heads),), hidden),
+        LinearSpec("state_gates", (Part(inner, heads),), hidden),
+        LinearSpec("state_output", whole(hidden), inner, heads),
+    )
+    state = inner * size
+    # Decay, write and read the state: three products of its size, two FLOPs each.
+    return RecurrentSpec(heads, state, (), 6 * state, 4, linears, inner)
 
 
 def _gated_delta(fields: ConfigFields, hidden: int) -> RecurrentSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twostroke.core.errors import ModelLoadError
 from twostroke.model_spec.config.families import Family
 from twostroke.model_spec.config_fields import CHECK, ConfigFields, short
-from twostroke.model_spec.layer_specs import Multipliers
+from twostroke.model_spec.factors import Multipliers
 
 
 def read_attention_scale(fields: ConfigFields, family: Family, head_dim: int) -> float | None:

@@ -9,7 +9,8 @@ from twostroke.kernels.library import Library
 from twostroke.kernels.pass_calls import HeadsCall
 from twostroke.layers.compiled.branches import norm_call
 from twostroke.layers.norm import Norm, UnitNorm
-from twostroke.model_spec.layer_specs import AttentionSpec, TemperatureSpec
+from twostroke.model_spec.factors import TemperatureSpec
+from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.models.branches.base import BranchParts, PassInputs, Rotations
 

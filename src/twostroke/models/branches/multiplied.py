@@ -10,7 +10,8 @@ from torch import Tensor
 
 from twostroke.kernels.library import Library
 from twostroke.layers.norm import MultipliedNorm, Norm
-from twostroke.model_spec.layer_specs import LayerSpec, Multipliers
+from twostroke.model_spec.factors import Multipliers
+from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.recurrent_forms import Mamba2Form
 from twostroke.models.branches.base import Branch, BranchKind, BranchParts
 from twostroke.models.parameters import Parameter

@@ -11,10 +11,13 @@ from twostroke.planner.reports.plots import Mark, bars, lines, scatter
 from twostroke.planner.reports.style import STYLE
 from twostroke.planner.reports.tables import plan_rows, sections
 from twostroke.planner.search import Plan, Search, distinct
+from twostroke.planner.what_if import pareto, shown_goals, with_more_replicas
 from twostroke.simulator.jumping.decode_curve import Bound
 
-# Traffic of the curves, over the traffic that is planned for.
 ENDS: dict[str, Bound] = {"low": "low", "middle": "seconds", "high": "high"}
+# Columns of the table of devices, bars of their costs.
+MOST_DEVICES, MOST_BARS = 8, 12
+# Traffic of the curves, over the traffic that is planned for.
 FACTORS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5)
 
 
@@ -26,8 +29,8 @@ def plans_page(planned: Planned) -> str:
     if planned.best is None:
         body.append("<p><b>No plan meets the targets at the pessimistic end.</b></p>")
     else:
-        header, rows = plan_rows(planned)
-        body.append(_table(header, rows))
+        body.append(_table(*plan_rows(planned)))
+        body += ["<h2>The cheapest plan of each device</h2>", _table(*device_rows(planned))]
         body += _plots(planned, planned.best.plan)
     for title, text in sections(planned):
         body.append(f"<h2>{escape(title)}</h2><pre>{escape(text)}</pre>")
@@ -49,29 +52,63 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>{inner}</table></div>'
 
 
-def _plots(planned: Planned, best: Plan) -> list[str]:
-    marks = [
-        Mark(
-            point.plan.cost_per_hour,
-            1e3 * point.tpot,
-            f"{point.plan.replicas + point.plan.spare} x {point.plan.engine.tp} x"
-            f" {point.plan.engine.gpu}",
-        )
-        for point in planned.front
+def device_rows(planned: Planned) -> tuple[list[str], list[list[str]]]:
+    """A column for each device that can, the cheapest first: its cheapest plan."""
+    plans: dict[str, Plan] = {}
+    for plan in (*(shown.plan for shown in planned.shown), *distinct(planned.found.plans)):
+        plans.setdefault(plan.engine.gpu, plan)
+    ranked = sorted(plans.values(), key=lambda plan: plan.cost_per_hour)[:MOST_DEVICES]
+    sheets = [planned.search.builder.sheet(plan.engine.gpu) for plan in ranked]
+    goals = shown_goals(planned.goals)
+    rows = [
+        ["replicas", *(f"{plan.replicas + plan.spare}" for plan in ranked)],
+        ["devices in each", *(f"{plan.engine.tp}" for plan in ranked)],
+        ["weights, KV cache", *(f"{p.engine.weights}, {p.engine.kv_cache}" for p in ranked)],
+        *(
+            [f"{goal.name}, ms", *(f"{1e3 * plan.times(goal)[2]:.3g}" for plan in ranked)]
+            for goal in goals
+        ),
+        ["output tokens/s", *(f"{plan.output_throughput:,.0f}" for plan in ranked)],
+        ["$ an hour", *(f"{plan.cost_per_hour:,.2f}" for plan in ranked)],
+        ["$ a M tokens", *(f"{plan.cost_per_million:.2f}" for plan in ranked)],
+        ["kW", *(f"{plan.watts / 1e3:,.2f}" for plan in ranked)],
+        ["TB/s of a device", *(f"{sheet.memory_bandwidth / 1e12:.3g}" for sheet in sheets)],
+        ["GB of a device", *(f"{sheet.memory_bytes / 1e9:.0f}" for sheet in sheets)],
+        ["times by", *("simulation" if plan.proof else "formulas" for plan in ranked)],
     ]
+    return ["at the pessimistic end", *(plan.engine.gpu for plan in ranked)], rows
+
+
+def _plots(planned: Planned, best: Plan) -> list[str]:
+    goals = planned.goals or (Goal("ttft", 95.0, 0.0), Goal("tpot", 95.0, 0.0))
+    plots = ["<h2>Cost against each target</h2>"]
+    plans = with_more_replicas(planned.search, planned.found)
+    plots += [_cost_against(plans, goal) for goal in goals]
     cheapest: dict[str, float] = {}
     for plan in distinct(planned.found.plans):
         cheapest.setdefault(plan.engine.gpu, plan.cost_per_hour)
-    plots = [
-        "<h2>Cost against speed</h2>",
-        scatter(marks, "US dollars an hour", "TPOT P95 at the pessimistic end, ms"),
-        "<h2>The cheapest plan of each device</h2>",
-        bars(sorted(cheapest.items(), key=lambda each: each[1])[:12], "US dollars an hour"),
-    ]
-    for goal in planned.goals or (Goal("ttft", 95.0, 0.0), Goal("tpot", 95.0, 0.0)):
+    ranked = sorted(cheapest.items(), key=lambda each: each[1])[:MOST_BARS]
+    plots += ["<h2>Cost by device</h2>", bars(ranked, "US dollars an hour")]
+    for goal in goals:
         plots.append(f"<h2>{escape(goal.name)} of the best plan, as traffic grows</h2>")
         plots.append(_curve(planned.search, best, goal))
     return plots
+
+
+def _cost_against(plans: Sequence[Plan], goal: Goal) -> str:
+    """All plans by cost and a latency; a line joins those that none beats in both."""
+
+    def mark(plan: Plan) -> Mark:
+        count, engine = plan.replicas + plan.spare, plan.engine
+        label = f"{count} x {engine.tp} x {engine.gpu}"
+        return Mark(plan.cost_per_hour, 1e3 * plan.times(goal)[2], label)
+
+    best = pareto(plans, lambda plan: plan.times(goal)[2])
+    others = [mark(plan) for plan in plans if plan not in best]
+    y_title = f"{goal.name} at the pessimistic end, ms"
+    limit = 1e3 * goal.limit if goal.limit else None
+    marks = [mark(plan) for plan in best]
+    return scatter(marks, "US dollars an hour", y_title, others=others, limit=limit)
 
 
 def _curve(search: Search, plan: Plan, goal: Goal) -> str:

@@ -59,24 +59,56 @@ class _Frame:
         return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{inside}</svg>'
 
 
-def scatter(marks: Sequence[Mark], x_title: str, y_title: str) -> str:
-    """Points with their labels."""
+def scatter(
+    marks: Sequence[Mark],
+    x_title: str,
+    y_title: str,
+    *,
+    others: Sequence[Mark] = (),
+    limit: float | None = None,
+) -> str:
+    """Points with their labels, joined by a line where there are others.
+
+    Args:
+        others: Points that are pale, and told when they are pointed at.
+        limit: A line across, the target.
+    """
     if not marks:
         return ""
-    frame = _Frame(max(m.x for m in marks), max(m.y for m in marks), x_title, y_title)
-    content, labels = [], _Labels()
+    points = [*marks, *others]
+    highest = max([mark.y for mark in points] + ([1.1 * limit] if limit is not None else []))
+    frame = _Frame(max(mark.x for mark in points), highest, x_title, y_title)
+    content = [_dot(frame, mark, "pale") for mark in others]
+    if others:
+        path = " ".join(f"{frame.x(mark.x)},{frame.y(mark.y)}" for mark in marks)
+        content.append(f'<polyline class="front" points="{path}"/>')
+    if limit is not None:
+        content += _across(frame.y(limit), "target")
+    content += [_dot(frame, mark, "dot") for mark in marks]
+    labels = _Labels()
     for mark in marks:
         x, y = frame.x(mark.x), frame.y(mark.y)
-        label = escape(mark.label)
-        content.append(
-            f'<circle cx="{x}" cy="{y}" r="4" fill="var(--one)"><title>{label}</title></circle>'
-        )
         side, shift = ("start", 8) if x < WIDTH / 2 else ("end", -8)
         for height in (y - 6, y + 16):
             if labels.have_room(x + shift, height, mark.label, side):
                 content.append(_text(x + shift, height, mark.label, side))
                 break
     return frame.svg(content)
+
+
+def _dot(frame: _Frame, mark: Mark, kind: str) -> str:
+    title = f"<title>{escape(mark.label)}</title>"
+    x, y, radius = frame.x(mark.x), frame.y(mark.y), 4 if kind == "dot" else 2.5
+    return f'<circle class="{kind}" cx="{x}" cy="{y}" r="{radius}">{title}</circle>'
+
+
+def _across(y: float, name: str) -> list[str]:
+    """A line at a limit, and its name."""
+    line = (
+        f'<line class="limit" stroke-dasharray="5 4" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}"'
+        f' y2="{y}"/>'
+    )
+    return [line, _text(LEFT + 6, y - 5, name, "start")]
 
 
 class _Labels:
@@ -133,12 +165,7 @@ def lines(
             x, y = curve[-1]
             content.append(_text(frame.x(x), frame.y(y) - 5, name, "end"))
     if limit is not None:
-        y = frame.y(limit)
-        content.append(
-            f'<line class="limit" stroke-dasharray="5 4" x1="{LEFT}"'
-            f' x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-        )
-        content.append(_text(LEFT + 6, y - 5, limit_name, "start"))
+        content += _across(frame.y(limit), limit_name)
     return frame.svg(content)
 
 

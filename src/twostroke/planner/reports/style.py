@@ -9,6 +9,8 @@ COLOUR_STYLE = """
 PLOT_STYLE = """
 svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: var(--ink); font-size: 12px }
 .axis { stroke: var(--muted) } .grid { stroke: var(--line) } .limit { stroke: var(--alarm) }
+.dot { fill: var(--one) } .pale { fill: var(--muted); opacity: 0.45 }
+.front { fill: none; stroke: var(--one); stroke-width: 1.5 }
 """
 STYLE = f"""{COLOUR_STYLE}
 body {{ background: var(--bg); color: var(--ink); font: 15px/1.5 system-ui, sans-serif;

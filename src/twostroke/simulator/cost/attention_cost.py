@@ -92,7 +92,7 @@ class PrefillAttention:
         self._heads = layer.heads / share.ranks
         self._width = layer.key_dim + layer.value_dim
         self._token_bytes = layer.cached_elements(share.ranks) * share.cache_bytes
-        if layer.latent:  # reads the expanded keys and values of all heads
+        if layer.latent and layer.index is None:  # reads the expanded keys and values of all heads
             self._token_bytes = self._heads * self._width * ACTIVATION_BYTES
         self._flops = layer.prefill_flops()
         self._memory_rate = e.memory * share.bandwidth
@@ -100,7 +100,7 @@ class PrefillAttention:
 
     def time(self, chunks: tuple[tuple[int, int], ...]) -> KernelTime:
         """Time for chunks of (new tokens, tokens cached before)."""
-        e, window = self._efficiency, self._layer.window
+        e, window = self._efficiency, self._layer.attended
         half_tile, tile = 0.5 * e.tile, e.tile if e.tile > 1.0 else 1.0
         pairs = 0.0
         cached = new = tiles = longest = 0

@@ -47,7 +47,9 @@ class Drafting:
     Attributes:
         model: A smaller model.
         share: Or this share of the target's own layers.
+        reads_prompts: Whether that share has keys and values of its own, so prompts go through it.
     """
 
     model: ModelSpec | None = None
     share: float = 0.0
+    reads_prompts: bool = False

@@ -103,7 +103,20 @@ class RooflineCostModel:
             (layer.count, layer.recurrent) for layer in model.layers if layer.recurrent
         ]
         self._sizes = [layer_sizes(layer, self.ranks, model.hidden_size) for layer in model.layers]
-        attention = [(x.count, x.attention, x.linears) for x in model.layers if x.attention]
+        self._set_attention()
+        self._apart = experts_apart(model, parallel, hardware, efficiencies, self._gemm)
+        self._products: dict[tuple[float, int, bool], Product] = {}
+        self._layers: dict[int, Parts] = {}
+        self._heads: dict[int, Parts] = {}
+        self._decodes: dict[tuple[int, int, int], Parts] = {}
+
+    def _set_attention(self) -> None:
+        """What attends in each run of layers, and what finds the tokens for it."""
+        attention = [
+            (layer.count, each, layer.linears)
+            for layer in self.model.layers
+            for each in (layer.attention.passes if layer.attention else ())
+        ]
         self._attention = [
             (
                 count,
@@ -113,17 +126,13 @@ class RooflineCostModel:
             )
             for count, layer, _ in attention
         ]
-        # Products that expand cached tokens of latent attention to keys and values.
+        # Products that expand cached tokens of latent attention to keys and values; where it is
+        # sparse, it works on the compressed form.
         self._latent = [
             (count, layer, next(linear for linear in linears if linear.name == "kv_up"))
             for count, layer, linears in attention
-            if layer.latent
+            if layer.latent and layer.index is None
         ]
-        self._apart = experts_apart(model, parallel, hardware, efficiencies, self._gemm)
-        self._products: dict[tuple[float, int, bool], Product] = {}
-        self._layers: dict[int, Parts] = {}
-        self._heads: dict[int, Parts] = {}
-        self._decodes: dict[tuple[int, int, int], Parts] = {}
 
     def step(self, shape: StepShape) -> Estimate:
         if self.parallel.splits_tensors_only:
@@ -163,8 +172,11 @@ class RooflineCostModel:
             )
         return parts
 
-    def _estimate(self, parts: Parts, shape: StepShape, whole: StepShape) -> Estimate:
-        """The step of the kernels ``parts`` for ``shape``, which is a part of ``whole``."""
+    def _estimate(self, parts: Parts, shape: StepShape, whole: StepShape | None) -> Estimate:
+        """The step of the kernels ``parts`` for ``shape``, a part of ``whole``.
+
+        Without that, no drafts are made.
+        """
         e, requests = self.efficiencies, shape.decode_requests
         new_tokens = 0
         for new, _ in shape.prefill:
@@ -182,7 +194,9 @@ class RooflineCostModel:
         if shape.after_idle:
             host += of_host.wake
         seconds = device + host if not of_host.overlap else device if device > host else host
-        drafting = self._drafting_time(whole) if shape.draft_rounds else 0.0
+        drafting = 0.0
+        if whole is not None and (self._draft is not None or self._drafting.share):
+            drafting = self._drafting_time(shape, whole)
         seconds += drafting
         i = e.interval
         low = i.decode_low + share * (i.prefill_low - i.decode_low)
@@ -198,17 +212,21 @@ class RooflineCostModel:
                 binding, longest = name, part
         return Estimate(seconds, seconds * low, seconds * high, binding, drafting)
 
-    def _drafting_time(self, shape: StepShape) -> float:
-        """Seconds of a step's time that go into drafts for the next one."""
-        requests = max(1, shape.sampled)
-        context = max(requests, shape.decode_context)
-        draft_shape = StepShape(requests, context, (), requests)
-        seconds = 0.0
+    def _drafting_time(self, shape: StepShape, whole: StepShape) -> float:
+        """Seconds of a step's time that go into drafts for the next one, and into their prompts."""
+        requests, share = max(1, whole.sampled), self._drafting.share
+        decodes = StepShape(requests, max(requests, whole.decode_context), (), requests)
         if self._draft is not None:
-            seconds = self._draft.step(draft_shape).seconds
-        elif self._drafting.share:
-            seconds = self._drafting.share * self.step(draft_shape).seconds
-        return shape.draft_rounds * seconds
+            prompts = StepShape(0, 0, whole.draft_prefill, len(whole.draft_prefill))
+            seconds = self._draft.step(prompts).seconds if prompts.prefill else 0.0
+            return seconds + whole.draft_rounds * self._draft.step(decodes).seconds
+        seconds = 0.0
+        if whole.draft_rounds:
+            seconds = share * whole.draft_rounds * self.step(decodes).seconds
+        if self._drafting.reads_prompts and shape.prefill:
+            prompts = StepShape(0, 0, shape.prefill, len(shape.prefill))
+            seconds += share * self._estimate(self._parts(prompts), prompts, None).seconds
+        return seconds
 
     def _decode_fixed(self, requests: int, sampled: int, drafts: int) -> Parts:
         key = (requests, sampled, drafts)
@@ -332,11 +350,13 @@ class RooflineCostModel:
             parts.add(KernelTime(compute, compute=compute), count)
 
     def _share(self, layer: AttentionSpec) -> DeviceShare:
+        keys = layer.index_format
+        plain = self.plain_format if keys is None else self.hardware.compute_format(keys.compute)
         return DeviceShare(
-            flops=self.hardware.dense_flops[self.plain_format],
+            flops=self.hardware.dense_flops[plain],
             bandwidth=self.hardware.memory_bandwidth,
             units=self.hardware.compute_units,
-            ranks=self.ranks,
+            ranks=self.ranks if keys is None else 1,
             cache_bytes=layer.cached_bytes(self.cache_format, self.ranks),
         )
 
@@ -345,11 +365,10 @@ class RooflineCostModel:
     ) -> None:
         mean = context / requests
         for count, layer, attention, _ in self._attention:
-            seen = (
-                context if layer.window is None or mean <= layer.window else layer.window * requests
-            )
+            most = layer.attended
+            seen = context if most is None or mean <= most else most * requests
             time = attention.time(requests, seen, queries)
-            if self.tables and not layer.latent:
+            if self.tables and not (layer.latent or layer.index_format):
                 heads, kv_heads = layer.heads // self.ranks, ceil(layer.kv_heads / self.ranks)
                 time = self.tables.decode(
                     heads, kv_heads, layer.key_dim, requests, seen / requests, time
@@ -359,7 +378,7 @@ class RooflineCostModel:
     def _add_prefill_attention(self, parts: Parts, chunks: tuple[tuple[int, int], ...]) -> None:
         for count, layer, _, attention in self._attention:
             time = attention.time(chunks)
-            if self.tables and not layer.latent:
+            if self.tables and not (layer.latent or layer.index_format):
                 heads, kv_heads = layer.heads // self.ranks, ceil(layer.kv_heads / self.ranks)
                 length = sum(new for new, _ in chunks) / len(chunks)
                 time = self.tables.prefill(

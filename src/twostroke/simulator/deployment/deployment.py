@@ -22,7 +22,7 @@ from twostroke.kv_cache.state_room import (
 )
 from twostroke.model_spec.layer_groups import groups_beside
 from twostroke.model_spec.number_formats import cache_format
-from twostroke.model_spec.public_models import find_model
+from twostroke.model_spec.public_models import find_model, format_by_name
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.configuration import Drafting, Dtypes
 from twostroke.simulator.cost.cost_model import RooflineCostModel
@@ -259,7 +259,7 @@ def _drafting(options: DeploymentOptions, model: ModelSpec) -> Drafting:
     if speculation.method == "mtp":  # a layer like one of its own, what joins its inputs, the head
         layer = [each for each in model.layers if each.attention is not None][-1]
         own = layer.active_parameters + 2 * model.hidden_size**2 + model.head.parameters
-        return Drafting(share=min(1.0, own / model.active_parameters))
+        return Drafting(share=min(1.0, own / model.active_parameters), reads_prompts=True)
     if speculation.model is not None:
         return Drafting(model=find_model(speculation.model))
     if speculation.method != "early-exit":
@@ -278,6 +278,10 @@ def _notes(
         yield (
             f"{hardware.name} has no {cost.weights.compute} arithmetic: products run in"
             f" {cost.compute_format}"
+        )
+    if options.weight_dtype == "auto" and (by_name := format_by_name(options.model)) is not None:
+        yield (
+            f"{by_name} weights by the model's name: its config.json would say which layers are not"
         )
     if (measured := cost.efficiencies.measured) is not None:
         yield f"step times come from {options.efficiencies}, measured on {measured.describe()}"

@@ -53,6 +53,7 @@ class SimulatedExecutor:
         self.waits = False  # for other replicas, as the last step had nothing to compute
         self.last_bindings: list[tuple[str, int]] = []
         self._seeds: dict[str, int] = {}
+        self._drafted: dict[str, int] = {}  # how many tokens of each request the drafter computed
         self._cost = cost
         self._bound = bound
         self._curve = DecodeCurve(cost, bound)
@@ -75,7 +76,7 @@ class SimulatedExecutor:
                 return self._wait_for_blocks()
         shape = self._tell_apart(self._shape(plan))
         self.last_shape = shape
-        requests, context, prefill, sampled, since_prefill, after_idle, drafts, rounds = shape
+        requests, context, prefill, sampled, since_prefill, after_idle, drafts, rounds, _ = shape
         drafting = 0.0
         if prefill or sampled != requests or since_prefill or after_idle or drafts or rounds:
             estimate = self._cost.step(shape)
@@ -158,6 +159,7 @@ class SimulatedExecutor:
         if self.acceptance is not None:
             for request_id in plan.released:
                 self._seeds.pop(request_id, None)
+                self._drafted.pop(request_id, None)
             for request_id, new in plan.new_requests.items():
                 self._seeds[request_id] = new.spec.seed
 
@@ -176,7 +178,29 @@ class SimulatedExecutor:
                 prefill.append((count, start))
             rounds = max(rounds, share.max_new_drafts)
         shape = StepShape(decode_requests, decode_context, tuple(prefill), sampled)
-        return shape._replace(drafts=drafts, draft_rounds=rounds) if drafts or rounds else shape
+        if self.acceptance is None:
+            return shape
+        lacking = self._lacking(plan)
+        if not (drafts or rounds or lacking):
+            return shape
+        return shape._replace(drafts=drafts, draft_rounds=rounds, draft_prefill=lacking)
+
+    def _lacking(self, plan: StepPlan) -> tuple[tuple[int, int], ...]:
+        """Prompts that a draft model computes before it drafts: when it first needs them.
+
+        Of a cached prefix it has what the target has. What it lacks of a request that goes on
+        decoding is as much as the target computes, and part of a round.
+        """
+        prompts = []
+        for request_id, share in plan.scheduled.items():
+            start, end = share.start, share.start + share.num_tokens
+            begin = min(self._drafted.get(request_id, start), start)
+            if share.samples and share.max_new_drafts:
+                if end - begin > 1 + len(share.draft_token_ids):
+                    prompts.append((end - begin, begin))
+                begin = end
+            self._drafted[request_id] = begin
+        return tuple(prompts)
 
     def _draw(self, plan: StepPlan, sampled: int, result: StepResult) -> None:
         if self.acceptance is None:

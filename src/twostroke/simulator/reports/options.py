@@ -9,11 +9,8 @@ from typing import Literal
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import is_folder
-from twostroke.core.targets import parse_targets
+from twostroke.core.targets import MILLISECONDS_FROM, parse_targets
 from twostroke.observability.latency import TARGETS
-
-# No target of these is a minute or more: such a number was meant in milliseconds.
-SHORT, TOO_LONG = ("ttft", "tpot"), 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +103,7 @@ class OutputOptions:
                     f"--slo {text!r} is not ttft=, tpot= or e2el= and a number of seconds",
                     hint=hint,
                 )
-            if name in SHORT and limits[name] >= TOO_LONG:
+            if limits[name] >= MILLISECONDS_FROM[name]:
                 raise ConfigError(
                     f"--slo {name}={limit} means {limits[name]:g} seconds",
                     hint=f"give seconds: {name}={limits[name] / 1e3:g}, if milliseconds were meant",

@@ -64,6 +64,8 @@ class SteadyState:
 
     def describe(self) -> str:
         """The verdict as a sentence."""
+        if not self.end and self.verdict == "undecided":
+            return "Undecided: no request has ended"
         if not self.end:
             return f"{self.verdict.capitalize()}: all requests come at once"
         if self.verdict == "undecided":
@@ -85,7 +87,7 @@ class SteadyState:
 def steady_state(requests: Sequence[RequestResult], columns: Columns) -> SteadyState:
     """The steady window of a run, from its requests that ended and its steps."""
     if not requests:
-        return SteadyState("stable", 0.0, 0.0)
+        return SteadyState("undecided", 0.0, 0.0)
     by_arrival = sorted(requests, key=lambda request: request.arrival)
     first = sorted(request.finish for request in by_arrival[: max(1, round(FIRST * len(requests)))])
     start, end = first[int(ENDED * (len(first) - 1))], by_arrival[-1].arrival

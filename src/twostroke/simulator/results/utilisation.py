@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.model_spec.number_formats import cache_format
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.results.columns import Columns, Integers, Numbers
 
@@ -75,17 +78,21 @@ def step_flops(columns: Columns, deployment: Deployment) -> Numbers:
     queries = decoded / np.maximum(columns.decode_requests, 1)
     total: Numbers = (columns.prefill_tokens + decoded) * np.float64(model.linear_flops())
     total += columns.new_tokens * float(model.head_flops())
-    for layer in model.layers:
-        attention = layer.attention
-        if attention is None:
-            continue
+    for count, attention in _attention(model):
         pairs, context = columns.prefill_context, columns.decode_context
-        if attention.window is not None:
-            pairs = np.minimum(pairs, columns.prefill_tokens * attention.window)
-            context = np.minimum(context, columns.decode_requests * attention.window)
-        total += layer.count * attention.prefill_flops() * pairs.astype(np.float64)
-        total += layer.count * attention.decode_flops() * queries * context.astype(np.float64)
+        if (most := attention.attended) is not None:
+            pairs = np.minimum(pairs, columns.prefill_tokens * most)
+            context = np.minimum(context, columns.decode_requests * most)
+        total += count * attention.prefill_flops() * pairs.astype(np.float64)
+        total += count * attention.decode_flops() * queries * context.astype(np.float64)
     return total
+
+
+def _attention(model: ModelSpec) -> Iterator[tuple[int, AttentionSpec]]:
+    """How many layers have an attention, and what each of them reads in a step."""
+    for layer in model.layers:
+        if layer.attention is not None:
+            yield from ((layer.count, each) for each in layer.attention.passes)
 
 
 def step_bytes(columns: Columns, deployment: Deployment, kv_dtype: str) -> Numbers:
@@ -94,13 +101,12 @@ def step_bytes(columns: Columns, deployment: Deployment, kv_dtype: str) -> Numbe
     per_token = model.kv_bytes_per_token(kv_dtype, ranks) * ranks
     tokens = columns.prefill_tokens + columns.decode_requests + columns.drafts
     read = np.zeros(len(tokens))
-    for layer in model.layers:
-        if layer.attention is not None:
-            context = columns.decode_context
-            if layer.attention.window is not None:
-                context = np.minimum(context, columns.decode_requests * layer.attention.window)
-            token_bits = layer.attention.cached_bits(cache_format(kv_dtype), ranks)
-            read += context * (layer.count * token_bits * ranks / 8)
+    for count, attention in _attention(model):
+        context = columns.decode_context
+        if (most := attention.attended) is not None:
+            context = np.minimum(context, columns.decode_requests * most)
+        token_bits = attention.read_bits(cache_format(kv_dtype), ranks)
+        read += context * (count * token_bits * ranks / 8)
     requests = columns.decode_requests + (columns.prefill_tokens > 0)
     read += 2.0 * requests * model.state_bytes(ranks) * ranks
     weights = _weight_bytes(tokens.astype(np.float64), requests, deployment)

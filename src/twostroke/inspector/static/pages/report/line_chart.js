@@ -138,7 +138,7 @@ function drawLine(context, chart, line, at, colour) {
     const held = chart.step && index ? [[at.x(x), at.y(line.y[index - 1])]] : [];
     return [...held, [at.x(x), at.y(line.y[index])]];
   });
-  stroke(context, ...points);
+  if (!line.loose) stroke(context, ...points);
   context.setLineDash([]);
   if (!chart.points) return;
   for (const point of points) dot(context, point, 3);
@@ -200,9 +200,9 @@ const Legend = view(({ chart, hidden, look }) => {
 
 /**
  * A chart with `title`, `xLabel`, `yLabel` and `lines`: `name`, `x` ascending, `y`, a `colour` of
- * the page, maybe `dashed`, and `low` and `high` of a band around it. `log` is of y; with `step`
- * values hold until the next one; `points` marks each; `xRange` is what is shown at first. Charts
- * with the same `look` show the same place.
+ * the page, maybe `dashed`, or `loose` (points that nothing joins), and `low` and `high` of a band
+ * around it. `log` is of y; with `step` values hold until the next one; `points` marks each;
+ * `xRange` is what is shown at first. Charts with the same `look` show the same place.
  */
 export class LineChart extends Component {
   hidden = signal(new Set());

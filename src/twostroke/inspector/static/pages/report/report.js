@@ -1,6 +1,7 @@
 // A report of simulated runs: in words, in tables, over the load and over time.
 
 import { html } from "../../lib/html.js";
+import { costCharts, devices, pools } from "./devices.js";
 import {
   PALETTE,
   comparedBars,
@@ -94,12 +95,17 @@ const Tiles = ({ run }) =>
     )}
   </dl>`;
 
+/** A table with its heading; nothing for no table. */
+const Section = ({ title, table }) =>
+  table && html`<h3>${title}</h3><${Table} label=${title} table=${table} />`;
+
 /** All of one run but its heading. */
 const Run = ({ run, look }) =>
   html`<div class="charts">
       <${Charts} charts=${timeCharts(run)} look=${look} />
       <div class="stack"><${AllBars} figures=${waitBars(run)} /></div>
     </div>
+    <${Section} title="Pools" table=${pools(run)} />
     <h3>Latencies</h3>
     <div class="charts">
       <${LineChart} chart=${latencyChart(run)} />
@@ -113,6 +119,9 @@ const Run = ({ run, look }) =>
 const Several = ({ runs, looks, together }) =>
   html`<h3>Side by side</h3>
     <${Table} label="Runs side by side" table=${comparison(runs)} />
+    <${Section} title="Devices" table=${devices(runs)} />
+    <h3>Cost against speed</h3>
+    <div class="charts"><${Charts} charts=${costCharts(runs)} /></div>
     <h3>${loadOf(runs) ? "Latency against load" : "Compared"}</h3>
     <div class="charts">
       ${
