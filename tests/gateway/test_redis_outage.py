@@ -16,9 +16,11 @@ import pytest
 import uvicorn
 from limits.aio.strategies import FixedWindowRateLimiter
 
+from tests.engine.workers.cutting_proxy import CuttingProxy
 from tests.gateway.redis_servers import NO_REDIS, MortalRedis, has_redis, mortal_redis
 from tests.server.scripted import ScriptedEngine
 from twostroke.core.errors import LimitStorageError
+from twostroke.core.network.address import Address
 from twostroke.core.output import RequestOutput
 from twostroke.engine.clients.base import ChargedTokens
 from twostroke.gateway.gateway import Gateway
@@ -155,6 +157,29 @@ async def test_only_the_first_requests_wait(
     away, back = messages(caplog)
     assert "does not answer" in away and "503" in away and "answers again" in back
     await counting.close()
+
+
+async def test_connections_that_are_cut_are_made_anew(server: MortalRedis) -> None:
+    """By a timeout of Redis, say. What asks just then may be refused; the next are counted."""
+    _, _, place = server.url.partition("//")
+    proxy = CuttingProxy(Address.parse(place.removesuffix("/0")))
+    options = GatewayOptions(
+        requests_per_minute=10_000, rate_limit_storage=f"redis://{proxy.address}/0"
+    )
+    counting, num_counted = Limits(options), 0
+    for number in range(20):
+        asking = [asyncio.create_task(counting.count_request("a")) for _ in range(10)]
+        if number % 2:
+            await asyncio.sleep(0.0005 * number)
+            await asyncio.to_thread(proxy.cut)
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert all(isinstance(each, LimitStorageError) for each in refused)
+        num_counted += len(answers) - len(refused)
+        await answers_again(counting)
+    assert num_counted >= 100, "those that nothing cut were refused"
+    await counting.close()
+    await asyncio.to_thread(proxy.close)
 
 
 async def test_tokens_of_requests_that_ended_meanwhile_are_counted(server: MortalRedis) -> None:

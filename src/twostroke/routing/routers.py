@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
 from twostroke.observability.routes import RouteReason
-from twostroke.routing.loads import ReplicaLoad
+from twostroke.routing.loads import RankedLoads, ReplicaLoad
 
 RouterName = Literal["round-robin", "least-loaded", "prefix-affinity", "kv-occupancy"]
 # How a caller names its replicas: an index, a URL.
@@ -143,6 +143,8 @@ class PrefixAffinity(Generic[ReplicaId]):
 
 def least_loaded(loads: Mapping[ReplicaId, ReplicaLoad]) -> ReplicaId:
     """The one with the fewest unfinished requests for its share, the first of several."""
+    if isinstance(loads, RankedLoads):
+        return cast(RankedLoads[ReplicaId], loads).least()
     return min(loads, key=lambda replica: loads[replica].weight)
 
 
