@@ -27,7 +27,13 @@ from typing import Any, Literal
 import cyclopts
 import httpx
 
-from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
+from benchmarks.environment import (
+    OtherPrograms,
+    environment,
+    environment_text,
+    wrapped,
+    write_record,
+)
 from benchmarks.failover.kill_targets import RANKS, TARGETS, Target, served
 from tests.server.engines.streamed_calls import chat_calls
 from tests.server.engines.streamed_content import content_of
@@ -36,12 +42,12 @@ RESULTS = Path(__file__).parents[1] / "results"
 TargetName = Literal["engines", "ranks", "workers", "router", "redis", "ray"]
 Ending = Literal["same", "refused", "error", "cut", "unreached", "other"]
 ENDINGS: dict[Ending, str] = {
-    "same": "the same bytes",
-    "refused": "refused by a named error",
-    "error": "ended by one",
+    "same": "same bytes",
+    "refused": "refused, named",
+    "error": "named error",
     "cut": "cut, right so far",
-    "unreached": "no connection",
-    "other": "anything else",
+    "unreached": "unreached",
+    "other": "other",
 }
 LONG = "Prefill reads the whole prompt at once, and decode writes one token per pass. " * 4
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -110,7 +116,7 @@ def main(
     print("\n".join(lines))
     command = shlex.join(["python", "-m", "benchmarks.failover.random_kills", *sys.argv[1:]])
     where = environment(command, other_programs.share())
-    text = environment_text(where) + "\n" + "\n".join(lines) + "\n"
+    text = environment_text(where) + "\n" + wrapped("\n".join(lines)) + "\n"
     by_kind = Counter(f"{each.kind}, {each.ending}" for each in outcomes)
     record: dict[str, Any] = {
         "environment": where,

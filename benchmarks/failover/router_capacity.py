@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
-from benchmarks.failover.kill_targets import behind_router
+from benchmarks.failover.programs import behind_router
 from tests.engine.workers.cutting_proxy import CuttingProxy
 from tests.server.engines.many_streams import outcomes
 from twostroke.engine.process.candidates import Candidates
@@ -36,7 +36,7 @@ from twostroke.routing.routers import RoutedRequest, make_router
 
 RESULTS = Path(__file__).parents[1] / "results"
 # Streams at once, tokens of each, and how often.
-LOADS = ((64, 1, 12), (64, 64, 6), (8, 64, 12), (1, 64, 24))
+LOADS = ((64, 1, 6), (64, 64, 2), (8, 64, 6), (1, 64, 8))
 ENGINES = (2, 8, 32, 128, 512)
 BODY = {"model": "pilot", "prompt": "The river", "ignore_eos": True, "temperature": 0}
 IDLE_SECONDS = 5.0
@@ -115,8 +115,8 @@ def main(*, out: Path = RESULTS) -> None:
         for router_name in ("least-loaded", "prefix-affinity")
     }
     lines = [
-        "| at once | requests | tokens | messages there | replies | replies a token | bytes a token"
-        " | CPU s | us a request | us a token |",
+        "| at once | requests | tokens | sent | replies | a token | bytes, a token | CPU s"
+        " | us a request | token |",
         "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
         *(row.text for row in rows),
         "",

@@ -27,7 +27,7 @@ import cyclopts
 import httpx
 
 from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
-from benchmarks.failover.kill_targets import behind_router
+from benchmarks.failover.programs import behind_router
 from twostroke.routing.routers import RouterName
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.scenario import Scenario
