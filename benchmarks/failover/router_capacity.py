@@ -115,13 +115,14 @@ def main(*, out: Path = RESULTS) -> None:
         for router_name in ("least-loaded", "prefix-affinity")
     }
     lines = [
-        "| at once | requests | tokens | sent | replies | a token | bytes, a token | CPU s"
-        " | us a request | token |",
+        "| at once | requests | tokens | sent | replies | a token | bytes | CPU s | us a request"
+        " | a token |",
         "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
         *(row.text for row in rows),
         "",
         f"Fitted: {1e6 * costs[0]:.0f} us a request, {1e6 * costs[1]:.0f} us a token,"
         f" {1e6 * costs[2]:.0f} us a reply; idle: {100 * idle:.1f}% of a core.",
+        "Bytes are a token's.",
         "",
         f"| routing one request, us | {' | '.join(f'{number} engines' for number in ENGINES)} |",
         f"|---{'|--:' * len(ENGINES)}|",
