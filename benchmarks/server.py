@@ -69,7 +69,7 @@ def running_server(
 
 @contextmanager
 def running_workers(
-    model: str, log: Path, roles: Sequence[str], *flags: str
+    model: str, log: Path, roles: Sequence[str], *flags: str, threads: int = 0
 ) -> Iterator[ServerProcess]:
     """Start workers that divide the cores, and a router; wait until all are there; end them.
 
@@ -77,11 +77,12 @@ def running_workers(
         log: File for what the router writes; what workers write is beside it.
         roles: Of each worker.
         flags: Of ``twostroke worker``.
+        threads: Of each worker; by default its part of the cores.
 
     Raises:
         ServerFailedError: They were not there within ``DEADLINE`` seconds.
     """
-    threads = str(max(1, (os.cpu_count() or 1) // len(roles)))
+    num_threads = str(threads or max(1, (os.cpu_count() or 1) // len(roles)))
     addresses = [f"127.0.0.1:{free_port()}" for _ in roles]
     logs = [log.with_suffix(f".{number}") for number in range(len(roles))]
     port = free_port()
@@ -101,7 +102,7 @@ def running_workers(
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
-                        env={**os.environ, "OMP_NUM_THREADS": threads},
+                        env={**os.environ, "OMP_NUM_THREADS": num_threads},
                     )
                 )
         url = f"http://127.0.0.1:{port}"

@@ -1,198 +1,289 @@
-"""Ends engines of a fleet at random while many streams run: is every answer the right one?
+"""Strikes parts of a server at random while many streams run: is every answer the right one?
 
-    python -m benchmarks.failover.random_kills [--streams 1000] [--kills 200]
+    python -m benchmarks.failover.random_kills [--target workers] [--streams 1000] [--kills 200]
 
-Engines of the embedded model on one machine: two that answer, one for prompts, or with ``--ranks``
-one that is two tensor-parallel ranks. A process among them (an engine or a rank) gets SIGKILL, or
-SIGSTOP, again and again, whenever all are there; streams of several kinds run meanwhile, so many at
-once. Each stream is compared with the same call on a server that nothing disturbs. Linux only.
-Writes benchmarks/results/random_kills.json and .md.
+What is struck, and how: ``kill_targets.py``. Strikes follow one another, each as soon as all is
+there again; streams of several kinds run meanwhile, so many at once. Each is compared with the same
+call on a server that nothing disturbs. Linux only. Writes benchmarks/results/random_kills.json and
+.md, or those of random_kills_TARGET.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 import random
 import shlex
-import signal
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cyclopts
 import httpx
 
-from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
-from benchmarks.server import ServerProcess, running_server
-from tests.server.engines.processes import started_by
+from benchmarks.environment import (
+    OtherPrograms,
+    environment,
+    environment_text,
+    wrapped,
+    write_record,
+)
+from benchmarks.failover.kill_targets import RANKS, TARGETS, Target, served
 from tests.server.engines.streamed_calls import chat_calls
 from tests.server.engines.streamed_content import content_of
 
 RESULTS = Path(__file__).parents[1] / "results"
-CACHE = ("--kv-cache-memory", "96MiB", "--stall-timeout", "3")
-FLEET = ("--data-parallel-size", "3", "--prefill-engines", "1", "--prefill-min-tokens", "24")
-REFUSED = ".refused"  # as content_of names what stream() writes
-RANKS = ("--tensor-parallel-size", "2")
+TargetName = Literal["engines", "ranks", "workers", "router", "redis", "ray"]
+Ending = Literal["same", "refused", "error", "cut", "unreached", "other"]
+ENDINGS: dict[Ending, str] = {
+    "same": "same bytes",
+    "refused": "refused, named",
+    "error": "named error",
+    "cut": "cut, right so far",
+    "unreached": "unreached",
+    "other": "other",
+}
 LONG = "Prefill reads the whole prompt at once, and decode writes one token per pass. " * 4
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     **{kind: ("chat/completions", body) for kind, body in chat_calls(max_tokens=60).items()},
     "n = 3": ("completions", {"prompt": LONG, "n": 3, "max_tokens": 40, "logprobs": 1}),
     "long prompt": ("completions", {"prompt": LONG, "max_tokens": 80, "ignore_eos": True}),
 }
+PAUSE = 1.0  # before a client that was refused asks again; else refusals outnumber the rest
+Content = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one stream.
+
+    Attributes:
+        silence: Seconds of its longest pause: before the first event, between two, or before the
+            refusal or error.
+        last: Seconds of its last pause, which an error ended.
+    """
+
+    kind: str
+    ending: Ending
+    silence: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One of them, and seconds until all was there again."""
+
+    how: str
+    seconds: float
 
 
 def main(
     *,
+    target: TargetName = "engines",
     streams: int = 1000,
     kills: int = 200,
     at_once: int = 12,
     seeds: int = 6,
-    stops: float = 0.1,
-    ranks: bool = False,
     out: Path = RESULTS,
 ) -> None:
     """Measure and record.
 
     Args:
-        streams: How many at least; they go on until all kills are done.
-        kills: How many.
+        target: What is struck.
+        streams: How many at least; they go on until all strikes are done.
+        kills: How many strikes.
         at_once: Streams that run at the same time.
         seeds: How many different answers of each kind are asked for.
-        stops: Share of the signals that are SIGSTOP.
-        ranks: Disturb one engine of two ranks.
         out: Folder for the record.
     """
     other_programs = OtherPrograms()
-    drawn = random.Random(7)
-    with tempfile.TemporaryDirectory(prefix="twostroke-kills-") as folder:
-        flags = RANKS if ranks else FLEET
-        alone = RANKS if ranks else ()  # ranks round sums in another order than one process
-        with running_server("pilot", Path(folder, "calm.log"), *CACHE, *alone) as calm:
-            expected = asyncio.run(undisturbed(calm.url, seeds))
-        log = Path(folder, "fleet.log")
-        with running_server("pilot", log, *CACHE, *flags) as server:
-            asked = {"streams": streams, "kills": kills, "at_once": at_once}
-            results, seconds = asyncio.run(disturb(server, expected, drawn, stops, **asked))
-            leaked = leaked_blocks(server.url)
-    outcomes = Counter(outcome for _, outcome in results)
-    lines = [
-        "| streams | the same bytes | refused | ended by a named error | anything else |",
-        "|--:|--:|--:|--:|--:|",
-        f"| {len(results)} | {outcomes['same']} | {outcomes['refused']} | {outcomes['error']}"
-        f" | {outcomes['other']} |",
-        "",
-        f"{len(seconds)} signals; until all engines were there again: median"
-        f" {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s.",
-        f"KV blocks in use at the end: {leaked}.",
-    ]
+    with tempfile.TemporaryDirectory(prefix="twostroke-kills-") as name:
+        folder = Path(name)
+        alone = RANKS if target == "ranks" else ()  # ranks round sums in another order than one
+        with served(folder, *alone) as url:
+            expected = asyncio.run(undisturbed(url, seeds))
+        with TARGETS[target](folder) as disturbed:
+            outcomes, strikes = asyncio.run(disturb(disturbed, expected, streams, kills, at_once))
+            time.sleep(1.0)
+            leaked = disturbed.blocks_in_use()
+    lines = report(outcomes, strikes, leaked)
     print("\n".join(lines))
     command = shlex.join(["python", "-m", "benchmarks.failover.random_kills", *sys.argv[1:]])
     where = environment(command, other_programs.share())
-    text = environment_text(where) + "\n" + "\n".join(lines) + "\n"
+    text = environment_text(where) + "\n" + wrapped("\n".join(lines)) + "\n"
+    by_kind = Counter(f"{each.kind}, {each.ending}" for each in outcomes)
     record: dict[str, Any] = {
         "environment": where,
-        "outcomes": dict(outcomes),
-        "by_kind": {f"{kind}, {what}": n for (kind, what), n in Counter(results).items()},
-        "seconds_until_back": seconds,
+        "outcomes": dict(Counter(each.ending for each in outcomes)),
+        "by_kind": dict(by_kind),
+        "blocks_in_use": leaked,
+        "strikes": [asdict(each) for each in strikes],
+        "not_same": [asdict(each) for each in outcomes if each.ending != "same"],
     }
-    name = "random_kills_ranks" if ranks else "random_kills"
-    write_record(out / name, "Engines killed at random", text, record)
+    name = "random_kills" if target == "engines" else f"random_kills_{target}"
+    write_record(out / name, f"Struck at random: {target}", text, record)
 
 
-async def undisturbed(url: str, seeds: int) -> dict[tuple[str, int], dict[str, str]]:
+def report(outcomes: Sequence[Outcome], strikes: Sequence[Strike], leaked: float) -> list[str]:
+    """Two tables, and what errors and pauses were like."""
+    counts = Counter(each.ending for each in outcomes)
+    errors = [each.last for each in outcomes if each.ending in ("refused", "error")]
+    went_on = [each.silence for each in outcomes if each.ending == "same"]
+    lines = [
+        f"| streams | {' | '.join(ENDINGS.values())} |",
+        "|--:" * (len(ENDINGS) + 1) + "|",
+        f"| {len(outcomes)} | {' | '.join(str(counts[each]) for each in ENDINGS)} |",
+        "",
+        "| strike | times | all there again, median s | longest |",
+        "|---|--:|--:|--:|",
+    ]
+    for how in sorted({each.how for each in strikes}):
+        seconds = [each.seconds for each in strikes if each.how == how]
+        lines.append(
+            f"| {how} | {len(seconds)} | {statistics.median(seconds):.1f} | {max(seconds):.1f} |"
+        )
+    quick = sum(each <= 1.0 for each in errors)
+    lines += [
+        "",
+        f"Named errors within a second of the last event, or of the request: {quick} of"
+        f" {len(errors)}; slowest {max(errors, default=0.0):.2f} s.",
+        f"Longest pause within an answer that had the same bytes: {max(went_on, default=0.0):.1f}"
+        " s.",
+        f"KV blocks in use at the end: {leaked}.",
+    ]
+    return lines
+
+
+async def undisturbed(url: str, seeds: int) -> dict[tuple[str, int], Content]:
     """What each call says on a server that nothing disturbs."""
+    expected = {}
     async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as client:
-        return {
-            (kind, seed): content_of(await stream(client, kind, seed))
-            for kind in CALLS
-            for seed in range(seeds)
-        }
+        for kind in CALLS:
+            for seed in range(seeds):
+                reader = Reader(kind, seed)
+                await reader.read(client)
+                assert reader.is_whole and reader.status == 200, reader.refusal
+                expected[kind, seed] = content_of(reader.lines)
+    return expected
 
 
 async def disturb(
-    server: ServerProcess,
-    expected: dict[tuple[str, int], dict[str, str]],
-    drawn: random.Random,
-    stops: float,
-    *,
+    target: Target,
+    expected: dict[tuple[str, int], Content],
     streams: int,
     kills: int,
     at_once: int,
-) -> tuple[list[tuple[str, str]], list[float]]:
-    """Kind and outcome of each stream, and how long each signal's engine was away."""
-    results: list[tuple[str, str]] = []
-    seconds: list[float] = []
+) -> tuple[list[Outcome], list[Strike]]:
+    """Streams and strikes, all drawn from one seed."""
+    drawn = random.Random(7)
+    outcomes: list[Outcome] = []
+    strikes: list[Strike] = []
     over = asyncio.Event()
 
     async def ask(client: httpx.AsyncClient) -> None:
-        while not over.is_set() or len(results) < streams:
-            kind, seed = drawn.choice(list(expected))
-            try:
-                said = content_of(await stream(client, kind, seed))
-            except httpx.HTTPError as error:
-                results.append((kind, f"other: {type(error).__name__}"))
-                continue
-            outcome = "same" if said == expected[kind, seed] else "other"
-            if REFUSED in said:
-                outcome = "refused"
-                await asyncio.sleep(1.0)  # as a client would; else refusals outnumber the rest
-            elif any(".error" in key for key in said):
-                outcome = "error"
-            results.append((kind, outcome))
-            print(f"{len(results)} streams, {len(seconds)} signals", end="\r", file=sys.stderr)
+        while not over.is_set() or len(outcomes) < streams:
+            reader = Reader(*drawn.choice(list(expected)))
+            await reader.read(client)
+            outcomes.append(reader.outcome(expected[reader.kind, reader.seed]))
+            if outcomes[-1].ending not in ("same", "error", "cut"):
+                await asyncio.sleep(PAUSE)
+            print(f"{len(outcomes)} streams, {len(strikes)} strikes", end="\r", file=sys.stderr)
 
+    limits = httpx.Limits(max_connections=at_once)
     async with httpx.AsyncClient(
-        base_url=server.url,
-        timeout=120,
-        trust_env=False,
-        limits=httpx.Limits(max_connections=at_once + 2),
+        base_url=target.url, timeout=120, trust_env=False, limits=limits
     ) as client:
         asking = [asyncio.create_task(ask(client)) for _ in range(at_once)]
-        wanted = len(processes_of(server))
         for _ in range(kills):
             await asyncio.sleep(drawn.random())
+            (how,) = drawn.choices(list(target.strikes), list(target.strikes.values()))
             began = time.monotonic()
-            victim = drawn.choice(processes_of(server))
-            os.kill(victim, signal.SIGSTOP if drawn.random() < stops else signal.SIGKILL)
-            while Path(f"/proc/{victim}").exists() or len(processes_of(server)) < wanted:
+            await asyncio.to_thread(target.strike, how, drawn)
+            await asyncio.sleep(0.2)  # what is cut, the other side notices within that
+            while not await asyncio.to_thread(target.is_back):
                 await asyncio.sleep(0.05)
-            while (await client.get("/health")).status_code != 200:
-                await asyncio.sleep(0.05)
-            seconds.append(time.monotonic() - began)
+            strikes.append(Strike(how, time.monotonic() - began))
         over.set()
         await asyncio.gather(*asking)
-    return [(kind, what.partition(":")[0]) for kind, what in results], seconds
+    return outcomes, strikes
 
 
-async def stream(client: httpx.AsyncClient, kind: str, seed: int) -> list[str]:
-    """The events of a call; a refusal is one event with its status."""
-    route, body = CALLS[kind]
-    body = {"model": "pilot", "seed": seed, "temperature": 0.9, "stream": True, **body}
-    async with client.stream("POST", f"/v1/{route}", json=body) as answer:
-        if answer.status_code != 200:
-            text = (await answer.aread()).decode()
-            return [f'data: {{"refused": {answer.status_code}, "error": {text}}}']
-        return [line async for line in answer.aiter_lines() if line.startswith("data")]
+class Reader:
+    """Reads one stream, and judges it.
+
+    Attributes:
+        lines: Its events.
+        status: Of HTTP; 0 if there was no answer.
+        refusal: The body where that is not 200.
+        is_whole: Whether it ended as HTTP says.
+    """
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self.kind, self.seed = kind, seed
+        self.lines: list[str] = []
+        self.status, self.refusal, self.is_whole = 0, "", False
+        self._silence = self._last = 0.0
+
+    async def read(self, client: httpx.AsyncClient) -> None:
+        """Ask, and read until the stream ends, however that happens."""
+        route, body = CALLS[self.kind]
+        body = {"model": "pilot", "seed": self.seed, "temperature": 0.9, "stream": True, **body}
+        self._before = time.monotonic()
+        try:
+            async with client.stream("POST", f"/v1/{route}", json=body) as answer:
+                self.status = answer.status_code
+                if self.status != 200:
+                    self.refusal = (await answer.aread()).decode()
+                async for line in answer.aiter_lines():
+                    if line.startswith("data") and line != "data: [DONE]":
+                        self.lines.append(line)
+                        self._note_time()
+            self.is_whole = True
+        except httpx.TransportError:
+            pass
+        if self.status != 200 or not self.is_whole:
+            self._note_time()
+
+    def outcome(self, expected: Content) -> Outcome:
+        return Outcome(self.kind, self._ending(expected), self._silence, self._last)
+
+    def _ending(self, expected: Content) -> Ending:
+        said = content_of(self.lines)
+        if self.is_whole and self.status != 200:
+            return "refused" if _is_named(self.refusal) else "other"
+        if self.is_whole and any(".error" in key for key in said):
+            said = {key: text for key, text in said.items() if ".error" not in key}
+            return "error" if _is_beginning(said, expected) else "other"
+        if self.is_whole:
+            return "same" if said == expected else "other"
+        if not self.status:
+            return "unreached"
+        return "cut" if _is_beginning(said, expected) else "other"
+
+    def _note_time(self) -> None:
+        now = time.monotonic()
+        self._last, self._before = now - self._before, now
+        self._silence = max(self._silence, self._last)
 
 
-def processes_of(server: ServerProcess) -> list[int]:
-    """The engines' processes, and those of their ranks."""
-    engines = started_by(server.process.pid, "engine_process")
-    ranks = [rank for engine in engines for rank in started_by(engine, "ranks.follow")]
-    return sorted([*engines, *ranks])
+def _is_beginning(said: Content, expected: Content) -> bool:
+    """Whether no byte of it is another than in the whole answer."""
+    return all(expected.get(key, "").startswith(text) for key, text in said.items())
 
 
-def leaked_blocks(url: str) -> float:
-    """The share of KV blocks that requests hold, when none is left."""
-    time.sleep(1.0)
-    lines = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
-    shares = [line for line in lines if line.startswith("vllm:kv_cache_usage_perc")]
-    return sum(float(line.rsplit(maxsplit=1)[1]) for line in shares)
+def _is_named(refusal: str) -> bool:
+    """Whether it is a JSON error that says what is wrong."""
+    try:
+        error = json.loads(refusal)["error"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return bool(error.get("message")) and bool(error.get("type"))
 
 
 if __name__ == "__main__":

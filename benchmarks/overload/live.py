@@ -30,7 +30,7 @@ from benchmarks.make_checkpoint import SIZES
 from benchmarks.make_checkpoint import main as make_checkpoint
 from benchmarks.overload.report import JUDGED, LOADS, Cell, overload_text, verdict
 from benchmarks.overload.simulated import RESULTS
-from benchmarks.server import running_server
+from benchmarks.server import running_server, running_workers
 from twostroke.observability.latency import percentile
 
 MODES: dict[str, tuple[str, ...]] = {
@@ -87,6 +87,7 @@ def main(
     server_cores: tuple[int, ...] = (),
     client_cores: tuple[int, ...] = (),
     modes: tuple[str, ...] = tuple(MODES),
+    workers: int = 0,
     out: Path = RESULTS,
 ) -> int:
     """Measure a server at all loads, first come first served and with deadlines and refusal.
@@ -102,6 +103,7 @@ def main(
         server_cores: Numbers of the cores that the server keeps to; by default it has all.
         client_cores: Likewise for the client.
         modes: Which to measure; the last of all is judged.
+        workers: Measure a router before so many workers, which have ``threads`` each.
         out: Folder for the record.
 
     Returns:
@@ -121,9 +123,12 @@ def main(
         capacity = 0.0
         for mode in modes:
             log, chosen = folder / "server.log", (*flags, *MODES[mode])
+            roles = ("both",) * workers
             with (
                 pinned(server_cores),
-                running_server(served, log, *chosen, environment=variables) as server,
+                running_workers(served, log, roles, *chosen, threads=threads)
+                if workers
+                else running_server(served, log, *chosen, environment=variables) as server,
             ):
                 client.run(server.url, 32, float("inf"), 0)  # to warm up
                 if not capacity:
@@ -143,6 +148,8 @@ def main(
         f" --output-len {output_len}{_repeated('loads', loads)}"
         f"{_repeated('server-cores', server_cores)}{_repeated('client-cores', client_cores)}"
         f"{_repeated('modes', modes if modes != tuple(MODES) else ())}"
+        f"{f' --target {target:g}' if target != 1 else ''}"
+        f"{f' --workers {workers}' if workers else ''}"
     )
     record = {
         "model": model,
@@ -151,6 +158,7 @@ def main(
         "seconds": seconds,
         "input_len": input_len,
         "output_len": output_len,
+        "workers": workers,
         "server_cores": server_cores,
         "client_cores": client_cores,
         "cells": [cell.fields() for cell in cells],
@@ -169,7 +177,10 @@ def main(
         )
     text = wrapped(text)
     print(text)
+    if workers:
+        text += f"\nBehind `twostroke route`: {workers} workers, {threads} thread each.\n"
     kind = "live_pinned" if server_cores and client_cores else "live"
+    kind = "routed" if workers else kind
     write_record(out / f"overload_{kind}_{model}", f"Overload, live: {model}", text, record)
     return verdict(cells, target)
 
@@ -204,8 +215,8 @@ def _cell(mode: str, load: float, report: Mapping[str, Any], target: float) -> C
 def _good_by_server(url: str) -> float:
     """Requests within the TTFT target since the server began, as its own target counts them."""
     reports = httpx.get(f"{url}/v1/targets", trust_env=False).json()["data"]
-    report = next(report for report in reports if report["metric"] == "ttft")
-    return float(report["total_observations"] - report["total_misses"])
+    each = [report for report in reports if report["metric"] == "ttft"]  # of each worker one
+    return float(sum(one["total_observations"] - one["total_misses"] for one in each))
 
 
 if __name__ == "__main__":

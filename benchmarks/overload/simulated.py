@@ -46,6 +46,8 @@ def main(
     input_len: int = 256,
     output_len: int = 64,
     seed: int = 0,
+    replicas: int = 1,
+    modes: tuple[str, ...] = tuple(MODES),
     out: Path = RESULTS,
 ) -> int:
     """Simulate all loads under all modes, print the table, and record it.
@@ -58,6 +60,8 @@ def main(
         input_len: Tokens of a prompt, on average; they spread evenly by half to either side.
         output_len: Of an answer, likewise.
         seed: Of lengths and times.
+        replicas: How many, behind the router that loads them evenly.
+        modes: Which to simulate; the last of all is judged.
         out: Folder for the record.
 
     Returns:
@@ -66,21 +70,27 @@ def main(
     others = OtherPrograms()
     with tempfile.TemporaryDirectory(prefix="twostroke-overload-") as folder:
         base = Scenario(
-            deployment=DeploymentOptions(model=model_folder(model, Path(folder)), gpu=gpu),
+            deployment=DeploymentOptions(
+                model=model_folder(model, Path(folder)),
+                gpu=gpu,
+                replicas=replicas,
+                router="least-loaded",
+            ),
             workload=SimulatedWorkloadOptions(
                 workload="random",
                 input_len=input_len,
                 output_len=output_len,
                 range_ratio=0.5,
                 seed=seed,
-                num_requests=1000,
+                num_requests=1000 * replicas,
             ),
             targets={"ttft": target},
             watched=parse_targets((f"ttft={target}",)),
         )
         capacity = simulate(replace(base, targets={})).summary.request_throughput
         cells = []
-        for mode, scheduler in MODES.items():
+        for mode in modes:
+            scheduler = MODES[mode]
             for load in LOADS:
                 rate = load * capacity
                 workload = replace(base.workload, rate=rate, num_requests=round(rate * seconds))
@@ -89,6 +99,7 @@ def main(
     setting = {
         "model": model,
         "hardware": gpu,
+        "replicas": replicas,
         "capacity": capacity,
         "target_ttft": target,
         "seconds": seconds,
@@ -98,12 +109,15 @@ def main(
     command = (
         f"python -m benchmarks.overload.simulated --model {model} --gpu {gpu}"
         f" --seconds {seconds:g} --target {target:g} --seed {seed}"
+        f"{f' --replicas {replicas}' if replicas > 1 else ''}"
+        f"{''.join(f' --modes {mode!r}' for mode in modes) if modes != tuple(MODES) else ''}"
     )
     record = {**setting, "cells": [cell.fields() for cell in cells]}
     record["environment"] = environment(command, others.share())
     text = overload_text(record, cells)
     print(text)
-    write_record(out / f"overload_simulated_{model}", TITLE.format(model), text, record)
+    name = f"overload_simulated_{model}" + (f"_{replicas}_replicas" if replicas > 1 else "")
+    write_record(out / name, TITLE.format(model), text, record)
     return verdict(cells, target)
 
 

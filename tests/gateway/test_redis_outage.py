@@ -16,9 +16,11 @@ import pytest
 import uvicorn
 from limits.aio.strategies import FixedWindowRateLimiter
 
+from tests.engine.workers.cutting_proxy import CuttingProxy
 from tests.gateway.redis_servers import NO_REDIS, MortalRedis, has_redis, mortal_redis
 from tests.server.scripted import ScriptedEngine
 from twostroke.core.errors import LimitStorageError
+from twostroke.core.network.address import Address
 from twostroke.core.output import RequestOutput
 from twostroke.engine.clients.base import ChargedTokens
 from twostroke.gateway.gateway import Gateway
@@ -155,6 +157,35 @@ async def test_only_the_first_requests_wait(
     away, back = messages(caplog)
     assert "does not answer" in away and "503" in away and "answers again" in back
     await counting.close()
+
+
+@pytest.mark.skipif(not has_redis(), reason=NO_REDIS)
+async def test_connections_that_are_cut_are_made_anew(tmp_path: Path) -> None:
+    """By a firewall, say. What asks just then may be refused by name; the next is counted."""
+    with mortal_redis("real", tmp_path) as server:
+        _, _, place = server.url.partition("//")
+        await cut_again_and_again(CuttingProxy(Address.parse(place.removesuffix("/0"))))
+
+
+async def cut_again_and_again(proxy: CuttingProxy) -> None:
+    options = GatewayOptions(
+        requests_per_minute=10_000, rate_limit_storage=f"redis://{proxy.address}/0"
+    )
+    counting, num_counted, num_refused = Limits(options), 0, 0
+    for number in range(20):
+        asking = [asyncio.create_task(counting.count_request("a")) for _ in range(10)]
+        if number % 2:
+            await asyncio.sleep(0.0005 * number)
+            await asyncio.to_thread(proxy.cut)
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert all(isinstance(each, LimitStorageError) for each in refused)
+        num_counted += len(answers) - len(refused)
+        num_refused += len(refused)
+        await answers_again(counting)
+    assert num_counted > num_refused
+    await counting.close()
+    await asyncio.to_thread(proxy.close)
 
 
 async def test_tokens_of_requests_that_ended_meanwhile_are_counted(server: MortalRedis) -> None:

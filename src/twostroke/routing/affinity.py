@@ -8,8 +8,8 @@ from hashlib import blake2b
 from typing import Generic
 
 from twostroke.observability.routes import RouteReason
-from twostroke.routing.loads import ReplicaLoad
-from twostroke.routing.routers import ReplicaId, Route, RoutedRequest, least_loaded
+from twostroke.routing.loads import ReplicaId, ReplicaLoad
+from twostroke.routing.routers import Route, RoutedRequest, least_loaded
 
 # Affinity yields when its replica has more than twice the requests of the least loaded one, and
 # this many more.
@@ -39,7 +39,12 @@ class PrefixAffinity(Generic[ReplicaId]):
         self, request: RoutedRequest, loads: Mapping[ReplicaId, ReplicaLoad]
     ) -> Route[ReplicaId]:
         least, home = least_loaded(loads), self._find_home(request, loads)
-        route = Route(least, RouteReason.NO_PREFIX) if home is None else _unless_busy(home, loads)
+        if home is None:
+            route = Route(least, RouteReason.NO_PREFIX)
+        elif _is_overloaded(loads[home.replica], loads[least]):
+            route = Route(least, RouteReason.OVERLOADED, home.prefix_tokens)
+        else:
+            route = home
         self._remember(request, route.replica)
         return route
 
@@ -106,11 +111,5 @@ def _draw(session: Hashable, replica: Hashable) -> bytes:
     return blake2b(f"{session!r} {replica!r}".encode(), digest_size=8).digest()
 
 
-def _unless_busy(
-    home: Route[ReplicaId], loads: Mapping[ReplicaId, ReplicaLoad]
-) -> Route[ReplicaId]:
-    """The way home, or to the least loaded replica where that is much less so."""
-    least = least_loaded(loads)
-    if loads[home.replica].weight - 1 > 2 * (loads[least].weight - 1) + MAX_IMBALANCE:
-        return Route(least, RouteReason.OVERLOADED, home.prefix_tokens)
-    return home
+def _is_overloaded(home: ReplicaLoad, least: ReplicaLoad) -> bool:
+    return home.weight - 1 > 2 * (least.weight - 1) + MAX_IMBALANCE

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
+
+# How a caller names its replicas: an index, a URL.
+ReplicaId = TypeVar("ReplicaId", bound=Hashable)
 
 
 def no_memory(num_tokens: int) -> float:
@@ -33,3 +37,11 @@ class ReplicaLoad:
     def weight(self) -> float:
         """Its requests with one more, as if it were to get a full share."""
         return (self.requests + 1) / self.share
+
+
+class RankedLoads(Mapping[ReplicaId, ReplicaLoad]):
+    """Loads of a fleet so large that it keeps count of them: see ``least_loaded``."""
+
+    def least(self) -> ReplicaId:
+        """The replica with the least ``weight``, the first of several."""
+        return min(self, key=lambda replica: self[replica].weight)

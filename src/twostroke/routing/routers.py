@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, cast
 
 from twostroke.observability.routes import RouteReason
-from twostroke.routing.loads import ReplicaLoad
+from twostroke.routing.loads import RankedLoads, ReplicaId, ReplicaLoad
 
 RouterName = Literal[
     "round-robin", "least-loaded", "prefix-affinity", "kv-aware", "kv-occupancy", "session"
 ]
-# How a caller names its replicas: an index, a URL.
-ReplicaId = TypeVar("ReplicaId", bound=Hashable)
 
 
 def none_cached(replica: Hashable) -> int:
@@ -109,4 +107,6 @@ class KVOccupancy(Generic[ReplicaId]):
 
 def least_loaded(loads: Mapping[ReplicaId, ReplicaLoad]) -> ReplicaId:
     """The one with the fewest unfinished requests for its share, the first of several."""
+    if isinstance(loads, RankedLoads):
+        return cast(RankedLoads[ReplicaId], loads).least()
     return min(loads, key=lambda replica: loads[replica].weight)

@@ -6,6 +6,8 @@ import asyncio
 import re
 import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,10 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.engine.workers.cutting_proxy import CuttingProxy
 from tests.server.engines.many_streams import outcomes
 from tests.server.engines.streamed_calls import chat_calls
 from tests.server.engines.streamed_content import content_of
 from tests.server.running import ServerProcess, running_process, wait_until
+from twostroke.core.network.address import Address
 
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "greedy": ("completions", {"prompt": "The river", "max_tokens": 300, "temperature": 0}),
@@ -196,6 +200,42 @@ def test_a_router_that_is_killed_leaves_no_block_behind(fleet: Fleet, alone: str
     assert [worker.process.pid for worker in fleet.workers] == pids
     assert fleet.blocks_in_use() == 0
     assert content_of(stream(fleet.url, "plain")) == content_of(stream(alone, "plain"))
+
+
+def test_a_router_that_is_stopped_for_a_while_changes_no_byte(fleet: Fleet, alone: str) -> None:
+    """Its workers go on meanwhile, until its socket is full."""
+    expected = content_of(stream(alone, "samples"))
+    route, body = CALLS["samples"]
+    body = {"model": "pilot", "temperature": 0.9, "seed": 11, "ignore_eos": True, **body}
+    lines: list[str] = []
+    url = f"{fleet.url}/v1/{route}"
+    with httpx.stream("POST", url, json={**body, "stream": True}, timeout=60) as answer:
+        for line in answer.iter_lines():
+            lines += [line] if line.startswith("data") else []
+            if len(lines) == 12:
+                fleet.router.process.send_signal(signal.SIGSTOP)
+                time.sleep(1.0)
+                fleet.router.process.send_signal(signal.SIGCONT)
+    assert content_of(lines) == expected
+
+
+def test_clients_whose_connections_are_cut_leave_no_block_behind(fleet: Fleet) -> None:
+    proxy = CuttingProxy(Address.parse(fleet.url.removeprefix("http://")))
+    route, body = CALLS["plain"]
+    body = {"model": "pilot", "stream": True, **body, "max_tokens": 2000, "ignore_eos": True}
+    for how in ("cut", "full"):
+        cut = pytest.raises((httpx.RemoteProtocolError, httpx.ReadError))
+        url = f"http://{proxy.address}/v1/{route}"
+        with cut, httpx.stream("POST", url, json=body, timeout=60) as answer:
+            for number, _ in enumerate(answer.iter_lines()):
+                if number == 12 and how == "full":  # nothing is read for a while, then it ends
+                    proxy.flows.clear()
+                    time.sleep(0.5)
+                    threading.Timer(0.2, proxy.flows.set).start()
+                if number == 12:
+                    proxy.cut()
+        wait_until(lambda: fleet.blocks_in_use() == 0)
+    proxy.close()
 
 
 def health_at(port: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,3 +69,19 @@ def test_a_rank_that_hangs_is_ended_with_its_engine(server: ServerProcess) -> No
     wait_until(lambda: not Path(f"/proc/{rank}").exists())
     wait_until(lambda: httpx.get(server.url() + "/health").status_code == 200)
     assert len(rank_processes(server)) == 1
+
+
+def test_while_one_group_of_ranks_starts_again_the_other_takes_what_comes() -> None:
+    flags = ["-tp", "2", "--data-parallel-size", "2", "--port", "0", "--kv-cache-memory", "64MiB"]
+    with running_process("-m", "twostroke", "serve", *flags) as server:
+        server.url()
+        wait_until(lambda: len(rank_processes(server)) == 2, 60)
+        os.kill(rank_processes(server)[0], signal.SIGKILL)  # of the engine that gets the first
+        statuses, deadline = list[int](), time.monotonic() + 120
+        while "the engine runs again" not in server.stderr:
+            assert time.monotonic() < deadline, server.stderr
+            body = {**BODY, "max_tokens": 4}
+            answer = httpx.post(f"{server.url()}/v1/completions", json=body, timeout=60)
+            statuses.append(answer.status_code)
+        assert "was ended by SIGKILL" in server.stderr
+        assert len(statuses) > 1 and set(statuses) == {200}, "none is refused, or waits for it"

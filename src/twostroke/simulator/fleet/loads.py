@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from twostroke.core.request import Request
-from twostroke.routing.loads import ReplicaLoad
+from twostroke.routing.loads import RankedLoads, ReplicaLoad
 from twostroke.routing.slow_start import SlowStart
+from twostroke.simulator.fleet.counts import RequestCounts
 from twostroke.simulator.fleet.replica import Replica
 
 
-class ReplicaLoads(Mapping[int, ReplicaLoad]):
+class ReplicaLoads(RankedLoads[int]):
     """Each replica's load at ``now`` by its index; counted when a router looks.
 
     Args:
         replicas: All of a fleet.
         indices: Those that take requests, in order.
         slow_start: Knows which of them have just come, if any have.
+        counts: What all of ``replicas`` have at ``now``, if all take requests, and the same share.
 
     Attributes:
         catch_up: Called with the index of a replica whose KV cache is to be looked at: it may have
@@ -29,9 +31,13 @@ class ReplicaLoads(Mapping[int, ReplicaLoad]):
         indices: Sequence[int],
         now: float,
         slow_start: SlowStart[int] | None = None,
+        counts: RequestCounts | None = None,
     ) -> None:
-        self._replicas, self._indices, self._now = replicas, dict.fromkeys(indices), now
-        self._slow_start = slow_start
+        self._replicas, self._now = replicas, now
+        self._indices: Collection[int] = (
+            indices if isinstance(indices, range) else dict.fromkeys(indices)
+        )
+        self._slow_start, self._counts = slow_start, counts
         self.catch_up: Callable[[int], None] = lambda index: None
 
     def __getitem__(self, index: int) -> ReplicaLoad:
@@ -45,7 +51,12 @@ class ReplicaLoads(Mapping[int, ReplicaLoad]):
 
         slow_start = self._slow_start
         share = 1.0 if slow_start is None else slow_start.share(index, self._now)
-        return ReplicaLoad(replica.num_unfinished(self._now), share, fullness)
+        counts = self._counts
+        number = replica.num_unfinished(self._now) if counts is None else counts[index]
+        return ReplicaLoad(number, share, fullness)
+
+    def least(self) -> int:
+        return super().least() if self._counts is None else self._counts.least()
 
     def num_cached(self, request: Request, index: int) -> int:
         """Tokens of a prompt that a replica's cache holds."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
 from twostroke.simulator.deployment.fleet_options import Role
+from twostroke.simulator.fleet.counts import RequestCounts
 from twostroke.simulator.fleet.loads import ReplicaLoads
 from twostroke.simulator.fleet.replica import Replica
 
@@ -93,6 +95,9 @@ class FixedPool:
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self.replicas = replicas
+        self._counts = RequestCounts(len(replicas))
+        for index, replica in enumerate(replicas):
+            replica.when_counted = partial(self._counts.note, index)
 
     @property
     def next_change(self) -> float:
@@ -110,7 +115,8 @@ class FixedPool:
         return ()
 
     def loads(self, now: float, role: Role = "both") -> ReplicaLoads:
-        return ReplicaLoads(self.replicas, range(len(self.replicas)), now)
+        self._counts.move_to(now)
+        return ReplicaLoads(self.replicas, range(len(self.replicas)), now, counts=self._counts)
 
     def ask_for_one(self, now: float) -> None:
         """There always is one."""

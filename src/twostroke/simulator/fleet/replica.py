@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from twostroke.core.config import SchedulerConfig
@@ -38,6 +38,9 @@ class Replica:
         speculation: How far ahead tokens are guessed; the executor knows how the guesses fare.
         targets: When first tokens are due, for policy ``deadline`` and early refusal.
         preemption: What happens to the blocks of a request that must wait for room.
+
+    Attributes:
+        when_counted: Told how many requests have come, and at what times others end.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Replica:
         self._jump = jump and steps_alike and len(self._run_observers) == len(watching)
         self._num_added = 0
         self._finish_times: list[float] = []
+        self.when_counted: Callable[[int, Sequence[float]], None] = lambda added, ends: None
 
     def refuses(self, request: Request) -> bool:
         """Whether a request that arrives is refused early; the step events then tell of it."""
@@ -107,6 +111,7 @@ class Replica:
         self.executor.waits = False
         self._num_added += 1
         self.engine.add([request])
+        self.when_counted(1, ())
 
     def expect(self, request: Request, sender: Sender) -> None:
         """Another replica has computed the prompt of a request that is about to be added."""
@@ -188,8 +193,10 @@ class Replica:
             self._take_run(run, until)
         elif self.has_work():
             self.engine.step()
-        ended = self._ended.take()
-        self._finish_times += [request.finish_time or 0.0 for request in ended]
+        if ended := self._ended.take():
+            ends = [request.finish_time or 0.0 for request in ended]
+            self._finish_times += ends
+            self.when_counted(0, ends)
         return ended
 
     def _next_arrival(self) -> float | None:
