@@ -8,6 +8,7 @@ import { api, description, post, seesAll } from "../../lib/source.js";
 
 const MOST = 4; // pieces of advice that are shown
 const LEAST = 0.01; // of the time; smaller parts are not listed
+const FAR = 1.5; // times what was recorded
 const answer = signal(null);
 const problem = signal("");
 const busy = signal(false);
@@ -35,6 +36,7 @@ async function look() {
   busy.value = false;
 }
 
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
 const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
 const change = ({ figure, before, after }) => `${figure} ${time(before)} → ${time(after)}`;
 
@@ -49,7 +51,7 @@ const Effects = ({ proof }) => {
 };
 
 const Advice = ({ found }) =>
-  html`<section class="panel">
+  html`<section class="panel foresight">
     <h2>What helps</h2>
     ${found.advice.slice(0, MOST).map(
       (proof, at) =>
@@ -61,7 +63,7 @@ const Advice = ({ found }) =>
           <${Effects} proof=${proof} />
         </div>`,
     )}
-    ${found.look_at.map((where) => html`<p key=${where}>Look: ${where}</p>`)}
+    ${found.look_at.map((where) => html`<p key=${where}>${capital(where)}</p>`)}
     ${
       !found.advice.length &&
       html`<p>
@@ -84,13 +86,13 @@ const Advice = ({ found }) =>
   </section>`;
 
 const Causes = ({ found }) =>
-  html`<section class="panel">
+  html`<section class="panel foresight">
     <h2>Causes</h2>
     ${found.causes.slice(0, MOST).map(
       (cause, at) =>
         html`<div key=${cause.cause}>
           <p>
-            <b>${at ? (cause.is_floor ? "Otherwise" : "Also") : "First"}:</b> ${cause.title}
+            <b>${at ? (cause.is_floor ? "Otherwise" : "Also") : "First"}:</b> ${cause.title}${" "}
             <span class="muted">${percent(cause.share)} of the requests' time</span>
           </p>
           <ul class="muted">
@@ -126,11 +128,11 @@ const Time = ({ found }) => {
 };
 
 const Sure = ({ found: { replay, windows, figures, targets: judged } }) =>
-  html`<section class="panel">
+  html`<section class="panel foresight">
     <h2>How sure</h2>
     <p>
       ${count(windows[0].requests)} requests in ${count(windows[0].steps)} steps
-      of ${time(windows[0].seconds)}.
+      of ${time(windows[0].seconds)}.${" "}
       ${
         replay.requests
           ? `${count(replay.requests)} were replayed; step times fit within` +
@@ -158,8 +160,17 @@ const lead = (found) => {
   const [cause] = found.causes;
   const [first] = found.advice;
   const help = first ? ` What helps: ${first.change}.` : "";
-  return cause ? `${cause.title[0].toUpperCase()}${cause.title.slice(1)}.${help}` : "No cause.";
+  return cause ? `${capital(cause.title)}.${help}` : "No cause.";
 };
+
+/** Where the replay of what ran is far from what ran, its figures say little. */
+function doubt({ replay: { requests, figure, replayed, recorded } }) {
+  if (!requests || !recorded || Math.max(replayed / recorded, recorded / replayed) < FAR) return "";
+  return (
+    `Do not rely on the figures: unchanged, the replay has ${figure} ${time(replayed)}, and the` +
+    ` recording ${time(recorded)}. The causes are those of the recording.`
+  );
+}
 
 const command = () =>
   description.value?.kind === "live"
@@ -190,7 +201,8 @@ export const DoctorPage = view(() => {
     ${problem.value && html`<p class="held" role="alert">${foreign(problem.value, 400)}</p>`}
     ${
       found
-        ? html`<div class="columns"><${Advice} found=${found} /><${Causes} found=${found} /></div>
+        ? html`${doubt(found) && html`<p class="held">${doubt(found)}</p>`}
+            <div class="columns"><${Advice} found=${found} /><${Causes} found=${found} /></div>
             <div class="columns"><${Time} found=${found} /><${Sure} found=${found} /></div>`
         : html`<section class="panel empty">
               <p>

@@ -92,7 +92,7 @@ const Sliders = view(() => {
 
 const Why = ({ planned }) => {
   const [best] = planned.plans;
-  return html`<section class="panel">
+  return html`<section class="panel foresight">
     <h2>Why</h2>
     ${
       best &&
@@ -159,7 +159,7 @@ function drawFront(points, best) {
 }
 
 const Table = ({ planned }) =>
-  html`<section class="panel">
+  html`<section class="panel foresight">
     <h2>Plans by cost</h2>
     <div class="plan-scroll">
       <table class="list">
@@ -213,7 +213,7 @@ const Command = ({ text }) =>
   </p>`;
 
 const Commands = ({ planned }) =>
-  html`<section class="panel">
+  html`<section class="panel foresight">
     <h2>Commands</h2>
     <p class="muted">
       All devices and formats, with simulations by the scheduler that serves; then what runs it.

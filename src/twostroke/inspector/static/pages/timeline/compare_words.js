@@ -92,7 +92,7 @@ const SUBJECT = {
 
 function aboutEnds(ends) {
   if (Math.abs(ends) < 0.0005) return "The last answer ends at the same time.";
-  return `The last answer ends ${time(Math.abs(ends))} ${ends > 0 ? "later" : "earlier"} there.`;
+  return `The last answer then ends ${time(Math.abs(ends))} ${ends > 0 ? "later" : "earlier"}.`;
 }
 
 /** How far the simulation can be trusted: against what was recorded. */
@@ -106,7 +106,10 @@ export function honesty(answer) {
       " slow on both sides.",
   ];
   if (answer.fit.median_error > UNSTEADY) {
-    lines.unshift("The machine was unsteady in this time: do not rely on the seconds.");
+    lines.unshift(
+      "The machine was unsteady in this time, and other settings would have met its slow moments" +
+        " with other requests: do not rely on the seconds.",
+    );
   }
   if (found) {
     const off = 100 * (found.ours / Math.max(found.real, 1e-9) - 1);
