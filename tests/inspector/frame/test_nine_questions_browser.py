@@ -73,7 +73,7 @@ QUESTIONS = (
         "which tokens were considered",
         (tab("Next token"),),
         ".rows",
-        r"\d\s%",
+        r"\d\.\d\d?\s+\d+(\.\d+)?\s",  # the model's own chance, and that after the filters
     ),
     Question("bound by what", (tab("Live"),), ".bound", r"[Bb]ound by [a-z]+"),
     Question(

@@ -173,6 +173,17 @@ def drafting(step: int, duration: float, drafts: int, accepted: int) -> StepEven
     return StepEvent(step=step, time=step * 0.1, duration=duration, scheduled=[share])
 
 
+def test_of_a_server_that_always_guesses_the_steps_with_guesses_count() -> None:
+    room = room_of(encode_steps([drafting(n, 0.012, 2, 1) for n in range(4)]), max_num_seqs=9)
+    assert room is not None
+    assert (room.users, room.context, room.places) == (1, 100, 9)
+    assert room.tpot == pytest.approx(0.006)
+    steps = [drafting(0, 0.012, 2, 1), decode(1, 3, duration=0.01)]
+    room = room_of(encode_steps(steps))
+    assert room is not None
+    assert (room.users, room.tpot) == (3, pytest.approx(0.01))
+
+
 def test_guesses_are_compared_with_steps_of_as_many_requests() -> None:
     steps = [drafting(0, 0.010, 0, 0), drafting(1, 0.012, 2, 2), drafting(2, 0.012, 2, 0)]
     pay = drafts_pay(encode_steps(steps))
