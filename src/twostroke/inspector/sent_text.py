@@ -9,7 +9,7 @@ _COMMENTS = re.compile(r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/).)*\*/[ \t]*)\n", re.MU
 _INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 
 
-def shortened(text: str) -> str:
+def without_margins(text: str) -> str:
     """A script or style sheet without its lines of comments, and without what indents the others.
 
     Templates of several lines must be markup, in which spaces count no more than line ends, and

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from twostroke.inspector.sent_text import shortened
+from twostroke.inspector.sent_text import without_margins
 from twostroke.inspector.static_files import FOLDER, known_files
 
 OWN = sorted(name for name in known_files() if name.endswith(".js") and "vendor" not in name)
@@ -78,7 +78,7 @@ def test_lines_of_comments_go_and_all_else_stays() -> None:
         'const url = "https://x"; /* G\n*/ g();\n  // H\nh();\n'
     )
     sent = 'const a = 1; // D\n/* E */ f();\nconst url = "https://x"; /* G\n*/ g();\nh();\n'
-    assert shortened(text) == sent
+    assert without_margins(text) == sent
 
 
 def test_the_scanner_sees_templates() -> None:

@@ -63,8 +63,8 @@ function lead() {
     ? "more requests also read more experts"
     : `each has ${count(found.context)} tokens of its own to read`;
   return (
-    `${begin} So memory is the nearer limit: even ${count(found.requests[last])} requests get only` +
-    ` to ${short(most)}, since ${why}.`
+    `${begin} So memory is the nearer limit: even ${count(found.requests[last])} requests get` +
+    ` only to ${short(most)}, since ${why}.`
   );
 }
 

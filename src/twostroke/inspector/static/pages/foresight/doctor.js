@@ -116,7 +116,7 @@ const Time = ({ found }) => {
             html`<li key=${part}>
               <span>${part}</span>
               <span class="bar" aria-hidden="true"
-                ><b class="waiting" style=${{ width: percent(seconds / total).replace("\u00a0", "") }}></b
+                ><b class="waiting" style=${{ width: `${(100 * seconds) / total}%` }}></b
               ></span>
               <span class="num">${percent(seconds / total)}</span><span class="num muted">${time(
                 seconds,
@@ -195,7 +195,7 @@ export const DoctorPage = view(() => {
         ${found ? "Look again" : "Look"}
       </button>
       <span class="muted"
-        >at the latest steps, at most 4,096, in a process beside the server; nothing is changed</span
+        >at the latest 4,096 steps, in a process beside the server; nothing is changed</span
       >
     </p>
     ${problem.value && html`<p class="held" role="alert">${foreign(problem.value, 400)}</p>`}

@@ -44,10 +44,11 @@ function change(fields) {
 }
 
 const dollars = (value) => `$${short(value)}`;
-const named = (plan) => `${plan.tensor_parallel > 1 ? `${plan.tensor_parallel} x ` : ""}${plan.gpu}`;
+const named = ({ tensor_parallel: devices, gpu }) => (devices > 1 ? `${devices} x ${gpu}` : gpu);
 const replicas = ({ replicas: number }) => `${count(number)} replica${number === 1 ? "" : "s"}`;
 const inWords = (plan) =>
-  `${replicas(plan)} of ${named(plan)}, ${plan.weight_dtype}: ${dollars(plan.cost_per_hour)} an hour`;
+  `${replicas(plan)} of ${named(plan)}, ${plan.weight_dtype}:` +
+  ` ${dollars(plan.cost_per_hour)} an hour`;
 
 const Lead = view(() => {
   const planned = answer.value;
@@ -161,7 +162,7 @@ function drawFront(points, best) {
 const Table = ({ planned }) =>
   html`<section class="panel foresight">
     <h2>Plans by cost</h2>
-    <div class="plan-scroll">
+    <div class="plan-scroll" tabindex="0" role="region" aria-label="Plans by cost">
       <table class="list">
         <thead>
           <tr>

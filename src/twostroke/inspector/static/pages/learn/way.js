@@ -247,7 +247,8 @@ const Figure = view(() => {
                   open.value = at;
                 }}
               >
-                <span>${title}</span><span class="num">${seconds === undefined ? "" : time(seconds)}</span
+                <span>${title}</span
+                ><span class="num">${seconds === undefined ? "" : time(seconds)}</span
                 ><span class="bar" aria-hidden="true"
                   >${
                     seconds !== undefined &&

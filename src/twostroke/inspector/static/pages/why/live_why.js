@@ -107,7 +107,7 @@ function words(bound) {
 export const BoundLine = view(() => {
   if (!seesAll() || isKept || store.lastStep < 0) return null;
   // From the first moment on, so that what is below does not move when the answer comes.
-  if (!found.value) return html`<span class="bound">What bounds it is being looked for.</span>`;
+  if (!found.value) return html`<span class="bound">Looking for what bounds it.</span>`;
   const [begin, rest] = words(found.value.bound);
   if (!begin) return null;
   return html`<span class="bound"
