@@ -116,11 +116,12 @@ const Time = ({ found }) => {
             html`<li key=${part}>
               <span>${part}</span>
               <span class="bar" aria-hidden="true"
-                ><b class="waiting" style=${{ width: `${(100 * seconds) / total}%` }}></b
+                ><b
+                  class="waiting"
+                  style=${{ width: `${Math.min(100, (100 * seconds) / total)}%` }}
+                ></b
               ></span>
-              <span class="num">${percent(seconds / total)}</span><span class="num muted">${time(
-                seconds,
-              )}</span>
+              <span class="num">${percent(seconds / total)}</span>
             </li>`,
         )}
     </ul>
