@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from twostroke.http.page_headers import page_headers
-from twostroke.inspector.sent_text import without_comments
+from twostroke.inspector.sent_text import without_margins
 
 FOLDER = Path(__file__).parent / "static"
 INDEX = "index.html"
@@ -39,7 +39,7 @@ MEDIA_TYPES = {
 class StaticFile:
     """One file of the page, read when it is first asked for.
 
-    Its own scripts and styles are sent without comments; libraries stay as published.
+    Its own scripts and styles are sent without comments and indentation; libraries as published.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class StaticFile:
     def content(self) -> bytes:
         if self.path.suffix not in (".css", ".js") or self.path.parent.name == "vendor":
             return self.path.read_bytes()
-        return without_comments(self.path.read_text(encoding="utf-8")).encode()
+        return without_margins(self.path.read_text(encoding="utf-8")).encode()
 
     @cached_property
     def compressed(self) -> bytes:

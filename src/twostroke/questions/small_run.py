@@ -10,8 +10,6 @@ from msgspec import Meta
 
 from twostroke.core.errors import InvalidRequestError
 
-IDLE_SECONDS = 60.0  # an answering process that gets no question for this long ends by itself
-ANSWERED, REFUSED = b"answered ", b"refused "  # how each of its lines begins
 MAX_PROMPT_TOKENS = 2**18  # of all requests together
 MAX_OUTPUT_TOKENS = 2**13  # of all requests together: most steps of a run decode
 

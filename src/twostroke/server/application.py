@@ -21,6 +21,7 @@ from twostroke.http.body_size import BodyLimit, BodySizeLimit
 from twostroke.http.request_id import RequestIds
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.content import ContentBook
+from twostroke.inspector.foresight.routes import foresight_router
 from twostroke.inspector.front_door import CHAT, FrontDoor
 from twostroke.inspector.live import LiveSource
 from twostroke.inspector.model.facts import DescribeModel, FindFacts, find_once
@@ -334,6 +335,7 @@ def _add_inspector(
     app.include_router(why_router(lambda: source, find_facts))
     app.include_router(compare_router(lambda: source))
     app.include_router(simulate_router())
+    app.include_router(foresight_router(lambda: source))
     app.include_router(ModelRoutes(lambda: source, find_facts, client).router())
     app.include_router(distribution_router(state))
     app.router.routes += page_routes()

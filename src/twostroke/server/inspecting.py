@@ -14,6 +14,7 @@ from twostroke.http.foreign_hosts import HostCheck
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.fleet.recorded_fleet import RecordedFleet
 from twostroke.inspector.fleet.routes import fleet_router
+from twostroke.inspector.foresight.routes import foresight_router
 from twostroke.inspector.front_door import PAGE, FrontDoor
 from twostroke.inspector.model.routes import ModelRoutes
 from twostroke.inspector.overview_routes import overview_router
@@ -55,6 +56,7 @@ def create_inspecting_app(
     app.include_router(compare_router(lambda: source))
     app.include_router(overview_router(lambda: source))
     app.include_router(simulate_router())
+    app.include_router(foresight_router(lambda: source))
     app.router.routes += page_routes()
     for router in more:
         app.include_router(router)

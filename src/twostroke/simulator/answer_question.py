@@ -6,22 +6,14 @@ The scheduler is the engine's own, the times are the cost model's. Question and 
 
 from __future__ import annotations
 
-import os
-import select
-import sys
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
 
-import msgspec
-
 from twostroke.core.config import CacheConfig, SchedulerConfig
-from twostroke.core.errors import TwostrokeError
 from twostroke.observability.events import StepEvent
+from twostroke.questions.answering import answer_lines
 from twostroke.questions.small_run import (
-    ANSWERED,
-    IDLE_SECONDS,
-    REFUSED,
     AskedRun,
     Device,
     RequestRun,
@@ -38,8 +30,6 @@ from twostroke.simulator.fleet.make_replicas import replica_maker
 from twostroke.simulator.fleet.pool import FixedPool
 from twostroke.simulator.fleet.result import FleetResult
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
-
-NICENESS = 10
 
 
 def answer_question(asked: AskedRun) -> SimulatedRun:
@@ -175,21 +165,5 @@ def _worst_gap(times: list[float]) -> float:
     return max((late - early for early, late in pairwise(times)), default=0.0)
 
 
-def main() -> None:
-    """The process: a question a line from stdin, until they end or none comes for a while."""
-    os.nice(NICENESS)
-    while select.select([sys.stdin.fileno()], [], [], IDLE_SECONDS)[0]:
-        question = sys.stdin.buffer.readline()
-        if not question:
-            return
-        try:
-            asked = msgspec.json.decode(question, type=AskedRun)
-            line = ANSWERED + msgspec.json.encode(answer_question(asked))
-        except TwostrokeError as error:
-            line = REFUSED + msgspec.json.encode(error.message)
-        sys.stdout.buffer.write(line + b"\n")
-        sys.stdout.buffer.flush()
-
-
 if __name__ == "__main__":
-    main()
+    answer_lines(AskedRun, answer_question)

@@ -115,6 +115,15 @@ def test_an_overload_queues(browser: Browser) -> None:
         assert len(asked(url, "/state")["ended"]) == 24
 
 
+def test_it_can_be_sent_again_without_leaving_the_page(browser: Browser) -> None:
+    """The buttons stayed grey after the first time."""
+    with empty_server() as url, opened(browser, f"{url}/inspect/#/live") as page:
+        for _ in range(2):
+            send(page, "A shared prefix")
+            page.click(".demo-strip >> text=Close")
+        assert len(asked(url, "/state")["ended"]) == 16
+
+
 def test_where_priorities_count_it_lets_others_go_before(browser: Browser) -> None:
     with (
         empty_server(policy="priority") as url,

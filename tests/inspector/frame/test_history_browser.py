@@ -152,6 +152,23 @@ def test_a_recording_waits_at_its_end_and_plays_from_its_beginning(
         assert tile.inner_text().strip() == shown
 
 
+def right_of_tabs(page: Page) -> float:
+    """Where the last name ends that is shown."""
+    return float(
+        page.locator("nav .tabs a").evaluate_all(
+            "links => Math.max(...links.filter("
+            "link => link.checkVisibility({visibilityProperty: true})"
+            ").map(link => link.getBoundingClientRect().right))"
+        )
+    )
+
+
+def left_of_menu(page: Page) -> float:
+    box = page.locator("nav .more button").bounding_box()
+    assert box is not None
+    return box["x"]
+
+
 def test_names_without_room_stand_in_a_menu(browser: Browser, recorded: str) -> None:
     for width in (1024, 390):
         with opened(browser, f"{recorded}#/kv?at=60", width=width) as page:
@@ -176,6 +193,10 @@ def test_names_without_room_stand_in_a_menu(browser: Browser, recorded: str) -> 
                 f"{hidden}.map(link => link.innerText)"
             )
             assert set(shown).isdisjoint(names)
+            page.click("nav .more button")
+            page.click("nav .more >> text=Speculation")  # the longest: it covers no other name
+            page.wait_for_selector("nav .more button >> text=Speculation")
+            wait_until(lambda: right_of_tabs(page) <= left_of_menu(page), 10)
 
 
 def test_the_first_tab_leads_past_the_header(browser: Browser, recorded: str) -> None:

@@ -1,26 +1,29 @@
-"""Protects: what is taken from the page's scripts before they are sent is comments alone."""
+"""Protects: what is taken from the page's scripts before they are sent changes nothing."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from twostroke.inspector.sent_text import without_comments
+from twostroke.inspector.sent_text import without_margins
 from twostroke.inspector.static_files import FOLDER, known_files
 
 OWN = sorted(name for name in known_files() if name.endswith(".js") and "vendor" not in name)
 
 
-def in_template(text: str) -> list[bool]:
-    """Whether each line begins within the text of a template literal.
+def in_template(text: str) -> list[int | None]:
+    """Where the template literal begins within which each line does; ``None``: in none.
 
     A small scanner: strings, comments, templates and what is between their braces. Regular
     expressions are read as code; the files have none with a backtick or a quote alone.
     """
-    stack: list[str] = []
-    lines, index = [False], 0
+    stack: list[tuple[str, int]] = []
+    lines: list[int | None] = [None]
+    index = 0
     while index < len(text):
         char, pair = text[index], text[index : index + 2]
-        within = bool(stack) and stack[-1] == "`"
+        within = bool(stack) and stack[-1][0] == "`"
         step = 1
         if within:
             if char == "\\":
@@ -28,7 +31,7 @@ def in_template(text: str) -> list[bool]:
             elif char == "`":
                 stack.pop()
             elif pair == "${":
-                stack.append("{")
+                stack.append(("{", index))
                 step = 2
         elif pair == "//":
             step = len(text[index:].split("\n", 1)[0])
@@ -40,12 +43,12 @@ def in_template(text: str) -> list[bool]:
                 end += 2 if text[end] == "\\" else 1
             step = end + 1 - index if text[end] == char else 1
         elif char == "`" or char == "{":
-            stack.append(char)
+            stack.append((char, index))
         elif char == "}":
-            assert stack.pop() == "{"
+            assert stack.pop()[0] == "{"
         for passed in text[index : index + step]:
             if passed == "\n":
-                lines.append(bool(stack) and stack[-1] == "`")
+                lines.append(stack[-1][1] if stack and stack[-1][0] == "`" else None)
         index += step
     assert not stack
     return lines
@@ -56,8 +59,17 @@ def test_no_template_has_a_line_that_looks_like_a_comment(name: str) -> None:
     text = (FOLDER / name).read_text(encoding="utf-8")
     lines = text.split("\n")
     for number, (line, within) in enumerate(zip(lines, in_template(text), strict=True)):
-        if within:
+        if within is not None:
             assert not line.strip().startswith(("//", "/*")), f"{name}:{number + 1}"
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_templates_of_several_lines_are_markup_and_indent_nothing_that_is_kept(name: str) -> None:
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    for start in {start for start in in_template(text) if start is not None}:
+        assert text[:start].endswith("html"), f"{name}: {text[start : start + 60]!r}"
+    for kept in re.findall(r"<pre\b[^>]*>([^<]*)<", text):
+        assert not re.search(r"\n[ \t]+\S", kept), f"{name}: {kept!r}"
 
 
 def test_lines_of_comments_go_and_all_else_stays() -> None:
@@ -65,10 +77,10 @@ def test_lines_of_comments_go_and_all_else_stays() -> None:
         "// A.\n/** B.\n * C */\nconst a = 1; // D\n  /* E */ f();\n"
         'const url = "https://x"; /* G\n*/ g();\n  // H\nh();\n'
     )
-    sent = 'const a = 1; // D\n  /* E */ f();\nconst url = "https://x"; /* G\n*/ g();\nh();\n'
-    assert without_comments(text) == sent
+    sent = 'const a = 1; // D\n/* E */ f();\nconst url = "https://x"; /* G\n*/ g();\nh();\n'
+    assert without_margins(text) == sent
 
 
 def test_the_scanner_sees_templates() -> None:
     text = 'a(`x\n// no\n${b({c: "`"},\n`y\n`)}\n`);\nd();\n'
-    assert in_template(text) == [False, True, True, False, True, True, False, False]
+    assert in_template(text) == [None, 2, 2, None, 25, 2, None, None]

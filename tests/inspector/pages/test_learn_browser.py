@@ -23,7 +23,7 @@ pytestmark = needs_browser
 SLOW_MS = 90_000  # measuring takes as long as the machine lets it
 FIGURE = ".learn-figure"
 HOSTILE = "<script>document.title='hacked'</script>\u202eabc\u202c" + "\U0001f600" * 40
-NEED_A_MODEL = ("tokens", "sampling")
+NEED_A_MODEL = ("way", "tokens", "sampling")
 
 
 @pytest.fixture(scope="module")
@@ -196,13 +196,13 @@ def test_keys_address_and_memory_keep_the_chapter(browser: Browser, recorded: st
         page.wait_for_selector("footer >> text=step")
         page.keyboard.press("g")
         page.keyboard.press("e")
-        page.wait_for_selector("text=Chapter 1 of 15")
-        wait_until(lambda: "chapter=tokens" in page.evaluate("location.hash"), 15)
-        for _ in range(6):
+        page.wait_for_selector("text=Chapter 1 of 16")
+        wait_until(lambda: "chapter=way" in page.evaluate("location.hash"), 15)
+        for _ in range(7):
             page.keyboard.press("n")
-        page.wait_for_selector("text=Chapter 7 of 15: Chunking")
+        page.wait_for_selector("text=Chapter 8 of 16: Chunking")
         page.keyboard.press("p")
-        page.wait_for_selector("text=Chapter 6 of 15")
+        page.wait_for_selector("text=Chapter 7 of 16")
         page.keyboard.press("n")
         wait_until(lambda: "chapter=chunking" in page.evaluate("location.hash"), 15)
         wait_until(lambda: page.evaluate("document.activeElement.id") == "learn-title", 15)
@@ -210,15 +210,15 @@ def test_keys_address_and_memory_keep_the_chapter(browser: Browser, recorded: st
         page.keyboard.press("Escape")  # deselects; the chapter stays
         wait_until(lambda: "chapter=chunking" in page.evaluate("location.hash"), 15)
         page.reload()
-        page.wait_for_selector("text=Chapter 7 of 15")
+        page.wait_for_selector("text=Chapter 8 of 16")
         page.wait_for_selector(".choices .right", timeout=SLOW_MS)  # the guess is still there
         page.keyboard.press("g")
         page.keyboard.press("l")
         wait_until(lambda: "chapter" not in page.evaluate("location.hash"), 15)
         page.goto(f"{recorded}#/learn")
-        page.wait_for_selector("text=Chapter 7 of 15")
+        page.wait_for_selector("text=Chapter 8 of 16")
         page.goto(f"{recorded}#/learn?chapter=nothing")
-        page.wait_for_selector("text=Chapter 1 of 15")
+        page.wait_for_selector("text=Chapter 1 of 16")
 
 
 def test_hostile_and_endless_text_is_only_text(browser: Browser, live: str) -> None:

@@ -15,7 +15,7 @@ from twostroke.observability.frames.columns import encode_steps
 from twostroke.questions.model_facts import Ceilings, StepCost, StepWork
 from twostroke.simulator.cost.shown_costs import facts_of_recording
 
-CEILINGS = Ceilings(device="a device", flops=1e12, bandwidth=1e9)
+CEILINGS = Ceilings(device="a device", flops=6e10, bandwidth=2e7)
 
 
 class Costs:
@@ -71,11 +71,30 @@ def test_decode_is_bound_by_memory_and_prefill_by_arithmetic() -> None:
     bound = bound_of(frame, 0.0, 1.0, Costs(), CEILINGS)
     assert (bound.kind, bound.running) == ("memory", 2)
     assert bound.busy == pytest.approx(1.0)
-    assert bound.memory == pytest.approx(1.2e6 / 0.1 / 1e9)
+    assert bound.memory == pytest.approx(1.2e6 / 0.1 / 2e7)
     frame = encode_steps([prefill(n, 4096) for n in range(10)])
     bound = bound_of(frame, 0.0, 1.0, Costs(), CEILINGS)
     assert bound.kind == "compute"
-    assert bound.compute == pytest.approx(4096e6 / 0.1 / 1e12)
+    assert bound.compute == pytest.approx(4096e6 / 0.1 / 6e10)
+
+
+def test_steps_that_come_near_no_ceiling_are_bound_by_neither() -> None:
+    """A server at 4 % of its arithmetic is not bound by arithmetic, whatever its mix of steps."""
+    far = Ceilings(device="a device", flops=1e12, bandwidth=1e9)
+    frame = encode_steps([prefill(n, 4096) if n % 2 else decode(n, 2) for n in range(10)])
+    bound = bound_of(frame, 0.0, 1.0, Costs(), far)
+    assert bound.kind == "overhead"
+    assert bound.compute is not None
+    assert 0.01 < bound.compute < 0.05
+
+
+def test_the_larger_share_is_the_one_that_binds() -> None:
+    """A few long prefills among decodes: what is said and its two figures do not differ."""
+    steps = [prefill(n, 3000) if n < 6 else decode(n, 14) for n in range(10)]
+    bound = bound_of(encode_steps(steps), 0.0, 1.0, Costs(), CEILINGS)
+    assert bound.compute is not None
+    assert bound.memory is not None
+    assert bound.kind == ("compute" if bound.compute > bound.memory else "memory") == "memory"
 
 
 def test_time_outside_the_model_is_the_hosts() -> None:
@@ -152,6 +171,18 @@ def drafting(step: int, duration: float, drafts: int, accepted: int) -> StepEven
         num_accepted_drafts=accepted,
     )
     return StepEvent(step=step, time=step * 0.1, duration=duration, scheduled=[share])
+
+
+def test_of_a_server_that_always_guesses_the_steps_with_guesses_count() -> None:
+    room = room_of(encode_steps([drafting(n, 0.012, 2, 1) for n in range(4)]), max_num_seqs=9)
+    assert room is not None
+    assert (room.users, room.context, room.places) == (1, 100, 9)
+    assert room.tpot == pytest.approx(0.006)
+    steps = [drafting(0, 0.012, 2, 1), decode(1, 3, duration=0.01)]
+    room = room_of(encode_steps(steps))
+    assert room is not None
+    assert room.users == 3
+    assert room.tpot == pytest.approx(0.01)
 
 
 def test_guesses_are_compared_with_steps_of_as_many_requests() -> None:

@@ -1,6 +1,7 @@
-"""Runs the simulator for pages in a process of its own, which can be stopped.
+"""Answers questions of pages in processes of their own, which can be stopped.
 
-On a thread it would hold the interpreter's lock that the engine needs many times a step; a process
+On a thread an answer would
+hold the interpreter's lock that the engine needs many times a step; a process
 of low priority takes only what is left, and ends at its time limit whatever it does. It stays for a
 minute, so that a page which asks often waits for no interpreter to start.
 """
@@ -19,16 +20,16 @@ import weakref
 import msgspec
 
 from twostroke.core.errors import InvalidRequestError, TwostrokeError
-from twostroke.questions.small_run import ANSWERED, IDLE_SECONDS, REFUSED, AskedRun
+from twostroke.questions.answering import ANSWERED, IDLE_SECONDS, REFUSED
 
-# A module that reads a question a line from stdin and writes the answer to stdout. Its name and no
-# import: the simulator stands above the inspector.
-MODULE = "twostroke.simulator.answer_question"
+# Modules that call ``answer_lines``. Names and no imports: they stand above the inspector.
+SIMULATOR = "twostroke.simulator.answer_question"
+INSIDE = "twostroke.runtime.look_inside"
 MAX_SECONDS = 30.0
 
 
 class SimulationError(TwostrokeError):
-    """The simulation took too long, or its process failed."""
+    """An answer took too long, or its process failed."""
 
 
 class SimulationProcess:
@@ -36,20 +37,21 @@ class SimulationProcess:
 
     Args:
         max_seconds: For a question, the start of the process included.
+        module: What answers.
     """
 
-    def __init__(self, max_seconds: float = MAX_SECONDS) -> None:
-        self._max_seconds = max_seconds
+    def __init__(self, max_seconds: float = MAX_SECONDS, module: str = SIMULATOR) -> None:
+        self._max_seconds, self._module = max_seconds, module
         self._asking = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._end: weakref.finalize[[subprocess.Popen[bytes]], SimulationProcess] | None = None
         self._stays_until = 0.0
 
-    async def run(self, asked: AskedRun) -> bytes:
+    async def run(self, asked: msgspec.Struct) -> bytes:
         """The answer as JSON.
 
         Raises:
-            InvalidRequestError: The simulator refuses it: a model that does not fit its devices.
+            InvalidRequestError: It is refused: a model that does not fit its devices.
             SimulationError: The time limit was exceeded, or the process failed.
         """
         return await asyncio.to_thread(self._run, asked)
@@ -60,7 +62,7 @@ class SimulationProcess:
         if end is not None:
             end()  # once: what has ended is not kept for the interpreter's exit
 
-    def _run(self, asked: AskedRun) -> bytes:
+    def _run(self, asked: msgspec.Struct) -> bytes:
         question = msgspec.json.encode(asked) + b"\n"
         with self._asking:
             timed_out = threading.Event()
@@ -76,14 +78,14 @@ class SimulationProcess:
                 self.close()
         if timed_out.is_set():
             raise SimulationError(
-                f"the simulation took longer than {self._max_seconds:g} s and was stopped",
+                f"the answer took longer than {self._max_seconds:g} s and was stopped",
                 hint="ask for fewer requests or tokens",
             )
         if answer.startswith(REFUSED):
             reason = msgspec.json.decode(answer[len(REFUSED) :], type=str)
-            raise InvalidRequestError(reason, hint="choose another model or device")
+            raise InvalidRequestError(reason, hint="ask for something else, or less")
         if not answer.startswith(ANSWERED):
-            raise SimulationError("the simulation failed; the server's log has the cause")
+            raise SimulationError("the answer failed; the server's log has the cause")
         return answer[len(ANSWERED) :].rstrip()
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -92,7 +94,7 @@ class SimulationProcess:
         if self._process is None or is_late or self._process.poll() is not None:
             self.close()
             self._process = subprocess.Popen(
-                (sys.executable, "-m", MODULE),
+                (sys.executable, "-m", self._module),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -1,4 +1,7 @@
-"""``POST /v1/inspect/simulate``: a small run of the simulator, for pages that explain."""
+"""``POST /v1/inspect/simulate`` and ``/v1/inspect/inside``, for pages that explain.
+
+A small run of the simulator, and a look into the embedded model.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import contextlib
 import functools
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, TypeVar
 
 import msgspec
 from fastapi import APIRouter
@@ -17,7 +21,8 @@ from twostroke.core.errors import QueueFullError
 from twostroke.gateway.caller import caller_of
 from twostroke.inspector.request_body import read_body
 from twostroke.inspector.routes import HEADERS
-from twostroke.inspector.simulations.process import SimulationProcess
+from twostroke.inspector.simulations.process import INSIDE, SimulationProcess
+from twostroke.questions.inside_text import AskedText, read_asked_text
 from twostroke.questions.small_run import AskedRun, read_question
 
 MAX_BODY = 64 * 1024
@@ -25,18 +30,19 @@ MAX_WAITING = 8
 MAX_OF_ONE_KEY = 6  # so that a key which asks too much leaves room for others and for the admin
 MAX_KEPT = 64  # answers; equal questions have equal answers
 MAX_KEPT_BYTES = 16 * 2**20  # most answers have some ten kilobytes, the largest have megabytes
-Simulate = Callable[[AskedRun], Awaitable[bytes]]
+MAX_TEXT_BODY = 4096
+Asked = TypeVar("Asked", bound=msgspec.Struct)
 
 
-class OneAtATime:
-    """Simulates one question after the other, and keeps the latest answers.
+class OneAtATime(Generic[Asked]):
+    """Answers one question after the other, and keeps the latest answers.
 
     Args:
-        simulate: The answer to a question, as JSON.
+        answer: The answer to a question, as JSON.
     """
 
-    def __init__(self, simulate: Simulate) -> None:
-        self._simulate = simulate
+    def __init__(self, answer: Callable[[Asked], Awaitable[bytes]]) -> None:
+        self._answer = answer
         self._waiting: Counter[str | None] = Counter()  # by key
         self._answers: OrderedDict[bytes, bytes] = OrderedDict()
         self._num_bytes = 0  # of the answers
@@ -45,7 +51,7 @@ class OneAtATime:
     def _lock(self) -> asyncio.Lock:
         return asyncio.Lock()
 
-    async def answer(self, asked: AskedRun, key_name: str | None = None) -> bytes:
+    async def answer(self, asked: Asked, key_name: str | None = None) -> bytes:
         """The answer as JSON.
 
         Args:
@@ -60,17 +66,17 @@ class OneAtATime:
             self._answers.move_to_end(key)
             return self._answers[key]
         if self._waiting.total() >= MAX_WAITING:
-            raise QueueFullError(f"{MAX_WAITING} simulations wait already", hint="try again soon")
+            raise QueueFullError(f"{MAX_WAITING} questions wait already", hint="try again soon")
         if key_name is not None and self._waiting[key_name] >= MAX_OF_ONE_KEY:
             raise QueueFullError(
-                f"{MAX_OF_ONE_KEY} simulations of this key wait already", hint="try again soon"
+                f"{MAX_OF_ONE_KEY} questions of this key wait already", hint="try again soon"
             )
         self._waiting[key_name] += 1
         try:
             async with self._lock:
-                answer = self._answers.get(key)  # simulated, perhaps, while this one waited
+                answer = self._answers.get(key)  # answered, perhaps, while this one waited
                 if answer is None:
-                    answer = await self._simulate(asked)
+                    answer = await self._answer(asked)
                     self._keep(key, answer)
         finally:
             self._waiting[key_name] -= 1
@@ -85,14 +91,16 @@ class OneAtATime:
 
 
 def simulate_router() -> APIRouter:
-    """The route. It shows nothing of the server's own requests, so any key may ask."""
-    process = SimulationProcess()
-    simulations = OneAtATime(process.run)
+    """The routes. They show nothing of the server's own requests, so any key may ask."""
+    simulator, inside = SimulationProcess(), SimulationProcess(module=INSIDE)
+    simulations = OneAtATime[AskedRun](simulator.run)
+    looks = OneAtATime[AskedText](inside.run)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         yield
-        await asyncio.to_thread(process.close)
+        for process in (simulator, inside):
+            await asyncio.to_thread(process.close)
 
     router = APIRouter(include_in_schema=False, lifespan=lifespan)
 
@@ -100,8 +108,22 @@ def simulate_router() -> APIRouter:
     async def simulate_run(request: Request) -> Response:
         """Bounded requests on a bounded choice of models and devices."""
         asked = read_question(await read_body(request, MAX_BODY))
-        caller = caller_of(request.scope)
-        answer = await simulations.answer(asked, None if caller.admin else caller.tenant)
-        return Response(answer, headers=HEADERS, media_type="application/json")
+        return _json(await simulations.answer(asked, key_name(request)))
+
+    @router.post("/v1/inspect/inside", response_class=Response)
+    async def look_inside(request: Request) -> Response:
+        """What the embedded model does with a short text: its attention, layer by layer."""
+        asked = read_asked_text(await read_body(request, MAX_TEXT_BODY))
+        return _json(await looks.answer(asked, key_name(request)))
 
     return router
+
+
+def key_name(request: Request) -> str | None:
+    """Whose question it is; ``None``: an admin's."""
+    caller = caller_of(request.scope)
+    return None if caller.admin else caller.tenant
+
+
+def _json(answer: bytes) -> Response:
+    return Response(answer, headers=HEADERS, media_type="application/json")

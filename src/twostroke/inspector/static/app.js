@@ -24,6 +24,8 @@ import { PlaygroundPage } from "./pages/playground.js";
 import { FleetPage } from "./pages/fleet.js";
 import { SpeculationPage } from "./pages/speculation.js";
 import { ModelPage } from "./pages/model.js";
+import { DoctorPage } from "./pages/foresight/doctor.js";
+import { PlanPage } from "./pages/foresight/plan.js";
 import { ReportPage } from "./pages/report.js";
 import { Learn } from "./pages/learn.js";
 
@@ -38,6 +40,8 @@ const PAGES = [
   { name: "playground", title: "Next token", key: "p", content: PlaygroundPage },
   { name: "speculation", title: "Speculation", key: "s", content: SpeculationPage },
   { name: "fleet", title: "Fleet", key: "f", content: FleetPage },
+  { name: "plan", title: "Plan", key: "n", content: PlanPage },
+  { name: "doctor", title: "Doctor", key: "d", content: DoctorPage },
   { name: "report", title: "Report", key: "o", content: ReportPage, kind: "simulation" },
   { name: "learn", title: "Learn", key: "e", content: Learn },
 ];

@@ -13,6 +13,7 @@ from twostroke.questions.model_facts import Ceilings, StepCosts
 
 IDLE = 0.05  # share of the time; a server that is busy for less waits for requests
 HALF = 0.5
+LEAST = 0.25  # of a ceiling: steps that stay below both are bound by neither
 # What keeps a request out although the processor could take it.
 ROOM = (Reason.MAX_NUM_SEQS.value, Reason.NO_FREE_BLOCK.value, Reason.BATCH_RUNNING.value)
 ON_DEVICE = ("forward", "sample")
@@ -22,8 +23,8 @@ class Bound(msgspec.Struct):
     """The answer; shares are in [0, 1], and ``None`` where nothing tells them.
 
     Attributes:
-        kind: ``idle``, ``queue``, ``host``, ``compute``, ``memory``, ``communication``, or
-            ``unknown`` where nothing tells the device's limits.
+        kind: ``idle``, ``queue``, ``host``, ``compute``, ``memory``, ``overhead`` (the steps come
+            near neither ceiling), or ``unknown`` where nothing tells the device's limits.
         within: What bounds the steps themselves, where ``kind`` is ``queue``; else the same.
         seconds: The part of time.
         busy: Share of it in which steps ran.
@@ -129,13 +130,10 @@ def _within(
 
 
 def _of_ceilings(points: Points, chosen: list[int], bound: Bound, ceilings: Ceilings) -> str:
-    """Which ceiling the steps would reach first, weighted by the time that each took."""
+    """Which ceiling the steps come nearer to, if they come near one."""
     spent = sum(points.seconds[index] for index in chosen)
     bound.compute = sum(points.flops[index] for index in chosen) / ceilings.flops / spent
     bound.memory = sum(points.bytes[index] for index in chosen) / ceilings.bandwidth / spent
-    arithmetic = sum(
-        points.seconds[index]
-        for index in chosen
-        if points.flops[index] / ceilings.flops > points.bytes[index] / ceilings.bandwidth
-    )
-    return "compute" if arithmetic > HALF * spent else "memory"
+    if max(bound.compute, bound.memory) < LEAST:
+        return "overhead"
+    return "compute" if bound.compute > bound.memory else "memory"

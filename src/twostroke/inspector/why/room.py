@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from statistics import mean, median
 
@@ -93,19 +94,31 @@ def _held_back_at_the_end(frame: StepFrame) -> set[str]:
 
 
 def _decodes(frame: StepFrame) -> list[tuple[float, list[int]]]:
-    """Seconds and contexts of the steps that only decoded, without drafts."""
+    """Seconds a token and contexts of the steps that only decoded.
+
+    Without drafts, if there are such; of a server that always drafts, those with drafts.
+    """
     steps, shares = frame.steps, frame.shares
     contexts: dict[int, list[int]] = {}
+    tokens: Counter[int] = Counter()
     others: set[int] = set()
+    drafting: set[int] = set()
     for index, row in enumerate(shares.row):
-        if shares.prompt[index] or shares.drafts[index] or shares.tokens[index] != 1:
+        if shares.prompt[index] or shares.tokens[index] != 1 + shares.drafts[index]:
             others.add(row)
-        else:
-            contexts.setdefault(row, []).append(shares.start[index] + 1)
+            continue
+        contexts.setdefault(row, []).append(shares.start[index] + 1)
+        tokens[row] += shares.new[index]
+        if shares.drafts[index]:
+            drafting.add(row)
+    rows = [row for row in contexts if row not in others and steps.span[row] == 1]
+    plain = [row for row in rows if row not in drafting]
+    if plain:
+        return [(steps.duration[row], contexts[row]) for row in plain]
     return [
-        (steps.duration[row], found)
-        for row, found in contexts.items()
-        if row not in others and steps.span[row] == 1
+        (steps.duration[row] * len(contexts[row]) / tokens[row], contexts[row])
+        for row in rows
+        if tokens[row]
     ]
 
 

@@ -6,7 +6,7 @@ import { store } from "../lib/store.js";
 import { MOST_SECONDS, canSend, forget, isRunning, run, start, stop, whyNot } from "./demo.js";
 import { SCENARIOS } from "./scenarios.js";
 
-const Offer = ({ scenario }) => {
+const Offer = view(({ scenario }) => {
   const why = whyNot(scenario);
   return html`<li>
     <button disabled=${why !== null || isRunning()} onClick=${() => start(scenario.name)}>
@@ -14,7 +14,7 @@ const Offer = ({ scenario }) => {
     </button>
     <span class="muted">${why ?? scenario.about}</span>
   </li>`;
-};
+});
 
 /** Four buttons, with what each of them shows; nothing where there is no live engine. */
 export const DemoOffer = view(() => {

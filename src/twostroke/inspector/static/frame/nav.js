@@ -3,7 +3,7 @@
 import { Component, effect, html, signal, view } from "../lib/html.js";
 import { page } from "../lib/address.js";
 
-const MORE_WIDTH = 84; // pixels of the menu's button
+const MORE_WIDTH = 84; // pixels of the menu's button, at least: it names the page that is shown
 
 const open = signal(false);
 /** How many names find room. */
@@ -86,10 +86,11 @@ export class Nav extends Component {
     const whole = this.nav.clientWidth;
     let used = 0;
     let fitting = 0;
+    const menu = Math.max(MORE_WIDTH, this.nav.querySelector(".more")?.offsetWidth ?? 0);
     const all = widths.reduce((sum, width) => sum + width, 0);
     for (const width of widths) {
       used += width;
-      if (used > whole - (all > whole ? MORE_WIDTH : 0)) break;
+      if (used > whole - (all > whole ? menu : 0)) break;
       fitting += 1;
     }
     room.value = fitting === widths.length ? Infinity : fitting;

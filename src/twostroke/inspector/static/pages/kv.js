@@ -1,7 +1,7 @@
 // KV: who holds which block, which prefixes are cached, and what a token costs in bytes.
 
 import { DemoWhereEmpty } from "../demo/panel.js";
-import { Component, html, view } from "../lib/html.js";
+import { Component, html, signal, view } from "../lib/html.js";
 import { select, selected } from "../lib/address.js";
 import { blocks, watchBlocks, whyNoBlocks } from "../lib/blocks.js";
 import { Canvas, sparkline } from "../lib/canvas.js";
@@ -14,6 +14,7 @@ const MAX_EMPTY = 0.5; // of the cells that are drawn, at most, beside the used 
 const LARGEST = 28; // pixels of a cell: few blocks fill the space, too
 const MAX_COUNTED = 32768; // cells, whatever a recording says
 let cells = null; // of the last drawing, for the pointer
+const filled = signal(0); // cells of the last drawing
 
 /** Blocks from 0 to the last one in use, and some empty ones after it. */
 function numDrawn(map) {
@@ -24,10 +25,13 @@ function numDrawn(map) {
 function drawMap(context, width, height, palette) {
   const map = blocks.value;
   if (!map) return;
-  const number = numDrawn(map);
+  const least = numDrawn(map);
   let size = LARGEST;
-  while (size > 3 && Math.floor(width / size) * Math.floor(height / size) < number) size -= 1;
+  const fitting = () => Math.floor(width / size) * Math.floor(height / size);
+  while (size > 3 && fitting() < least) size -= 1;
   const columns = Math.floor(width / size);
+  const number = Math.min(map.num_blocks, Math.max(least, fitting())); // down to its lower edge
+  filled.value = number;
   const inset = size > 5 ? 1 : 0;
   cells = { size, columns, number };
   const place = (block) => [(block % columns) * size, Math.floor(block / columns) * size];
@@ -134,7 +138,7 @@ function aboutMap(map, drawn) {
 const MapPanel = view(() => {
   const map = blocks.value;
   store.tick.value;
-  const drawn = map ? numDrawn(map) : 0;
+  const drawn = map ? Math.min(map.num_blocks, Math.max(numDrawn(map), filled.value)) : 0;
   const shared = map ? map.cells.holders.filter((holders) => holders > 1).length : 0;
   return html`<section class="panel map">
     <h2>

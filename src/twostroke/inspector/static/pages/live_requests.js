@@ -51,10 +51,9 @@ const Row = ({ record }) => {
       ? "preempted"
       : heldBack(record) && reasonWord(heldBack(record).reason);
   const since = record.firstToken ?? now;
-  const rate =
-    record.output > 1
-      ? (record.output - 1) / Math.max(1e-9, (record.lastToken ?? now) - since)
-      : null;
+  // Of steps that came merged, the first token and the latest are of one moment: no rate is known.
+  const wrote = (record.lastToken ?? now) - since;
+  const rate = record.output > 1 && wrote > 0 ? (record.output - 1) / wrote : null;
   const note = held || (record.computed < record.prompt ? "prefill" : "");
   return html`<tr
     class="leads"
@@ -66,7 +65,7 @@ const Row = ({ record }) => {
         ${shortId(record.id)}
       </button>
     </td>
-    <td class="n">${time(now - record.arrival)}</td>
+    <td class="n wide">${time(now - record.arrival)}</td>
     <td class="grow"><${Bar} record=${record} /></td>
     <td class="n wide">${count(record.prompt)}</td>
     <td class="n">${count(Math.max(0, record.output))}</td>
@@ -91,7 +90,7 @@ const Rows = ({ title, records, hint }) =>
         ? html`<table class="list">
               <colgroup>
                 <col style=${{ width: "84px" }} />
-                <col style=${{ width: "72px" }} />
+                <col class="wide" style=${{ width: "72px" }} />
                 <col />
                 <col class="wide" style=${{ width: "64px" }} />
                 <col style=${{ width: "64px" }} />
@@ -103,7 +102,7 @@ const Rows = ({ title, records, hint }) =>
               <thead>
                 <tr>
                   <th>request</th>
-                  <th class="n">age</th>
+                  <th class="n wide">age</th>
                   <th>progress</th>
                   <th class="n wide">prompt</th>
                   <th class="n">output</th>

@@ -52,10 +52,10 @@ function lead() {
   const begin =
     `Decode of one request computes ${short(one)} FLOPs for each byte that it moves; this device` +
     ` has arithmetic for ${short(ridge)}.`;
-  if (from === 1) return `${begin} So arithmetic is the limit from the first request on.`;
+  if (from === 1) return `${begin} So arithmetic is the nearer limit from the first request on.`;
   if (from !== null) {
     return (
-      `${begin} So memory is the limit, and further requests cost little, up to about` +
+      `${begin} So memory is the nearer limit, and further requests cost little, up to about` +
       ` ${count(from)} of them.`
     );
   }
@@ -63,8 +63,8 @@ function lead() {
     ? "more requests also read more experts"
     : `each has ${count(found.context)} tokens of its own to read`;
   return (
-    `${begin} So memory is the limit: even ${count(found.requests[last])} requests get only to` +
-    ` ${short(most)}, since ${why}.`
+    `${begin} So memory is the nearer limit: even ${count(found.requests[last])} requests get` +
+    ` only to ${short(most)}, since ${why}.`
   );
 }
 

@@ -1,6 +1,6 @@
 // Speculation: what was guessed ahead, how much of it was right, how deep it goes and why.
 
-import { html, view } from "../lib/html.js";
+import { Component, html, view } from "../lib/html.js";
 import { Canvas } from "../lib/canvas.js";
 import { select, selected } from "../lib/address.js";
 import { Figure } from "../lib/figure.js";
@@ -10,6 +10,7 @@ import { store } from "../lib/store.js";
 import { Depth, Reasons } from "./speculation_depth.js";
 import { figures, passesOf, quotients, shownRequest } from "./speculation_figures.js";
 import { TryIt } from "./speculation_text.js";
+import { DraftsLine, watchBound } from "./why/live_why.js";
 
 const METHODS = {
   ngram: "Repetitions in prompt and answer are guessed",
@@ -248,13 +249,27 @@ const Nothing = view(() => {
 
 const Lead = view(() => html`<p class="lead">${description.value ? lead() : "Opening."}</p>`);
 
-export const SpeculationPage = view(() => {
+const Content = view(() => {
   const drafted = figures().drafted > 0;
   const guesses = description.value?.configuration?.speculation;
-  return html`<${Lead} /><${Nothing} />
+  return html`<${Lead} /><${DraftsLine} /><${Nothing} />
     ${drafted || guesses ? html`<${Figures} />` : null}
     <${TryIt} />
     ${drafted ? html`<div class="columns"><${Positions} /><${Cells} /></div>` : null}
     ${drafted ? html`<${Depth} />` : null}
     <${Reasons} />`;
 });
+
+export class SpeculationPage extends Component {
+  componentDidMount() {
+    this.stop = watchBound(() => null);
+  }
+
+  componentWillUnmount() {
+    this.stop();
+  }
+
+  render() {
+    return html`<${Content} />`;
+  }
+}

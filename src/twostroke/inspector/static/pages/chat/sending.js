@@ -121,7 +121,7 @@ function draw(chat) {
 }
 
 /** What the server sent, one event after another. */
-async function readStream(body, handle) {
+export async function readStream(body, handle) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   for (;;) {

@@ -11,8 +11,10 @@ import { sums } from "./sums.js";
 import { symptoms } from "./symptoms.js";
 import { tokens } from "./tokens.js";
 import { watching } from "./watching.js";
+import { way } from "./way.js";
 
 export const CHAPTERS = [
+  way,
   tokens,
   prefill,
   decode,

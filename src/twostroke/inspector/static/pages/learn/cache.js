@@ -1,4 +1,4 @@
-// Chapter 4: the KV cache, which makes decode possible.
+// The KV cache, which makes decode possible.
 
 import { html, signal, view } from "../../lib/html.js";
 import { bytes, count, short, time } from "../../lib/format.js";

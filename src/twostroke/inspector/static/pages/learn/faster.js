@@ -1,4 +1,4 @@
-// Chapters 10 and 11: several tokens a pass, and a machine for each stroke.
+// Several tokens a pass, and a machine for each stroke.
 
 import { html, signal, view } from "../../lib/html.js";
 import { bytes, count, short, time } from "../../lib/format.js";

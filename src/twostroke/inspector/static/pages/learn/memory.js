@@ -1,4 +1,4 @@
-// Chapters 8 and 9: memory in blocks, and blocks that are shared.
+// Memory in blocks, and blocks that are shared.
 
 import { html, signal, view } from "../../lib/html.js";
 import { count, short, time } from "../../lib/format.js";

@@ -251,7 +251,7 @@ const Claim = view(({ claim }) => {
               </button>`
             }
           </p>`
-        : html`<p class="muted">To try this, a model must run: see chapter 1.</p>`
+        : html`<p class="muted">To try this, a model must run: see the first chapter.</p>`
     }
     ${
       verdict &&

@@ -1,4 +1,4 @@
-// Chapter 5: from the model's distribution to one token.
+// From the model's distribution to one token.
 
 import { html, signal, view } from "../../lib/html.js";
 import { foreign, short } from "../../lib/format.js";

@@ -19,7 +19,7 @@ export function choosePlace(value) {
 export const placeName = (where = place()) =>
   where === "here" ? `${description.value.name} here` : "Llama 3.1 8B on an H100, simulated";
 
-async function call(path, body) {
+export async function call(path, body) {
   const headers = { "content-type": "application/json" };
   const key = sessionStorage.getItem("twostroke-key");
   if (key) headers.authorization = `Bearer ${key}`;

@@ -1,4 +1,4 @@
-// Chapters 6 and 7: many requests in one pass, and long prompts in pieces.
+// Many requests in one pass, and long prompts in pieces.
 
 import { html, signal, view } from "../../lib/html.js";
 import { count, short, time } from "../../lib/format.js";

@@ -1,4 +1,4 @@
-// Chapters 2 and 3: the two strokes, prefill and decode.
+// The two strokes, prefill and decode.
 
 import { html, signal, view } from "../../lib/html.js";
 import { count, short, time } from "../../lib/format.js";

@@ -1,4 +1,4 @@
-// Chapter 1: what goes into a model.
+// What goes into a model.
 
 import { html, signal, view } from "../../lib/html.js";
 import { count, foreign, short } from "../../lib/format.js";

@@ -1,4 +1,4 @@
-// Chapter 12: which figure says what.
+// Which figure says what.
 
 import { html, signal, view } from "../../lib/html.js";
 import { go } from "../../lib/address.js";

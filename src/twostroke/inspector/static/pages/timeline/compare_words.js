@@ -40,24 +40,41 @@ export function verdict(answer) {
   const [ours, theirs] = [mean(simulated), mean(other)];
   const saved = theirs - ours;
   const ends = last(answer.other.finish) - last(answer.recorded.finish);
-  const share = Math.round((100 * Math.abs(saved)) / Math.max(theirs, ours, 1e-9));
+  const share = Math.round((100 * Math.abs(saved)) / Math.max(theirs, 1e-9));
   const number = `${count(simulated.length)} request${simulated.length === 1 ? "" : "s"}`;
   if (answer.question.against === "static") {
-    const much = share
-      ? `saves ${time(Math.abs(saved))} a request (${share}\u00a0%)`
+    const does = saved > 0 ? "saves" : "costs";
+    const verb = share
+      ? `${does} ${time(Math.abs(saved))} a request (${share}\u00a0%)`
       : "makes no difference here";
-    const verb = saved >= 0 ? much : `costs ${time(-saved)} a request (${share}\u00a0%)`;
     return (
       `Continuous batching ${verb}: these ${number} take ${time(ours)} on average, in static` +
-      ` batches ${time(theirs)}. ${aboutEnds(ends)}`
+      ` batches ${time(theirs)}. ${aboutEnds(ends)}${aboutTrust(answer, saved)}`
     );
   }
   const gaps = [answer.recorded.longest_gap, answer.other.longest_gap];
   return (
     `${SUBJECT[answer.question.against](answer.question.tokens)}, these ${number} take` +
     ` ${time(theirs)} on average instead of ${time(ours)}; the longest gap between two tokens` +
-    ` is ${time(gaps[1])} instead of ${time(gaps[0])}.${aboutMore(answer)} ${aboutEnds(ends)}`
+    ` is ${time(gaps[1])} instead of ${time(gaps[0])}.${aboutMore(answer)} ${aboutEnds(ends)}` +
+    aboutTrust(answer, saved)
   );
+}
+
+/** Seconds by which simulated requests differ from the real ones that ended; null without any. */
+function error(answer) {
+  const { recorded } = timesOf(answer);
+  if (!recorded.length) return null;
+  const [real, ours] = [0, 1].map((at) => mean(recorded.map((pair) => pair[at])));
+  return { real, ours };
+}
+
+/** A difference that is smaller than the simulation's own error is none. */
+function aboutTrust(answer, saved) {
+  const found = error(answer);
+  if (!found || Math.abs(saved) >= Math.abs(found.ours - found.real)) return "";
+  const off = time(Math.abs(found.ours - found.real));
+  return ` That is less than the ${off} by which the simulation is off here: take them as equal.`;
 }
 
 /** Shorter pieces are more pieces: the longest gap falls while the 99th percentile rises. */
@@ -75,12 +92,13 @@ const SUBJECT = {
 
 function aboutEnds(ends) {
   if (Math.abs(ends) < 0.0005) return "The last answer ends at the same time.";
-  return `The last answer ends ${time(Math.abs(ends))} ${ends > 0 ? "later" : "earlier"} there.`;
+  return `The last answer then ends ${time(Math.abs(ends))} ${ends > 0 ? "later" : "earlier"}.`;
 }
 
 /** How far the simulation can be trusted: against what was recorded. */
 export function honesty(answer) {
   const { recorded } = timesOf(answer);
+  const found = error(answer);
   const lines = [
     "Both sides are simulated. How long a step takes is learned from" +
       ` ${count(answer.fit.num_steps)} recorded ones (half of them are met within` +
@@ -88,11 +106,13 @@ export function honesty(answer) {
       " slow on both sides.",
   ];
   if (answer.fit.median_error > UNSTEADY) {
-    lines.unshift("The machine was unsteady in this time: do not rely on the seconds.");
+    lines.unshift(
+      "The machine was unsteady in this time, and other settings would have met its slow moments" +
+        " with other requests: do not rely on the seconds.",
+    );
   }
-  if (recorded.length) {
-    const [real, ours] = [0, 1].map((at) => mean(recorded.map((pair) => pair[at])));
-    const off = 100 * (ours / Math.max(real, 1e-9) - 1);
+  if (found) {
+    const off = 100 * (found.ours / Math.max(found.real, 1e-9) - 1);
     const known = answer.requests.map((request, index) => [
       request.finish,
       answer.recorded.finish[index],

@@ -11,9 +11,16 @@ export const fixedEnd = signal(null);
 export const hovered = signal(null); // a row of the store
 
 const SHORTEST = 0.002;
+const REST = 0.3; // of the view is empty at most, where nothing has run since
+
+/** The present; of a server that rests, the last that it did stays in view. */
+function latest() {
+  const rests = store.length && !store.steps.get("running", store.lastRow);
+  return rests ? Math.min(store.now, store.end + REST * span.value) : store.now;
+}
 
 export function inView() {
-  const end = fixedEnd.value ?? store.now + span.value * 0.02;
+  const end = fixedEnd.value ?? latest() + span.value * 0.02;
   return [end - span.value, end];
 }
 

@@ -13,6 +13,8 @@ const MINUTES = 10; // that the panel shows
 
 /** `ShownBound` of `/v1/inspect/bound`, and the minutes of `/v1/inspect/waits/minutes`. */
 const found = signal(null);
+/** What bounded the latest steps of a server that rests; else null. */
+const lately = signal(null);
 const minutes = signal([]);
 
 /** Ask while Live is shown; `target` says which TPOT may not be passed, or null. */
@@ -31,7 +33,10 @@ export function watchBound(target) {
     if (limit) values.set("tpot", limit);
     const end = store.now;
     const path = `/waits/minutes?begin=${Math.max(0, end - 60 * MINUTES)}&end=${end}`;
-    [found.value, minutes.value] = await Promise.all([json(`/bound?${values}`), json(path)]);
+    const [bound, waits] = await Promise.all([json(`/bound?${values}`), json(path)]);
+    const rests = bound.bound.kind === "idle" && store.lastStep >= 0;
+    lately.value = rests ? (await json(`/bound?to=${store.lastStep}`)).bound : null;
+    [found.value, minutes.value] = [bound, waits];
   });
   const soon = setTimeout(turn, 400); // the first answer comes once the store is filled
   return () => {
@@ -46,7 +51,7 @@ const WORDS = {
   compute: "arithmetic",
   memory: "memory bandwidth",
   host: "the host",
-  communication: "what devices exchange",
+  overhead: "neither arithmetic nor memory",
 };
 
 /** Why a step takes as long as it does. */
@@ -66,6 +71,12 @@ function aboutSteps({ within, compute, memory, host }) {
       ` to ${percent(memory)}.`
     );
   }
+  if (within === "overhead") {
+    return (
+      `steps use ${percent(compute)} of this device's arithmetic and ${percent(memory)} of its` +
+      " memory bandwidth: the time goes to many small operations, one after the other."
+    );
+  }
   return "";
 }
 
@@ -77,7 +88,10 @@ const ROOM = {
 
 /** `[the short answer, the rest]`. */
 function words(bound) {
-  if (bound.kind === "idle") return ["Waits for requests.", ""];
+  if (bound.kind === "idle") {
+    const [begin, rest] = lately.value && lately.value.kind !== "idle" ? words(lately.value) : [];
+    return ["Waits for requests.", begin ? `When it last ran: ${begin.toLowerCase()} ${rest}` : ""];
+  }
   if (bound.kind === "queue") {
     const inside = WORDS[bound.within];
     return [
@@ -91,7 +105,9 @@ function words(bound) {
 }
 
 export const BoundLine = view(() => {
-  if (!found.value || !seesAll()) return null;
+  if (!seesAll() || isKept || store.lastStep < 0) return null;
+  // From the first moment on, so that what is below does not move when the answer comes.
+  if (!found.value) return html`<span class="bound">Looking for what bounds it.</span>`;
   const [begin, rest] = words(found.value.bound);
   if (!begin) return null;
   return html`<span class="bound"
@@ -141,6 +157,11 @@ function aboutDrafts(drafts) {
     ` ${time(other)} without (${how}); ${percent(drafts.accepted)} of the guesses were right.`
   );
 }
+
+/** The same on the page Speculation. */
+export const DraftsLine = view(() =>
+  found.value?.drafts && seesAll() ? html`<p>${aboutDrafts(found.value.drafts)}</p>` : null,
+);
 
 /** Colours tell only lack of room from the rest. */
 const kindOf = (reason) =>

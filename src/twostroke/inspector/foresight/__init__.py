@@ -1,0 +1,1 @@
+"""What the pages Plan and Doctor ask."""
