@@ -64,11 +64,12 @@ def up(
         return
     make_source = local_source if ray is None else _ray_source(ray, file)
     fleet = RunningFleet(config, file, make_source, by_ray=ray is not None)
-    pools = {
-        name: ModelToLoad(plan.config, fleet.loader(name)) for name, plan in file.pools.items()
+    models = {
+        name: ModelToLoad(next(iter(plans.values())).config, fleet.loader(name))
+        for name, plans in file.models.items()
     }
-    name, first = next(iter(pools.items()))
-    del pools[name]
+    name, first = next(iter(models.items()))
+    del models[name]
     tracer = Tracer(None, name, None, calls=CallBook(keep_unwritten=False))
     run_server(
         first.config,
@@ -76,7 +77,7 @@ def up(
         first.load,
         file.gateway,
         tracer if options.inspector else None,
-        beside=pools,
+        beside=models,
         reload=fleet.begin_reload,
     )
 

@@ -74,12 +74,13 @@ class PromptsApart:
 
     Attributes:
         moves: What it has cost so far.
+        num_ahead: Requests of which blocks were fetched while their prompts were computed.
     """
 
     def __init__(self, engines: Mapping[int, EngineProcess], pool: PrefillPool) -> None:
         self._with, self._pool = engines, pool
         self._writers: dict[str, int] = {}  # by request: which engine fetches its blocks
-        self.moves = MoveTimes()
+        self.moves, self.num_ahead = MoveTimes(), 0
 
     @property
     def min_tokens(self) -> int:
@@ -129,6 +130,7 @@ class PromptsApart:
         index, former = least_loaded(takers), self._writers.get(request_id)
         is_new = index != former
         if former is None:
+            self.num_ahead += 1
             stream.when_ended(lambda _: self.forget(request_id))
         elif is_new:
             self.forget(request_id)
@@ -151,25 +153,33 @@ class PromptsApart:
             return num_tokens * info.kv_bytes_per_token <= self._pool.plan.memory
         return room_for(info, num_tokens)
 
-
-def moves_exposition(model_name: str, moves: MoveTimes, min_tokens: int) -> bytes:
-    """Prometheus text: which prompts are computed apart, and how long it takes to move on."""
-    least = GaugeMetricFamily(
-        "twostroke:prefill_min_tokens",
-        "Prompts from this length on are computed apart.",
-        labels=["model_name"],
-    )
-    least.add_metric([model_name], min_tokens)
-    count = CounterMetricFamily(
-        "twostroke:handed_on_requests",
-        "Requests that got their next token from another engine than that of their prompt.",
-        labels=["model_name"],
-    )
-    count.add_metric([model_name], moves.num_moves)
-    seconds = CounterMetricFamily(
-        "twostroke:handing_on_seconds",
-        "Seconds from their last token of the one engine to the first of the other.",
-        labels=["model_name"],
-    )
-    seconds.add_metric([model_name], moves.move_seconds)
-    return exposition_of([least, count, seconds])
+    def exposition(self, model_name: str) -> bytes:
+        """Prometheus text: which prompts are computed apart, and how long it takes to move on."""
+        least = GaugeMetricFamily(
+            "twostroke:prefill_min_tokens",
+            "Prompts from this length on are computed apart.",
+            labels=["model_name"],
+        )
+        least.add_metric([model_name], self.min_tokens)
+        counts = [
+            CounterMetricFamily(f"twostroke:{name}", what, labels=["model_name"])
+            for name, what in (
+                (
+                    "handed_on_requests",
+                    "Requests that got their next token from another engine than that of their"
+                    " prompt.",
+                ),
+                (
+                    "handing_on_seconds",
+                    "Seconds from their last token of the one engine to the first of the other.",
+                ),
+                (
+                    "handed_ahead_requests",
+                    "Requests of which blocks were fetched while their prompts were computed.",
+                ),
+            )
+        ]
+        values = self.moves.num_moves, self.moves.move_seconds, self.num_ahead
+        for each, value in zip(counts, values, strict=True):
+            each.add_metric([model_name], value)
+        return exposition_of([least, *counts])

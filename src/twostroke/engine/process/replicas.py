@@ -26,12 +26,7 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
 from twostroke.engine.process.candidates import Candidates
 from twostroke.engine.process.engine_process import EngineProcess
-from twostroke.engine.process.handing_on import (
-    NO_POOL,
-    PrefillPool,
-    PromptsApart,
-    moves_exposition,
-)
+from twostroke.engine.process.handing_on import NO_POOL, PrefillPool, PromptsApart
 from twostroke.engine.process.prompt_segments import prompt_segments
 from twostroke.engine.process.replica_series import SeenEngine, replica_exposition
 from twostroke.observability.events import SchedulerStats, StepEvent
@@ -237,8 +232,7 @@ class Replicas:
         ]
         metrics += replica_exposition(seen)
         if any(map(self._apart.tier_of, self._with)):
-            name, apart = self._first.model_name, self._apart
-            metrics += moves_exposition(name, apart.moves, apart.min_tokens)
+            metrics += self._apart.exposition(self._first.model_name)
         targets = [report for each in records for report in each.targets]
         return EngineRecords(metrics, records[0].content_type, targets)
 
@@ -290,6 +284,11 @@ class Replicas:
         }
         return self.candidates.loads(running)
 
+    def _alike_loads(self, giver: int) -> dict[int, ReplicaLoad]:
+        """Those of engines that may go on with the requests of one."""
+        alike = self._alike[giver]
+        return {i: load for i, load in self._loads().items() if self._alike[i] == alike}
+
     def _note_role(self, index: int) -> None:
         """Go by what an engine is for, which a worker that comes back may have changed."""
         if index not in self._leaving:
@@ -300,12 +299,12 @@ class Replicas:
     def _hand_ahead(
         self, giver: int, request_id: str, stream: AsyncStream, num_tokens: int
     ) -> None:
-        self._apart.hand_ahead(giver, self._loads(), request_id, stream, num_tokens)
+        self._apart.hand_ahead(giver, self._alike_loads(giver), request_id, stream, num_tokens)
 
     def _hand_on(self, giver: int, request_id: str, stream: AsyncStream) -> bool:
         """Have another engine write the answer to a prompt that is through, if one runs."""
         apart, so_far = self._apart, stream.so_far
-        loads = apart.takers(giver, request_id, self._loads())
+        loads = apart.takers(giver, request_id, self._alike_loads(giver))
         if not loads or so_far is None:
             return False
         so_far.move(
@@ -340,9 +339,8 @@ class Replicas:
 
     def _adopt(self, giver: int, request_id: str, stream: AsyncStream) -> bool:
         """Have the least loaded engine go on with another's request; ``False`` if none runs."""
-        alike = self._alike[giver]
-        loads = {i: load for i, load in self._loads().items() if self._alike[i] == alike}
-        given = self._give(request_id, stream, self._apart.writers(loads))
+        loads = self._apart.writers(self._alike_loads(giver))
+        given = self._give(request_id, stream, loads)
         self._num_failovers[giver] += given and self._with[giver].status.error is not None
         return given
 
