@@ -25,7 +25,7 @@ from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import ArrivedBlock, KVConnector, TierInfo
 from twostroke.kv_tiers.change_log import ChangeLog
 from twostroke.kv_tiers.memory_tier import MemoryTier
-from twostroke.scheduling.awaited_prompts import MAX_AWAITED, AwaitedPrompts, ticket_of
+from twostroke.scheduling.awaited_prompts import MAX_AWAITED, MAX_FAILED, AwaitedPrompts, ticket_of
 
 PEER = "peer0"
 
@@ -310,5 +310,9 @@ def test_the_oldest_are_forgotten() -> None:
     assert not awaited.is_due, "nothing more is there"
     awaited.note("5", None, KVOffer(PEER, 8))
     assert awaited.take_due({ticket_of("5")}) == [] and awaited.is_due
-    awaited.give_up(ticket_of("5"))
+    for _ in range(MAX_FAILED):
+        assert awaited.is_due
+        awaited.take_due(())
+        awaited.note_failure("5")
+        awaited.note_failure(ticket_of("5"))
     assert not awaited.is_due

@@ -25,8 +25,9 @@ from twostroke.kv_tiers.memory_tier import MemoryTier
 
 logger = logging.getLogger(__name__)
 
-# Blocks may be asked for just before they are saved: the answer's first token is quicker.
-WAIT_SECONDS = 0.1
+# Blocks may be asked for just before they are saved, when the next step begins: word of the one
+# that has filled them is quicker.
+WAIT_SECONDS = 0.5
 SEND_SECONDS = 60.0  # an engine that takes nothing for so long is given up
 PAUSE_SECONDS = 0.5  # after which one that could not be accepted is tried again
 MAX_GREETED = 16  # at once; what has not shown that it knows the token gives way to the next

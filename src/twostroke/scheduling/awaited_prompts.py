@@ -12,6 +12,7 @@ from twostroke.kv_cache.manager import KVCacheManager
 
 # A front end that forgets to say that one does not come costs this much memory.
 MAX_AWAITED = 64
+MAX_FAILED = 3  # loads of one, which may have been asked for before they were there
 _MARK = "#ahead"
 
 
@@ -39,11 +40,13 @@ class AwaitedPrompt:
         request: Stands for it: has its tokens, and the ticket as its id. It never runs.
         offer: Up to where its blocks are there, and in which tier.
         num_seen: Up to where they have been asked for, or were not worth it.
+        num_failed: Loads that have failed.
     """
 
     request: Request
     offer: KVOffer
     num_seen: int = 0
+    num_failed: int = 0
 
 
 class AwaitedPrompts:
@@ -70,9 +73,13 @@ class AwaitedPrompts:
         """It has come, or does not come."""
         self._prompts.pop(call_id, None)
 
-    def give_up(self, ticket: str) -> None:
-        """A load has failed: no more of this one is loaded before it comes."""
-        if ticket.endswith(_MARK):
+    def note_failure(self, ticket: str) -> None:
+        """A load has failed, if it was one of these: try again, but not for ever."""
+        prompt = self._prompts.get(ticket.removesuffix(_MARK))
+        if prompt is None or not ticket.endswith(_MARK):
+            return
+        prompt.num_failed, prompt.num_seen = prompt.num_failed + 1, 0
+        if prompt.num_failed >= MAX_FAILED:
             self.forget(ticket.removesuffix(_MARK))
 
     def clear(self) -> None:

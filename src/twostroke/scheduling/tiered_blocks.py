@@ -377,7 +377,7 @@ class TieredBlocks:
             self._end_load(request_id, loaded=True)
         for request_id in result.failed_loads:
             self._end_load(request_id, loaded=False)
-            self.awaited.give_up(request_id)
+            self.awaited.note_failure(request_id)
         for request_id in list(self._offered):
             if request_id in plan.new_requests or request_id not in requests:
                 self.directory.take_in([self._offered.pop(request_id)])
