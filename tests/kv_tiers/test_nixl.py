@@ -1,4 +1,4 @@
-"""Protects: blocks that cross by NIXL are those that cross over TCP, or their load fails in time."""
+"""Protects: blocks that cross by NIXL come whole, or their load fails in time."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ def test_the_oldest_are_forgotten() -> None:
     awaited = AwaitedPrompts()
     for number in range(MAX_AWAITED + 2):
         awaited.note(str(number), make_request(ticket_of(str(number)), [1, 2]), KVOffer(PEER, 4))
-    due = [each.request.request_id for each in awaited.take_due(())]
+    due = [each.request.request_id for each in awaited.take_due(lambda ticket: False)]
     assert due == [ticket_of(str(number)) for number in range(2, MAX_AWAITED + 2)]
     assert not awaited.is_due
     awaited.note("0", None, KVOffer(PEER, 8))
@@ -309,10 +309,10 @@ def test_the_oldest_are_forgotten() -> None:
     awaited.note("5", None, KVOffer(PEER, 4))
     assert not awaited.is_due, "nothing more is there"
     awaited.note("5", None, KVOffer(PEER, 8))
-    assert awaited.take_due({ticket_of("5")}) == [] and awaited.is_due
+    assert awaited.take_due(lambda ticket: ticket == ticket_of("5")) == [] and awaited.is_due
     for _ in range(MAX_FAILED):
         assert awaited.is_due
-        awaited.take_due(())
+        awaited.take_due(lambda ticket: False)
         awaited.note_failure("5")
         awaited.note_failure(ticket_of("5"))
     assert not awaited.is_due

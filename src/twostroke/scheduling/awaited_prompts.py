@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from twostroke.core.prefix_hit import KVOffer
@@ -91,16 +91,16 @@ class AwaitedPrompts:
         """Whether there is something that was not asked for."""
         return any(each.num_seen < each.offer.num_tokens for each in self._prompts.values())
 
-    def take_due(self, under_way: Container[str]) -> list[AwaitedPrompt]:
+    def take_due(self, is_under_way: Callable[[str], bool]) -> list[AwaitedPrompt]:
         """Those with something to ask for, which is asked for now or never.
 
         Args:
-            under_way: Tickets whose loads have not ended; what is due of these waits.
+            is_under_way: Whether a ticket's load has not ended; what is due of it waits.
         """
         due = [
             each
             for each in self._prompts.values()
-            if each.num_seen < each.offer.num_tokens and each.request.request_id not in under_way
+            if each.num_seen < each.offer.num_tokens and not is_under_way(each.request.request_id)
         ]
         for each in due:
             each.num_seen = each.offer.num_tokens

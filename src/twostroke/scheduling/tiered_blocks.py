@@ -347,7 +347,7 @@ class TieredBlocks:
         Args:
             requests: All that have not ended, by id.
         """
-        for prompt in self.awaited.take_due(self._kv.loads):
+        for prompt in self.awaited.take_due(self._kv.loads.__contains__):
             self._load_ahead(prompt, plan, requests)
         if self._swapped:
             self._release_swapped(plan, requests)

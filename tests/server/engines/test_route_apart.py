@@ -35,8 +35,8 @@ LEFT_OUT = r"^twostroke:engine_left_out\{.*\} 1"
 class Apart:
     """A router before a worker of each role."""
 
-    def __init__(self, stack: ExitStack, token: Path) -> None:
-        self._stack, self.token = stack, token
+    def __init__(self, stack: ExitStack, token: Path, *common: str) -> None:
+        self._stack, self.token, self._common = stack, token, common
         self.workers = {role: self.start(role) for role in ("prefill", "decode")}
         self.addresses = {role: address_of(each) for role, each in self.workers.items()}
         flags = [f"--worker={address}" for address in self.addresses.values()]
@@ -48,7 +48,7 @@ class Apart:
     def start(self, role: str, address: str = "127.0.0.1:0", *flags: str) -> ServerProcess:
         own = ["--role", role, "--listen", address, "--token-file", str(self.token)]
         own += ["--kv-listen", "127.0.0.1:0"] if role == "prefill" else []
-        arguments = ("-m", "twostroke", "worker", *own, *FLAGS, *CHUNKS, *flags)
+        arguments = ("-m", "twostroke", "worker", *own, *FLAGS, *CHUNKS, *self._common, *flags)
         return self._stack.enter_context(running_process(*arguments))
 
     def are_there(self) -> bool:
@@ -241,15 +241,19 @@ def test_the_place_of_blocks_is_for_those_who_know_the_token(
     assert apart.fetched() - before > 80
 
 
-def test_a_worker_with_another_block_size_is_refused_by_name(
-    together: ServerProcess, apart: Apart
+@pytest.mark.parametrize(
+    ("flag", "value", "wanted"),
+    [("--block-size", "32", "16"), ("--kv-cache-dtype", "int8", "auto")],
+)
+def test_a_worker_whose_blocks_are_others_is_refused_by_the_flag(
+    together: ServerProcess, apart: Apart, flag: str, value: str, wanted: str
 ) -> None:
     expected = stream(together, "plain", salt="size")
     apart.kill("decode")
-    apart.start_again("decode", "--block-size", "32")
-    refusal = "has another --block-size than the others: 32, not 16"
+    apart.start_again("decode", flag, value)
+    refusal = f"has another {flag} than the others: {value}, not {wanted}"
     wait_until(lambda: refusal in apart.router.stderr, 60)
-    assert stream(apart.router, "plain", salt="size") == expected
+    assert stream(apart.router, "plain", salt=f"size{flag}") == expected
     apart.kill("decode")
     apart.start_again("decode")
     wait_until(apart.are_there, 60)

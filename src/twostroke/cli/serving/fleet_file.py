@@ -103,8 +103,8 @@ def read_fleet(path: Path, *, by_ray: bool = False) -> FleetFile:
         try:
             check_roles(model, own)
         except ConfigError as error:
-            hint = None if error.hint is None else _without_dashes(error.hint)
-            raise ConfigError(f"{path}: {_without_dashes(error.message)}", hint=hint) from error
+            message = f"{path}: {_without_dashes(error.message)}"
+            raise ConfigError(message, hint=_without_dashes(error.hint or "")) from error
     return file
 
 
