@@ -229,14 +229,9 @@ def start_pool(
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
     """
-    own, *others = plans
-    fair = config.scheduler != plans[own].config.scheduler  # as keys want it
-    plans = {own: plans[own]._replace(config=config)} | {
-        pool: plans[pool].for_keys() if fair else plans[pool] for pool in others
-    }
+    plans = _as_started(plans, config)
     first = StartEngine(package_version(), config, name, log_level=log_level, log_json=log_json)
-    apart = any(plan.options.role != "both" for plan in plans.values())
-    token_file = shared_secret() if apart else ""
+    token_file = shared_secret() if len(plans) > 1 else ""
 
     def prepare(plan: PoolPlan, number: int) -> SupervisedSource:
         return make_source(start_of(first, plan, number, token_file), plan)
@@ -251,6 +246,10 @@ def start_pool(
         grammars = GrammarCompiler(tokenizer)
         wait(starting)
     stop_unless_all(starting)
+    ready = [
+        FirstReplica(pool, number, source, future.result())
+        for number, (pool, source, future) in enumerate(zip(pools, sources, starting, strict=True))
+    ]
     queued_each = None if max_queued_requests is None else -(-max_queued_requests // len(sources))
     make = partial(
         EngineProcess,
@@ -260,16 +259,17 @@ def start_pool(
         max_queued_requests=queued_each,
         seeds=Seeds(config.model.seed),
     )
-    ready = [
-        FirstReplica(pool, number, source, future.result())
-        for number, (pool, source, future) in enumerate(zip(pools, sources, starting, strict=True))
-    ]
-    pool = EnginePool(
-        *(name, plans, make_router(routing.router), prepare, make, ready),
-        prompts=PrefillPool(plan=prompts),
-        slow_start=routing.slow_start,
-    )
-    return LoadedModel(pool, tokenizer, grammars)
+    router, pool = make_router(routing.router), PrefillPool(plan=prompts)
+    client = EnginePool(name, plans, router, prepare, make, ready, pool, routing.slow_start)
+    return LoadedModel(client, tokenizer, grammars)
+
+
+def _as_started(plans: Mapping[str, PoolPlan], config: EngineConfig) -> dict[str, PoolPlan]:
+    """The plans as keys want them; the first one's configuration is so already."""
+    own, *others = plans
+    fair = config.scheduler != plans[own].config.scheduler
+    started = {own: plans[own]._replace(config=config)}
+    return started | {pool: plans[pool].for_keys() if fair else plans[pool] for pool in others}
 
 
 def shared_secret() -> str:

@@ -41,14 +41,14 @@ class BlockReader(Protocol):
         """Give up what is beside the connection, which is the caller's."""
 
 
-class BlockWriter(Protocol):
+class BlockSender(Protocol):
     """The giver's side of one connection."""
 
     def answer(self, keys: Sequence[bytes], find: Callable[[bytes], memoryview | None]) -> None:
         """Give what there is of these. Raises as ``BlockReader.fetch`` does."""
 
     def close(self) -> None:
-        """As that of ``BlockReader``."""
+        """Give up what is beside the connection, which is the caller's."""
 
 
 class BlockChannel(Protocol):
@@ -62,7 +62,7 @@ class BlockChannel(Protocol):
 
     def reader(self, connection: socket.socket, block_bytes: int) -> BlockReader: ...
 
-    def writer(self, connection: socket.socket, block_bytes: int) -> BlockWriter: ...
+    def sender(self, connection: socket.socket, block_bytes: int) -> BlockSender: ...
 
 
 class SocketReader:
@@ -84,8 +84,8 @@ class SocketReader:
         """There is nothing beside the connection."""
 
 
-class SocketWriter:
-    """Implements ``BlockWriter``."""
+class SocketSender:
+    """Implements ``BlockSender``."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -106,8 +106,8 @@ class SocketChannel:
     def reader(self, connection: socket.socket, block_bytes: int) -> SocketReader:
         return SocketReader(connection, block_bytes)
 
-    def writer(self, connection: socket.socket, block_bytes: int) -> SocketWriter:
-        return SocketWriter(connection)
+    def sender(self, connection: socket.socket, block_bytes: int) -> SocketSender:
+        return SocketSender(connection)
 
 
 SOCKET_CHANNEL = SocketChannel()

@@ -74,8 +74,8 @@ class NixlChannel:
     def reader(self, connection: socket.socket, block_bytes: int) -> NixlReader:
         return NixlReader(self._agent, connection, block_bytes)
 
-    def writer(self, connection: socket.socket, block_bytes: int) -> NixlWriter:
-        return NixlWriter(self._agent, connection, block_bytes)
+    def sender(self, connection: socket.socket, block_bytes: int) -> NixlSender:
+        return NixlSender(self._agent, connection, block_bytes)
 
 
 class _Window:
@@ -160,8 +160,8 @@ class NixlReader:
                 self._is_stuck = True
 
 
-class NixlWriter:
-    """Implements ``BlockWriter``."""
+class NixlSender:
+    """Implements ``BlockSender``."""
 
     def __init__(self, agent: Any, connection: socket.socket, block_bytes: int) -> None:
         self._connection = connection

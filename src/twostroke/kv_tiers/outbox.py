@@ -168,16 +168,16 @@ class Outbox:
 
     def _answer(self, connection: socket.socket) -> None:
         connection.settimeout(SEND_SECONDS)
-        writer = self._channel.writer(connection, self._kind.payload_bytes)
+        sender = self._channel.sender(connection, self._kind.payload_bytes)
         try:
             connection.settimeout(None)
             while keys := receive_keys(connection):
                 connection.settimeout(SEND_SECONDS)
                 self._wait_for(keys)
-                writer.answer(keys, self._find)
+                sender.answer(keys, self._find)
                 connection.settimeout(None)
         finally:
-            writer.close()
+            sender.close()
 
     def _forget(self, connection: socket.socket) -> None:
         with self._changed:  # before it is closed: its number may be another's then

@@ -92,7 +92,7 @@ class AwaitedPrompts:
         return any(each.num_seen < each.offer.num_tokens for each in self._prompts.values())
 
     def take_due(self, is_under_way: Callable[[str], bool]) -> list[AwaitedPrompt]:
-        """Those with something to ask for, which is asked for now or never.
+        """Prompts with something to ask for, which is asked for now or never.
 
         Args:
             is_under_way: Whether a ticket's load has not ended; what is due of it waits.

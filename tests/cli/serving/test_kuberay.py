@@ -131,7 +131,7 @@ def test_machines_are_labelled_with_the_role_of_their_pool(
         "chat": None,
         "org-coder-7b": None,
         "org-coder-7b-2": None,
-        "writes": {"labels": {"twostroke/role": "decode"}},
-        "reads": {"labels": {"twostroke/role": "prefill"}},
+        "writes": {"labels": {"twostroke-role": "decode"}},
+        "reads": {"labels": {"twostroke-role": "prefill"}},
     }
     assert groups["reads"]["replicas"] == 3

@@ -17,7 +17,7 @@ from tests.server.engines.test_fleet import reload, replicas, running
 from tests.server.engines.test_prefill_engines import CALLS, stream
 from tests.server.running import ServerProcess, running_process, wait_until
 
-FETCHED = r'^twostroke:kv_tier_hit_tokens_total\{.*tier="127\.0\.0\.1:\d+".*\} (\S+)'
+FETCHED = r'^twostroke:kv_tier_hit_tokens_total\{.*tier="[\d.]+:\d+".*\} (\S+)'
 STATES = r'^twostroke:replicas\{.*pool="([^"]+)",state="ready"\} (\S+)'
 OWN = """
 kv-cache-memory = "64MiB"

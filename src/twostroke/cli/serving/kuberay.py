@@ -128,7 +128,7 @@ def _group(name: str, plan: PoolPlan, image: str) -> str:
     autoscale = plan.scaling.autoscale is not None
     least = min(plan.scaling.min_replicas, plan.num_at_first) if autoscale else plan.num_at_first
     role = options.role
-    labels = "" if role == "both" else f"\n        metadata: {{labels: {{twostroke/role: {role}}}}}"
+    labels = "" if role == "both" else f"\n        metadata: {{labels: {{twostroke-role: {role}}}}}"
     return f"""\
     - groupName: {name}
       replicas: {plan.num_at_first}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from twostroke.engine.fleet.pool_plan import PoolPlan
 from twostroke.engine.fleet.supervised import SourceMaker
 from twostroke.engine.process.handing_on import PrefillPlan
 from twostroke.engine.workers.fingerprint import vocabulary_hash
+from twostroke.server.process import ModelToLoad
 from twostroke.start_serving import start_pool
 from twostroke.startup import load_tokenizer
 from twostroke.text.tokenizer import Tokenizer
@@ -41,9 +41,12 @@ class RunningFleet:
         self._models: dict[str, tuple[EnginePool, Tokenizer]] = {}
         self._reloading = threading.Lock()
 
-    def loader(self, name: str) -> Callable[[EngineConfig], LoadedModel]:
-        """What starts the pools of a model."""
-        return partial(self._load, name)
+    def to_load(self) -> dict[str, ModelToLoad]:
+        """What starts the pools of each model."""
+        return {
+            name: ModelToLoad(next(iter(plans.values())).config, partial(self._load, name))
+            for name, plans in self._file.models.items()
+        }
 
     def begin_reload(self) -> None:
         """Read the file again, on a thread of its own: it may have to look at a model."""

@@ -100,8 +100,7 @@ class EnginePool(Replicas):
         super().close()
 
     def _taken_numbers(self) -> list[int]:
-        keepers = self.keepers.values()
-        return [each.number for keeper in keepers for each in (*keeper.members, *keeper.starts)]
+        return [number for keeper in self.keepers.values() for number in keeper.numbers]
 
     def _supervise(self) -> None:
         while not self._closing.wait(TICK_SECONDS):

@@ -86,6 +86,11 @@ class PoolKeeper:
         num_ready = sum(each.state == "ready" for each in self.members)
         return f"{num_ready} of {self.wanted} ready; {', '.join(replicas)}"
 
+    @property
+    def numbers(self) -> list[int]:
+        """What its replicas are called, those that start included."""
+        return [each.number for each in self.members] + [each.number for each in self.starts]
+
     def end_starts(self) -> None:
         """What is not ready yet is not wanted any more."""
         for each in self.starts:

@@ -130,7 +130,7 @@ class PoolPlan(NamedTuple):
         return self.options.replicas if scaling.autoscale is None else scaling.max_replicas
 
     def for_keys(self) -> PoolPlan:
-        """As it has to be where several keys share its replicas."""
+        """The plan as it has to be where several keys share its replicas."""
         scheduler = self.config.scheduler.for_keys()
         return self._replace(config=replace(self.config, scheduler=scheduler))
 

@@ -285,7 +285,7 @@ class Replicas:
         return self.candidates.loads(running)
 
     def _alike_loads(self, giver: int) -> dict[int, ReplicaLoad]:
-        """Those of engines that may go on with the requests of one."""
+        """The loads of engines that may go on with the requests of one."""
         alike = self._alike[giver]
         return {i: load for i, load in self._loads().items() if self._alike[i] == alike}
 
