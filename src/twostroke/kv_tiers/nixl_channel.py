@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import logging
 import mmap
 import secrets
 import select
@@ -55,6 +56,7 @@ class NixlChannel:
                 f"--kv-transfer nixl: NIXL is not installed: {error}",
                 hint="pip install 'twostroke[nixl]' on all machines, or leave --kv-transfer out",
             ) from error
+        _log_as_all_do()
         try:
             config = nixl.nixl_agent_config(
                 backends=[BACKEND], sync_mode=nixl.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
@@ -183,6 +185,14 @@ class NixlSender:
 
     def close(self) -> None:
         self._window.close()
+
+
+def _log_as_all_do() -> None:
+    """NIXL writes its log to stdout, which is for data."""
+    log = logging.getLogger("nixl")
+    log.handlers.clear()
+    log.propagate = True
+    log.setLevel(logging.WARNING)
 
 
 def _ask(question: Callable[[], Any]) -> Any:
