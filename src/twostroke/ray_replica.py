@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
 
 from twostroke.core.freed_memory import share_heaps
+from twostroke.core.kv_tier_config import KVTransferConfig
 from twostroke.core.network.address import Address
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.process.frames import encode_frame
@@ -43,6 +48,7 @@ class RayReplica:
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         host = next(each["NodeManagerAddress"] for each in nodes if each["NodeID"] == node)
         self._listener: WorkerListener = listen_on(Address(host, 0), token, package_version())
+        self._host, self._token = host, token
 
     def place(self) -> ReplicaPlace:
         return ReplicaPlace(*self._listener.address, os.getpid())
@@ -63,10 +69,23 @@ class RayReplica:
             from twostroke.startup import load_engine  # with torch, so after the threads are set
 
             name, rank = start.served_model_name, start.rank
-            return load_engine(start.config, served_model_name=name, rank=rank, clock=clock)
+            config = replace(start.config, transfer=self._transfer(start.config.transfer))
+            return load_engine(config, served_model_name=name, rank=rank, clock=clock)
 
         def log(start: StartEngine) -> None:
             log_to_stderr(start.log_level, "json" if start.log_json else "text")
 
         guest.connection.sendall(encode_frame(Admitted(guest.proof)))
         serve_front_end(guest.connection, load, log, package_version())
+
+    def _transfer(self, transfer: KVTransferConfig) -> KVTransferConfig:
+        """What it gives and fetches, by this machine's name, and by what all replicas know."""
+        if not transfer.is_used:
+            return transfer
+        if transfer.kv_offered_at is not None:
+            transfer = replace(transfer, kv_offered_at=str(Address(self._host, 0)))
+        file, path = tempfile.mkstemp(prefix="twostroke-token-")
+        atexit.register(Path(path).unlink, missing_ok=True)
+        with os.fdopen(file, "w") as opened:
+            opened.write(self._token.hex())
+        return replace(transfer, kv_token_file=path)

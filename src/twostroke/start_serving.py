@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,7 +27,7 @@ from twostroke.core.operator.named_models import with_share
 from twostroke.engine.clients.base import EngineClient
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
-from twostroke.engine.fleet.engine_pool import EnginePool
+from twostroke.engine.fleet.engine_pool import EnginePool, FirstReplica
 from twostroke.engine.fleet.pool_plan import PoolPlan, start_of
 from twostroke.engine.fleet.supervised import SourceMaker, SupervisedSource, local_source
 from twostroke.engine.intake import Seeds
@@ -206,31 +208,36 @@ def start_pool(
     config: EngineConfig,
     *,
     name: str,
-    plan: PoolPlan,
+    plans: Mapping[str, PoolPlan],
     routing: Routing,
+    prompts: PrefillPlan = NO_POOL.plan,
     make_source: SourceMaker = local_source,
     log_level: str = "info",
     log_json: bool = False,
     stall_seconds: float = STALL_SECONDS,
     max_queued_requests: int | None = None,
 ) -> LoadedModel:
-    """Start the first replicas of a pool, which then looks after itself.
+    """Start the first replicas of a model's pools, which then look after themselves.
 
     Args:
-        config: That of the plan, as the server's keys want it.
+        config: That of the first plan, as the server's keys want it.
         name: What the model is called.
+        plans: Its pools, by their names.
+        prompts: Which prompts go to replicas of role ``prefill``, if there are some.
         make_source: Makes what starts a replica; processes of this machine by default.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
     """
-    plan = plan._replace(config=config)
+    plans = _as_started(plans, config)
     first = StartEngine(package_version(), config, name, log_level=log_level, log_json=log_json)
+    token_file = shared_secret() if len(plans) > 1 else ""
 
     def prepare(plan: PoolPlan, number: int) -> SupervisedSource:
-        return make_source(start_of(first, plan, number), plan)
+        return make_source(start_of(first, plan, number, token_file), plan)
 
-    sources = [prepare(plan, number) for number in range(plan.num_at_first)]
+    pools = [pool for pool, plan in plans.items() for _ in range(plan.num_at_first)]
+    sources = [prepare(plans[pool], number) for number, pool in enumerate(pools)]
     # Downloaded here, if it is on the Hub: an engine that waits for others would seem to hang.
     checkpoint = find_checkpoint(config.model.model, config.model.revision)
     with ThreadPoolExecutor(max_workers=len(sources)) as threads:
@@ -239,6 +246,10 @@ def start_pool(
         grammars = GrammarCompiler(tokenizer)
         wait(starting)
     stop_unless_all(starting)
+    ready = [
+        FirstReplica(pool, number, source, future.result())
+        for number, (pool, source, future) in enumerate(zip(pools, sources, starting, strict=True))
+    ]
     queued_each = None if max_queued_requests is None else -(-max_queued_requests // len(sources))
     make = partial(
         EngineProcess,
@@ -248,11 +259,24 @@ def start_pool(
         max_queued_requests=queued_each,
         seeds=Seeds(config.model.seed),
     )
-    started = [future.result() for future in starting]
-    pairs = list(zip(sources, started, strict=True))
-    router = make_router(routing.router)
-    pool = EnginePool(name, plan, router, prepare, make, pairs, routing.slow_start)
-    return LoadedModel(pool, tokenizer, grammars)
+    router, pool = make_router(routing.router), PrefillPool(plan=prompts)
+    client = EnginePool(name, plans, router, prepare, make, ready, pool, routing.slow_start)
+    return LoadedModel(client, tokenizer, grammars)
+
+
+def _as_started(plans: Mapping[str, PoolPlan], config: EngineConfig) -> dict[str, PoolPlan]:
+    """The plans as keys want them; the first one's configuration is so already."""
+    own, *others = plans
+    fair = config.scheduler != plans[own].config.scheduler
+    started = {own: plans[own]._replace(config=config)}
+    return started | {pool: plans[pool].for_keys() if fair else plans[pool] for pool in others}
+
+
+def shared_secret() -> str:
+    """A file that only this user can read, with what replicas know that give each other blocks."""
+    path = Path(_own_folder(), "token")
+    path.write_text(secrets.token_hex(32))
+    return str(path)
 
 
 def start_of_each(first: StartEngine, num_replicas: int) -> list[StartEngine]:
@@ -277,8 +301,7 @@ def with_prefill(
     """Have the last engines offer the blocks of prompts, and the others fetch them."""
     if not plan.num_engines:
         return starts, NO_POOL
-    folder = tempfile.mkdtemp(prefix="twostroke-blocks-")  # that only this user can open
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = _own_folder()
     first = len(starts) - plan.num_engines
     places = [f"{folder}/{number}" for number in range(plan.num_engines)]
     own = []
@@ -292,6 +315,13 @@ def with_prefill(
         own.append(msgspec.structs.replace(start, config=config))
     tiers = {first + number: peer_name(number) for number in range(plan.num_engines)}
     return own, PrefillPool(tiers, plan)
+
+
+def _own_folder() -> str:
+    """A folder that only this user can open, and that goes with this process."""
+    folder = tempfile.mkdtemp(prefix="twostroke-blocks-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def stop_unless_all(starting: Sequence[Future[StartedEngine]]) -> None:

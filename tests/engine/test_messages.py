@@ -19,6 +19,7 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
+from twostroke.core.prefix_hit import KVOffer
 from twostroke.core.request import FinishReason
 from twostroke.core.speculation_config import SpeculationConfig
 from twostroke.engine.adapters.orders import KnownAdapter, LoadAdapter, UnloadAdapter
@@ -38,6 +39,7 @@ from twostroke.engine.messages import (
     AbortRequest,
     AdaptersAnswer,
     AddRequest,
+    AwaitRequest,
     CacheAnswer,
     Close,
     Drain,
@@ -158,6 +160,8 @@ ADD = Intake(FakeExecutor().info, TOKENIZER, seed=1).prepare(
 )
 MESSAGES: list[Any] = [
     ADD,
+    AwaitRequest("a", KVOffer("peer0", 32), ADD.request),
+    AwaitRequest("a", KVOffer("10.0.0.1:8101", 64)),
     AbortRequest("a", ERROR),
     AbortRequest("b"),
     ForgetRequest("c"),

@@ -60,6 +60,9 @@ class KVTierConfig:
         return self.preemption != "recompute" or bool(self.kv_host_memory) or bool(self.kv_disk)
 
 
+KVTransferName = Literal["tcp", "nixl"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVTransferConfig:
     """Which engines give others the KV blocks of prompts: set by what starts them, not by flags.
@@ -75,6 +78,8 @@ class KVTransferConfig:
     """Where this engine fetches blocks, by the number of the engine that has them."""
     kv_fetched_by_address: bool = False
     """Whether it fetches blocks from the address that a request brings."""
+    kv_transfer: KVTransferName = "tcp"
+    """How blocks cross."""
     kv_token_file: str | None = None
     """File with the secret of all that give and fetch; none is needed within a machine."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from twostroke.constraints.compiler import GrammarCompiler
@@ -25,7 +26,7 @@ from twostroke.engine.executor import Executor, ExecutorInfo
 from twostroke.engine.inspection import EndedRequests, take_snapshot
 from twostroke.engine.intake import Intake
 from twostroke.engine.make_kv import make_kv
-from twostroke.engine.messages import AddRequest, make_requests
+from twostroke.engine.messages import AddRequest, AwaitRequest, make_requests
 from twostroke.engine.refuse_overdue import refuse_overdue
 from twostroke.engine.text_writer import TextWriter
 from twostroke.engine.waiting_samples import WaitingSamples
@@ -42,6 +43,7 @@ from twostroke.scheduling.admission.load_meter import LoadMeter
 from twostroke.scheduling.admission.overdue import OverdueCalls
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.scheduling.assemble import MadeScheduler, assemble_scheduler
+from twostroke.scheduling.awaited_prompts import ticket_of
 from twostroke.scheduling.stats import read_stats
 from twostroke.text.tokenizer import Tokenizer
 
@@ -81,7 +83,7 @@ class LLMEngine:
         self.tokenizer, self.clock, self.executor = tokenizer, clock, executor
         info = executor.info
         made = make_scheduler(info, config)
-        self.scheduler = made.scheduler
+        self.scheduler, self._awaited = made.scheduler, made.tiers.awaited
         name = served_model_name or config.model.model
         targets = config.observability.targets()
         self.ttft_targets = TTFTTargets(targets, name)
@@ -162,6 +164,15 @@ class LLMEngine:
         requests = make_requests(message)
         self.loop.add(requests)
         self._samples[message.request_id] = requests
+        self._awaited.forget(message.request_id)
+
+    def expect(self, message: AwaitRequest) -> None:
+        """Load, by and by, what another engine has computed of a prompt that is to come here."""
+        call_id, spec = message.request_id, message.request
+        stand_in = None
+        if spec is not None:
+            stand_in = Request(replace(spec, request_id=ticket_of(call_id)))
+        self._awaited.note(call_id, stand_in, message.offer)
 
     def adapters_in_use(self) -> set[str]:
         """The adapters of the requests that run or wait."""
@@ -189,6 +200,7 @@ class LLMEngine:
         Args:
             error: Why, where it is not the client who wants it.
         """
+        self._awaited.forget(request_id)
         samples = self._samples.get(request_id, ())
         running = [sample for sample in samples if sample.finish_reason is None]
         return self._forget_ended(self.loop.end(running, FinishReason.ABORT, error))
@@ -205,6 +217,7 @@ class LLMEngine:
         """
         self._forget_ended(self.loop.end(self.scheduler.requests.values(), FinishReason.ABORT))
         self.loop.forget_untold()
+        self._awaited.clear()
         self.waiting_samples.begin_again()
         self.cache.end_pins()
         if self.targets is not None:

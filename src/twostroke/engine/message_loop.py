@@ -19,6 +19,7 @@ from twostroke.engine.messages import (
     AbortRequest,
     AdaptersAnswer,
     AddRequest,
+    AwaitRequest,
     CacheAnswer,
     Close,
     Drain,
@@ -164,6 +165,8 @@ class MessageLoop:
             match message:
                 case AddRequest():
                     outputs += self._add(message)
+                case AwaitRequest():
+                    self.engine.expect(message)
                 case AbortRequest():
                     outputs += self.engine.abort(message.request_id, message.error)
                 case ForgetRequest():

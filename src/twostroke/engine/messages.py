@@ -74,6 +74,17 @@ class AddRequest(msgspec.Struct, frozen=True, tag=True):
         return self.request.params.n if self.resumed is None else len(self.resumed)
 
 
+class AwaitRequest(msgspec.Struct, frozen=True, tag=True):
+    """Another engine computes the prompt of a call that is to come here: fetch what is there of it.
+
+    ``request`` is left out where it was told before. An ``AbortRequest`` says that it comes not.
+    """
+
+    request_id: str
+    offer: KVOffer
+    request: ResolvedRequest | None = None
+
+
 class AbortRequest(msgspec.Struct, frozen=True, tag=True):
     """End all samples of a call. ``error`` says why, where it is not the client who wants it."""
 
@@ -130,6 +141,7 @@ class Drain(msgspec.Struct, frozen=True):
 
 EngineMessage = (
     AddRequest
+    | AwaitRequest
     | AbortRequest
     | ForgetRequest
     | NoteRefusal

@@ -5,9 +5,9 @@ The giver speaks first, with a number drawn for this connection. The asker answe
 proof and the kind of its blocks, and gets the giver's proof, or why it is refused. Numbers are in
 little endian::
 
-    challenge  8 bytes b"2SBLOCK" and 2, then 32 bytes, the giver's number
+    challenge  8 bytes b"2SBLOCK" and 3, then 32 bytes, the giver's number
     hello      8 bytes as above, 32 bytes, the asker's number, 32 bytes, its proof; then 2 bytes,
-               how long the kind is; then that, a list in JSON
+               how long the kind is; then that and how blocks are to come, a list in JSON
     welcome    1 byte 1, then 32 bytes, the giver's proof; or 1 byte 0, then 2 bytes, how long the
                reason is, and that in UTF-8
 """
@@ -29,7 +29,7 @@ from twostroke.core.network.proofs import (
 from twostroke.kv_tiers.block_file import BlockKind
 from twostroke.kv_tiers.block_wire import WireError, receive
 
-MAGIC = b"2SBLOCK\x02"
+MAGIC = b"2SBLOCK\x03"
 GREETING_SECONDS = 5.0  # for all of it
 MAX_KIND_BYTES = 4096
 MAX_REASON_BYTES = 500
@@ -41,8 +41,13 @@ class KindRefusedError(WireError):
     """The other side will not have this one, and would not next time; the message says why."""
 
 
-def welcome_asker(connection: socket.socket, token: bytes, kind: BlockKind) -> None:
+def welcome_asker(
+    connection: socket.socket, token: bytes, kind: BlockKind, channel: str = "tcp"
+) -> None:
     """The giver's side.
+
+    Args:
+        channel: How blocks go, as ``--kv-transfer`` calls it.
 
     Raises:
         KindRefusedError: The other side is none for these blocks. It has been told why.
@@ -61,14 +66,19 @@ def welcome_asker(connection: socket.socket, token: bytes, kind: BlockKind) -> N
     (length,) = _LENGTH.unpack(receive(connection, _LENGTH.size, deadline=deadline))
     if length > MAX_KIND_BYTES:
         raise WireError(f"a kind of {length} bytes was announced")
-    reason = difference(bytes(receive(connection, length, deadline=deadline)), kind)
+    reason = difference(bytes(receive(connection, length, deadline=deadline)), kind, channel)
     if reason:
         _refuse(connection, reason)
     connection.sendall(b"\x01" + prove(token, GIVER, ours, theirs))
 
 
-def greet_giver(connection: socket.socket, token: bytes, kind: BlockKind) -> None:
+def greet_giver(
+    connection: socket.socket, token: bytes, kind: BlockKind, channel: str = "tcp"
+) -> None:
     """The asker's side.
+
+    Args:
+        channel: See ``welcome_asker``.
 
     Raises:
         KindRefusedError: It refuses, or does not know the token.
@@ -78,7 +88,7 @@ def greet_giver(connection: socket.socket, token: bytes, kind: BlockKind) -> Non
     if receive(connection, len(MAGIC), deadline=deadline) != MAGIC:
         raise WireError("what listens there gives no KV blocks of this version of twostroke")
     theirs, ours = bytes(receive(connection, NONCE_BYTES, deadline=deadline)), draw_nonce()
-    described = json.dumps(kind).encode()
+    described = json.dumps([*kind, channel]).encode()
     hello = MAGIC + ours + prove(token, ASKER, theirs, ours)
     connection.sendall(hello + _LENGTH.pack(len(described)) + described)
     if receive(connection, 1, deadline=deadline) != b"\x01":
@@ -93,14 +103,17 @@ def greet_giver(connection: socket.socket, token: bytes, kind: BlockKind) -> Non
         raise KindRefusedError("it does not know the token: give both the same --token-file")
 
 
-def difference(described: bytes, kind: BlockKind) -> str:
+def difference(described: bytes, kind: BlockKind, channel: str = "tcp") -> str:
     """How a described kind differs from ``kind``; empty if it is the same."""
     try:
         theirs = json.loads(described)
     except (ValueError, RecursionError):
         theirs = None
-    if not isinstance(theirs, list) or len(theirs) != len(kind):
+    if not isinstance(theirs, list) or len(theirs) != len(kind) + 1:
         return "what it asks for is no kind of KV blocks"
+    *theirs, way = theirs
+    if way != channel:
+        return f"its --kv-transfer is another: {str(way)[:80]}, not {channel}"
     fields = dict(zip(BlockKind._fields, theirs, strict=True))
     for name, what in (
         ("block_size", "--block-size"),

@@ -15,13 +15,21 @@ from pathlib import Path
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.byte_sizes import format_bytes
-from twostroke.core.kv_tier_config import NO_EXCHANGE, KVTierConfig, KVTransferConfig, peer_name
+from twostroke.core.kv_tier_config import (
+    NO_EXCHANGE,
+    KVTierConfig,
+    KVTransferConfig,
+    KVTransferName,
+    peer_name,
+)
 from twostroke.core.network.proofs import read_token
 from twostroke.kv_cache.connector import KVConnector, TierInfo
+from twostroke.kv_tiers.block_channels import SOCKET_CHANNEL, BlockChannel
 from twostroke.kv_tiers.block_file import BlockKind
 from twostroke.kv_tiers.disk_folder import DiskFolder
 from twostroke.kv_tiers.disk_tier import DiskTier
 from twostroke.kv_tiers.memory_tier import MemoryTier
+from twostroke.kv_tiers.nixl_channel import NixlChannel
 from twostroke.kv_tiers.outbox import Outbox
 from twostroke.kv_tiers.peer_tier import Peers, PeerTier
 from twostroke.kv_tiers.transfers import BlockMemory, Transfers
@@ -70,29 +78,37 @@ def open_transfers(
             tiers["host"] = _in_memory(_info("host", flag, config.kv_host_memory, kind), flag)
         if disk is not None:
             tiers["disk"] = disk
-        for name, tier in _open_exchange(exchange, kind, wake):
+        channel = _open_channel(exchange.kv_transfer)
+        for name, tier in _open_exchange(exchange, kind, wake, channel):
             tiers[name] = tier
             opened.callback(tier.close)
-        peers = _peers(exchange, kind, wake) if exchange.kv_fetched_by_address else None
+        by_address = exchange.kv_fetched_by_address
+        peers = _peers(exchange, kind, wake, channel) if by_address else None
         opened.pop_all()
     return Transfers(tiers, memory, wake, config.kv_load_share, peers=peers)
 
 
-def _peers(config: KVTransferConfig, kind: BlockKind, wake: threading.Event) -> Peers:
+def _open_channel(name: KVTransferName) -> BlockChannel:
+    return SOCKET_CHANNEL if name == "tcp" else NixlChannel()
+
+
+def _peers(
+    config: KVTransferConfig, kind: BlockKind, wake: threading.Event, channel: BlockChannel
+) -> Peers:
     size = kind.payload_bytes
     info = TierInfo(name="peers", num_blocks=0, block_bytes=size, loads_only=True, by_address=True)
-    return Peers(info, kind, wake, read_token(config.kv_token_file))
+    return Peers(info, kind, wake, read_token(config.kv_token_file), channel)
 
 
 def _open_exchange(
-    config: KVTransferConfig, kind: BlockKind, wake: threading.Event
+    config: KVTransferConfig, kind: BlockKind, wake: threading.Event, channel: BlockChannel
 ) -> Iterator[tuple[str, KVConnector]]:
     """What is offered to other engines, and what they offer."""
     if config.kv_offered_at is not None:
         size = config.kv_offered_memory
         info = _info("offered", "--prefill-memory", size, kind, saves_filled=True)
         token = read_token(config.kv_token_file)
-        yield info.name, Outbox(info, config.kv_offered_at, kind, token)
+        yield info.name, Outbox(info, config.kv_offered_at, kind, token, channel)
     for number, place in enumerate(config.kv_fetched_from):
         info = TierInfo(
             name=peer_name(number),

@@ -17,15 +17,17 @@ from twostroke.core.network.address import Address, bind, is_address, watch_conn
 from twostroke.core.request import BlockKey
 from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import ArrivedBlock, TierInfo
+from twostroke.kv_tiers.block_channels import SOCKET_CHANNEL, BlockChannel
 from twostroke.kv_tiers.block_file import BlockKind
 from twostroke.kv_tiers.block_greeting import KindRefusedError, welcome_asker
-from twostroke.kv_tiers.block_wire import WireError, receive_keys, send_block
+from twostroke.kv_tiers.block_wire import WireError, receive_keys
 from twostroke.kv_tiers.memory_tier import MemoryTier
 
 logger = logging.getLogger(__name__)
 
-# Blocks may be asked for just before they are saved: the answer's first token is quicker.
-WAIT_SECONDS = 0.1
+# Blocks may be asked for just before they are saved, when the next step begins: word of the one
+# that has filled them is quicker.
+WAIT_SECONDS = 0.5
 SEND_SECONDS = 60.0  # an engine that takes nothing for so long is given up
 PAUSE_SECONDS = 0.5  # after which one that could not be accepted is tried again
 MAX_GREETED = 16  # at once; what has not shown that it knows the token gives way to the next
@@ -41,13 +43,21 @@ class Outbox:
             that has ended is replaced.
         kind: What its blocks are; one that asks for others is refused.
         token: What one that asks must know.
+        channel: How its blocks go.
 
     Raises:
         ConfigError: It cannot listen there.
     """
 
-    def __init__(self, info: TierInfo, place: str, kind: BlockKind, token: bytes = b"") -> None:
-        self._kind, self._token = kind, token
+    def __init__(
+        self,
+        info: TierInfo,
+        place: str,
+        kind: BlockKind,
+        token: bytes = b"",
+        channel: BlockChannel = SOCKET_CHANNEL,
+    ) -> None:
+        self._kind, self._token, self._channel = kind, token, channel
         self._changed = threading.Condition()
         self._closing = False
         self._connections: set[socket.socket] = set()
@@ -144,16 +154,10 @@ class Outbox:
         try:
             if connection.family != socket.AF_UNIX:
                 watch_connection(connection)
-            welcome_asker(connection, self._token, self._kind)
+            welcome_asker(connection, self._token, self._kind, self._channel.name)
             with self._changed:
                 self._greeted.pop(connection, None)
-            connection.settimeout(None)
-            while keys := receive_keys(connection):
-                connection.settimeout(SEND_SECONDS)
-                self._wait_for(keys)
-                for key in keys:
-                    send_block(connection, self._find(key))
-                connection.settimeout(None)
+            self._answer(connection)
         except KindRefusedError as error:
             logger.error("one that asks for KV blocks is refused: %s", error)
         except (OSError, WireError) as error:
@@ -161,6 +165,19 @@ class Outbox:
                 logger.debug("an engine that fetched KV blocks is gone: %s", error)
         finally:
             self._forget(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(SEND_SECONDS)
+        sender = self._channel.sender(connection, self._kind.payload_bytes)
+        try:
+            connection.settimeout(None)
+            while keys := receive_keys(connection):
+                connection.settimeout(SEND_SECONDS)
+                self._wait_for(keys)
+                sender.answer(keys, self._find)
+                connection.settimeout(None)
+        finally:
+            sender.close()
 
     def _forget(self, connection: socket.socket) -> None:
         with self._changed:  # before it is closed: its number may be another's then

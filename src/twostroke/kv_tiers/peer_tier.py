@@ -15,9 +15,10 @@ from twostroke.core.network.address import Address, is_address, watch_connection
 from twostroke.core.request import BlockKey
 from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import ArrivedBlock, TierInfo
+from twostroke.kv_tiers.block_channels import SOCKET_CHANNEL, BlockChannel, BlockReader
 from twostroke.kv_tiers.block_file import BlockKind
 from twostroke.kv_tiers.block_greeting import greet_giver
-from twostroke.kv_tiers.block_wire import MAX_KEYS, WireError, receive_block, send_keys
+from twostroke.kv_tiers.block_wire import MAX_KEYS, WireError
 from twostroke.kv_tiers.change_log import ChangeLog
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class PeerTier:
         kind: What its blocks must be.
         wake: Set when there is something to fetch.
         token: What the peer must know, and is shown to know.
+        channel: How its blocks come.
     """
 
     def __init__(
@@ -48,7 +50,10 @@ class PeerTier:
         kind: BlockKind,
         wake: threading.Event,
         token: bytes = b"",
+        channel: BlockChannel = SOCKET_CHANNEL,
     ) -> None:
+        self._channel = channel
+        self._reader: BlockReader | None = None
         self._info, self._place, self._kind, self._wake = info, place, kind, wake
         self._token, self._not_before = token, 0.0
         self._size = kind.payload_bytes
@@ -99,6 +104,8 @@ class PeerTier:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         self._thread.join(FETCH_SECONDS)
+        if self._reader is not None and not self._thread.is_alive():
+            self._reader.close()
         if (connection := self._connection) is not None:
             connection.close()
 
@@ -125,14 +132,12 @@ class PeerTier:
             return asked
 
     def _fetch(self, asked: list[tuple[str, bytes]]) -> None:
-        connection = self._connection or self._connect()
-        send_keys(connection, [key for _, key in asked])
+        reader = self._reader or self._connect()
         while asked:
-            began = time.perf_counter()
-            block = receive_block(connection, self._size)
-            ticket, key = asked.pop(0)
-            seconds = 0.0 if block is None else time.perf_counter() - began
-            self._put(ArrivedBlock(ticket, key, block, seconds))
+            keys = [key for _, key in asked[: reader.max_keys]]
+            for block, seconds in reader.fetch(keys):
+                ticket, key = asked.pop(0)
+                self._put(ArrivedBlock(ticket, key, block, 0.0 if block is None else seconds))
 
     def _put(self, block: ArrivedBlock) -> None:
         with self._changed:
@@ -143,7 +148,7 @@ class PeerTier:
                 self._log.remove(block.key)
         self._wake.set()
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> BlockReader:
         if time.monotonic() < self._not_before:
             raise WireError("it was too slow just now")
         if is_address(self._place):
@@ -156,19 +161,23 @@ class PeerTier:
                 connection.connect(self._place)
             else:
                 watch_connection(connection)
-            greet_giver(connection, self._token, self._kind)
+            greet_giver(connection, self._token, self._kind, self._channel.name)
             connection.settimeout(FETCH_SECONDS)
+            reader = self._channel.reader(connection, self._size)
         except BaseException:
             connection.close()
             raise
-        self._connection = connection
+        self._connection, self._reader = connection, reader
         if self._closing:  # which may not have seen this one
             raise WireError("it is closed")
-        return connection
+        return reader
 
     def _leave(self, error: Exception) -> None:
         """What was under way is lost; the next fetch connects anew."""
         connection, self._connection = self._connection, None
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
         if connection is not None:
             connection.close()
         if isinstance(error, TimeoutError):
@@ -184,16 +193,21 @@ class Peers:
 
     Args:
         info: What the scheduler is told, see ``TierInfo.by_address``.
-        kind, wake, token: See ``PeerTier``.
+        kind, wake, token, channel: See ``PeerTier``.
     """
 
     def __init__(
-        self, info: TierInfo, kind: BlockKind, wake: threading.Event, token: bytes
+        self,
+        info: TierInfo,
+        kind: BlockKind,
+        wake: threading.Event,
+        token: bytes,
+        channel: BlockChannel = SOCKET_CHANNEL,
     ) -> None:
-        self.info = info
+        self.info, self._channel = info, channel
         self._kind, self._wake, self._token = kind, wake, token
 
     def open(self, name: str) -> PeerTier:
         """The tier of the peer at that address."""
         info = replace(self.info, name=name, by_address=False)
-        return PeerTier(info, name, self._kind, self._wake, self._token)
+        return PeerTier(info, name, self._kind, self._wake, self._token, self._channel)

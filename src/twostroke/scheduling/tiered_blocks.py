@@ -25,6 +25,12 @@ from twostroke.kv_cache.tiered_prefix import (
     state_parts,
 )
 from twostroke.observability.events import TierStats
+from twostroke.scheduling.awaited_prompts import (
+    AwaitedPrompt,
+    AwaitedPrompts,
+    room_to_spare,
+    ticket_of,
+)
 from twostroke.timing.transfer_times import TransferTimes
 
 # A request whose loads keep failing, or whose blocks are lost again before its turn, computes.
@@ -80,6 +86,9 @@ class TieredBlocks:
     Args:
         tiers: In the order in which they are asked.
         always_load_swapped: Load what was swapped even if computing it were faster.
+
+    Attributes:
+        awaited: Prompts whose blocks are loaded before their requests are here.
     """
 
     def __init__(
@@ -104,13 +113,16 @@ class TieredBlocks:
         self._any_peer = next((tier for tier in tiers if tier.by_address), None)
         self._kept = [tier for tier in tiers if not (tier.for_swap or tier.loads_only)]
         self._offered: dict[str, TierChange] = {}  # by request: what is found for its sake
+        self.awaited = AwaitedPrompts()
+        self._joined: dict[str, list[str]] = {}  # by ticket: requests that wait for its load
         if tiers:
             kv.watch(self)
             kv.states.watch(self)
 
     def has_work(self) -> bool:
         """Whether a plan is needed although no request may be left: blocks are on their way."""
-        return bool(len(self._kv.loads) or self._drops or any(self._saves.values()))
+        moves = bool(len(self._kv.loads) or self._drops or any(self._saves.values()))
+        return moves or self.awaited.is_due
 
     def stats(self) -> TierStats | None:
         if not (tiers := self.directory.tiers):
@@ -194,6 +206,9 @@ class TieredBlocks:
         request_id = request.request_id
         if not (prefix.looked_up and self.directory.tiers) or request_id in self._kv.loads:
             return False
+        if (ticket := ticket_of(request.spec.parent_id)) in self._kv.loads:
+            self._joined.setdefault(ticket, []).append(request_id)
+            return True
         if request.offer is not None:
             self._expect(request, request.offer)
         loadable = find_loadable(self._kv, request, prefix, self._is_in_tier)
@@ -204,7 +219,12 @@ class TieredBlocks:
             return False  # a block was forgotten that held nothing: there is nothing to load
         if not self._pays(request_id, loadable):
             return False
-        keys = loadable.keys
+        self._begin(request, loadable, plan)
+        self._num_loads[request_id] = self._num_loads.get(request_id, 0) + 1
+        return True
+
+    def _begin(self, request: Request, loadable: Loadable, plan: StepPlan) -> None:
+        request_id, keys = request.request_id, loadable.keys
         block_ids = self._kv.loads.begin(request, keys, loadable.kept_blocks)
         blocks = [] if self.directory.states_alone else list(zip(keys, block_ids))
         num_blocks = Counter(self._home(key) for key, _ in blocks)
@@ -216,9 +236,26 @@ class TieredBlocks:
         for pairs in (blocks, parts):
             plan.block_loads += self._transfers(request_id, pairs)
         num_parts = Counter(self._home(key) for key, _ in parts)
-        self._num_loads[request_id] = self._num_loads.get(request_id, 0) + 1
         self._loads_of[request_id] = _Load(num_blocks, num_parts, loadable.num_tokens)
-        return True
+
+    def _load_ahead(
+        self, prompt: AwaitedPrompt, plan: StepPlan, requests: Mapping[str, Request]
+    ) -> None:
+        """Load what is there of a prompt that another engine computes, if there is room to spare.
+
+        Whether computing it here were faster is not asked: nothing does that meanwhile.
+        """
+        request, tier, kv = prompt.request, prompt.offer.tier, self._kv
+        if kv.states.exist or not self._has_peer(tier):
+            return
+        count = prompt.offer.num_tokens // kv.block_size * kv.groups.count
+        keys = [key for key in kv.candidate_keys(request)[:count] if not self._is_in_tier(key)]
+        self.directory.take_in([TierChange(tier, stored=keys)])
+        loadable = find_loadable(kv, request, kv.find_prefix(request), self._is_in_tier)
+        needed = len(loadable.keys) + sum(map(kv.pool.is_free, loadable.kept_blocks))
+        if loadable.keys and needed <= room_to_spare(kv, requests.values()):
+            self._begin(request, loadable, plan)
+        self.directory.take_in([TierChange(tier, removed=keys)])
 
     def _expect(self, request: Request, offer: KVOffer) -> None:
         """Look in a tier for what another engine has computed of a request, until it is admitted.
@@ -304,12 +341,14 @@ class TieredBlocks:
 
     # ---- the step --------------------------------------------------------------------------------
 
-    def complete(self, plan: StepPlan, requests: Collection[str]) -> None:
-        """Put saves and drops into the plan, at the end of ``schedule``.
+    def complete(self, plan: StepPlan, requests: Mapping[str, Request]) -> None:
+        """Put saves, drops and loads ahead into the plan, at the end of ``schedule``.
 
         Args:
-            requests: Ids of all that have not ended.
+            requests: All that have not ended, by id.
         """
+        for prompt in self.awaited.take_due(self._kv.loads.__contains__):
+            self._load_ahead(prompt, plan, requests)
         if self._swapped:
             self._release_swapped(plan, requests)
         for tier, saves in self._saves.items():
@@ -338,12 +377,13 @@ class TieredBlocks:
             self._end_load(request_id, loaded=True)
         for request_id in result.failed_loads:
             self._end_load(request_id, loaded=False)
+            self.awaited.note_failure(request_id)
         for request_id in list(self._offered):
             if request_id in plan.new_requests or request_id not in requests:
                 self.directory.take_in([self._offered.pop(request_id)])
-        if self._num_loads:
-            self._num_loads = {r: n for r, n in self._num_loads.items() if r in requests}
-        return [*result.loaded, *result.failed_loads]
+        self._num_loads = {r: n for r, n in self._num_loads.items() if r in requests}
+        ended = [*result.loaded, *result.failed_loads]
+        return ended + [joined for each in ended for joined in self._joined.pop(each, ())]
 
     def _end_load(self, request_id: str, *, loaded: bool) -> None:
         load = self._loads_of.pop(request_id, None)

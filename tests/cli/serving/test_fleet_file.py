@@ -77,6 +77,11 @@ def test_a_device_that_has_several_names_is_shared_by_all(tmp_path: Path) -> Non
 def test_the_file_that_the_tree_has_is_one() -> None:
     pools = read_fleet(ROOT / "deploy" / "fleet.toml").pools
     assert [(name, plan.num_at_first) for name, plan in pools.items()] == [("pilot", 2)]
+    apart = read_fleet(ROOT / "deploy" / "fleet-roles.toml")
+    assert {name: list(plans) for name, plans in apart.models.items()} == {
+        "pilot": ["pilot", "prompts"]
+    }
+    assert [plan.options.role for plan in apart.pools.values()] == ["decode", "prefill"]
 
 
 @pytest.mark.parametrize("command", ["_server", "_pool"])
@@ -126,6 +131,35 @@ def test_every_switch_can_be_set_both_ways(tmp_path: Path, command: str) -> None
         ("[pools.a]\nkv-events = true", "kv-events is of one engine", "twostroke serve"),
         ('[pools.a]\nrecord = "x"', "record is of one engine", "twostroke serve"),
         ('[pools.a]\nkv-cache-memory = "lots"', "'lots' is not a size", "512MiB"),
+        ('[pools.a]\nrole = "prefil"', 'invalid value "prefil" for role', "--help"),
+        ('[pools.a]\nrole = "prefill"', "pool a has role prefill, and no pool of a has", "decode"),
+        ('[pools.a]\nrole = "decode"', "pool a has role decode, and no pool of a has", "prefill"),
+        ('[pools.a]\nprefill-memory = "1GiB"', "means nothing without role prefill", "leave"),
+        ('[pools.a]\nserved-model-name = "a b"', "served-model-name must be a name", "letters"),
+        (
+            '[pools.a]\nrole = "decode"\nautoscale = "kv"\nmin-replicas = 0',
+            "min-replicas 0 is not for a pool of role decode",
+            "1 or more",
+        ),
+        (
+            '[pools.a]\nrole = "decode"\nenable-prefix-caching = false\n'
+            '[pools.b]\nrole = "prefill"\nserved-model-name = "a"\n'
+            "enable-prefix-caching = false",
+            "pool a has role decode, which needs the prefix cache",
+            "no-enable-prefix-caching",
+        ),
+        (
+            '[pools.a]\nrole = "decode"\ntensor-parallel-size = 2\n'
+            '[pools.b]\nrole = "prefill"\nserved-model-name = "a"\ntensor-parallel-size = 2',
+            "pool a has role decode, which does not work with tensor-parallel-size",
+            "leave one of them out",
+        ),
+        (
+            '[pools.a]\nrole = "decode"\n'
+            '[pools.b]\nrole = "prefill"\nserved-model-name = "a"\nkv-cache-dtype = "int8"',
+            "pools a and b serve one model, a, and have another kv-cache-dtype: auto and int8",
+            "give both the same kv-cache-dtype, or another served-model-name",
+        ),
         ("[pools.a]\nmodel = pilot", "is no TOML", "[pools.chat]"),
         ("a = " + "[" * 5000, "is no TOML", "[pools.chat]"),
     ],

@@ -115,3 +115,23 @@ def test_a_server_that_no_service_reaches_is_refused(
     path.write_text(FILE.replace("8123", "0"))
     assert run(["up", "--config", str(path), "--kuberay", "image"]) != 0
     assert "which no Service finds" in capsys.readouterr().err
+
+
+def test_machines_are_labelled_with_the_role_of_their_pool(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.write_text(
+        FILE + '\n[pools.writes]\nrole = "decode"\nserved-model-name = "apart"\n'
+        '[pools.reads]\nrole = "prefill"\nserved-model-name = "apart"\nreplicas = 3\n'
+    )
+    _, cluster, _ = documents(path, capsys)
+    groups = {each["groupName"]: each for each in cluster["spec"]["workerGroupSpecs"]}
+    labels = {name: each["template"].get("metadata") for name, each in groups.items()}
+    assert labels == {
+        "chat": None,
+        "org-coder-7b": None,
+        "org-coder-7b-2": None,
+        "writes": {"labels": {"twostroke-role": "decode"}},
+        "reads": {"labels": {"twostroke-role": "prefill"}},
+    }
+    assert groups["reads"]["replicas"] == 3

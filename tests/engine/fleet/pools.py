@@ -14,7 +14,8 @@ from tests.engine.process.scripted_process import alive, pid_of
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig
-from twostroke.engine.fleet.engine_pool import EnginePool
+from twostroke.engine.fleet.engine_pool import EnginePool, FirstReplica
+from twostroke.engine.fleet.pool_keeper import PoolKeeper
 from twostroke.engine.fleet.pool_plan import PoolOptions, PoolPlan, start_of
 from twostroke.engine.fleet.supervised import SupervisedSource
 from twostroke.engine.process.engine_process import EngineProcess
@@ -46,6 +47,12 @@ def with_options(plan: PoolPlan, **options: Any) -> PoolPlan:
     return plan._replace(options=replace(plan.options, **options))
 
 
+def keeper_of(pool: EnginePool) -> PoolKeeper:
+    """The only one."""
+    (keeper,) = pool.keepers.values()
+    return keeper
+
+
 def pids_of(pool: EnginePool) -> list[int]:
     return [pid_of(engine) for engine in pool.engines]
 
@@ -66,8 +73,11 @@ def running(plan: PoolPlan, stall_seconds: float = 60.0) -> Iterator[EnginePool]
         stall_seconds=stall_seconds,
     )
     sources = [prepare(plan, number) for number in range(plan.num_at_first)]
-    first = [(source, source.start()) for source in sources]
-    pool = EnginePool("chat", plan, make_router("least-loaded"), prepare, make, first)
+    first = [
+        FirstReplica("chat", number, source, source.start())
+        for number, source in enumerate(sources)
+    ]
+    pool = EnginePool("chat", {"chat": plan}, make_router("least-loaded"), prepare, make, first)
     pids = set(pids_of(pool))
     try:
         yield pool

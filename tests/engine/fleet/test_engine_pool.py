@@ -15,6 +15,7 @@ from tests.engine.fleet.pools import (
     CRASHES,
     REFUSED,
     changed,
+    keeper_of,
     pids_of,
     plan_of,
     running,
@@ -24,7 +25,7 @@ from tests.engine.process.scripted_process import alive, call, pid_of, tokens_of
 from twostroke.core.errors import EngineDeadError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.cache_orders import ClearCache
-from twostroke.engine.fleet import engine_pool
+from twostroke.engine.fleet import engine_pool, pool_keeper
 from twostroke.engine.fleet.engine_pool import EnginePool
 from twostroke.engine.fleet.pool_plan import PoolPlan
 from twostroke.engine.process import process_link
@@ -34,7 +35,7 @@ Answers = dict[int, list[int]]
 
 
 def num_ready(pool: EnginePool) -> int:
-    return int(pool.describe().split()[0])
+    return int(keeper_of(pool).describe().split()[0])
 
 
 async def ready(pool: EnginePool, number: int) -> None:
@@ -44,7 +45,7 @@ async def ready(pool: EnginePool, number: int) -> None:
 
 async def update(pool: EnginePool, plan: PoolPlan) -> None:
     """As a server does: on a thread, while the event loop runs."""
-    await asyncio.to_thread(pool.update, plan)
+    await asyncio.to_thread(pool.update, {"chat": plan})
 
 
 async def answers_while(
@@ -86,7 +87,7 @@ async def test_a_replica_that_ends_is_started_again_and_counted() -> None:
         async def kill() -> None:
             os.kill(first[0], signal.SIGKILL)
             await until(lambda: not pool.engines[0].takes_requests)
-            assert "replica 0 is down" in pool.describe()
+            assert "replica 0 is down" in keeper_of(pool).describe()
             await ready(pool, 2)
 
         await check(await answers_while(pool, kill))
@@ -94,17 +95,17 @@ async def test_a_replica_that_ends_is_started_again_and_counted() -> None:
         metrics = (await pool.records()).metrics.decode()
         restarts = re.findall(r"replica_restarts_total\{engine=\"(\d)\".*\} (\d)", metrics)
         assert restarts == [("0", "1"), ("1", "0")]
-        assert 'twostroke:replicas{model_name="chat",state="ready"} 2.0' in metrics
+        assert 'twostroke:replicas{model_name="chat",pool="chat",state="ready"} 2.0' in metrics
 
 
 async def test_a_pool_grows_and_shrinks_under_load() -> None:
     with running(plan_of(1)) as pool:
 
         async def change() -> None:
-            await update(pool, with_options(pool.plan, replicas=3))
+            await update(pool, with_options(keeper_of(pool).plan, replicas=3))
             await ready(pool, 3)
             pids = pids_of(pool)
-            await update(pool, with_options(pool.plan, replicas=1))
+            await update(pool, with_options(keeper_of(pool).plan, replicas=1))
             await ready(pool, 1)
             await until(lambda: sum(map(alive, pids)) == 1)
 
@@ -117,7 +118,7 @@ async def test_what_a_leaving_replica_does_not_finish_in_time_goes_on_elsewhere(
         streams = [pool.submit(request) for request in requests]
         reading = [asyncio.create_task(tokens_of(stream)) for stream in streams]
         await until(lambda: min(stream.usage.output_tokens for stream in streams) > 3)
-        await update(pool, with_options(pool.plan, replicas=1))
+        await update(pool, with_options(keeper_of(pool).plan, replicas=1))
         await ready(pool, 1)
         assert not any(task.done() for task in reading), "before they have ended"
         assert pool.engines[0].num_unfinished == 4
@@ -131,7 +132,7 @@ async def test_a_changed_plan_replaces_one_replica_after_another() -> None:
 
         async def replace_all() -> None:
             nonlocal fewest
-            await update(pool, changed(pool.plan, max_num_seqs=3))
+            await update(pool, changed(keeper_of(pool).plan, max_num_seqs=3))
             while set(first) & set(pids_of(pool)):
                 fewest = min(fewest, num_ready(pool))
                 assert len(pool.engines) <= 4
@@ -145,14 +146,15 @@ async def test_a_changed_plan_replaces_one_replica_after_another() -> None:
 
 async def test_a_plan_that_is_changed_back_in_time_replaces_nothing() -> None:
     with running(plan_of()) as pool:
-        former, first = pool.plan, pids_of(pool)
-        await update(pool, changed(pool.plan, max_num_seqs=3))
-        await until(lambda: bool(pool._starts))
+        former, first = keeper_of(pool).plan, pids_of(pool)
+        await update(pool, changed(keeper_of(pool).plan, max_num_seqs=3))
+        await until(lambda: bool(keeper_of(pool).starts))
         await update(pool, former)
-        await until(lambda: not pool._starts)
+        await until(lambda: not keeper_of(pool).starts)
         await asyncio.sleep(0.3)  # some of its ticks
-        assert pids_of(pool) == first and num_ready(pool) == 2 and not pool._starts
-        await update(pool, changed(pool.plan, max_num_seqs=3))  # and can follow another one
+        assert pids_of(pool) == first and num_ready(pool) == 2 and not keeper_of(pool).starts
+        third = changed(keeper_of(pool).plan, max_num_seqs=3)
+        await update(pool, third)  # and can follow another one
         await until(lambda: not set(first) & set(pids_of(pool)))
 
 
@@ -162,8 +164,8 @@ async def test_requests_stay_with_replicas_that_answer_as_they_began() -> None:
 
         async def change_the_model() -> None:
             nonlocal seen
-            await update(pool, changed(pool.plan, dtype="float32"))
-            await until(lambda: "leaving" in pool.describe())
+            await update(pool, changed(keeper_of(pool).plan, dtype="float32"))
+            await until(lambda: "leaving" in keeper_of(pool).describe())
             assert pid_of(pool.engines[0]) == first and len(pool.engines) == 2
             seen = pool.engines[0].num_unfinished
             os.kill(first, signal.SIGKILL)  # even then: its next process goes on with them
@@ -178,29 +180,32 @@ async def test_a_plan_that_cannot_be_followed_leaves_the_pool_as_it_was(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with running(plan_of()) as pool:
-        former, first = pool.plan, pids_of(pool)
-        await update(pool, changed(pool.plan, max_num_seqs=REFUSED))
-        await update(pool, changed(pool.plan, max_num_seqs=REFUSED, block_size=8))
-        assert pool.plan != former
-        await until(lambda: pool.plan == former)
+        former, first = keeper_of(pool).plan, pids_of(pool)
+        await update(pool, changed(keeper_of(pool).plan, max_num_seqs=REFUSED))
+        await update(pool, changed(keeper_of(pool).plan, max_num_seqs=REFUSED, block_size=8))
+        assert keeper_of(pool).plan != former
+        await until(lambda: keeper_of(pool).plan == former)
         assert pids_of(pool) == first and num_ready(pool) == 2
         assert "pool chat stays as it was: there is no room (hint: buy some)" in caplog.text
-        await update(pool, changed(pool.plan, max_num_seqs=3))  # and can follow another one
+        third = changed(keeper_of(pool).plan, max_num_seqs=3)
+        await update(pool, third)  # and can follow another one
         await until(lambda: not set(first) & set(pids_of(pool)))
 
 
 async def test_a_replica_that_cannot_be_started_is_tried_again_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine_pool, "PAUSES", (0.0, 0.4))
+    monkeypatch.setattr(pool_keeper, "PAUSES", (0.0, 0.4))
     with running(plan_of(1)) as pool:
-        prepare = pool._prepare
-        broken = changed(pool.plan, max_num_seqs=REFUSED)
-        monkeypatch.setattr(pool, "_prepare", lambda plan, number: prepare(broken, number))
-        await update(pool, with_options(pool.plan, replicas=2))
+        prepare = keeper_of(pool)._prepare
+        broken = changed(keeper_of(pool).plan, max_num_seqs=REFUSED)
+        monkeypatch.setattr(
+            keeper_of(pool), "_prepare", lambda plan, number: prepare(broken, number)
+        )
+        await update(pool, with_options(keeper_of(pool).plan, replicas=2))
         await until(lambda: caplog.text.count("the next try is in 0.4 s: there is no room") == 2)
         assert num_ready(pool) == 1
-        monkeypatch.setattr(pool, "_prepare", prepare)
+        monkeypatch.setattr(keeper_of(pool), "_prepare", prepare)
         await ready(pool, 2)
 
 
@@ -214,17 +219,17 @@ async def test_the_autoscaler_adds_replicas_ends_them_and_wakes_the_last() -> No
         scale_down_after=0.3,
     )
     with running(plan_of(1, scaling)) as pool:
-        await until(lambda: "0 of 0 ready; replica 0 asleep" in pool.describe())
+        await until(lambda: "0 of 0 ready; replica 0 asleep" in keeper_of(pool).describe())
         assert pool.unhealthy_reason() is None
         await check(await answers_while(pool, lambda: ready(pool, 3)))
         pids = pids_of(pool)
-        await until(lambda: "0 of 0 ready; replica" in pool.describe())
-        await until(lambda: "asleep" in pool.describe() and not any(map(alive, pids)))
-        assert "restart" not in pool.describe(), "to wake is no restart"
+        await until(lambda: "0 of 0 ready; replica" in keeper_of(pool).describe())
+        await until(lambda: "asleep" in keeper_of(pool).describe() and not any(map(alive, pids)))
+        assert "restart" not in keeper_of(pool).describe(), "to wake is no restart"
         expected = await undisturbed(call("a"))
         async with asyncio.timeout(20):
             assert await tokens_of(pool.submit(call("a"))) == expected
-        assert pool.describe().startswith("1 of 1 ready")
+        assert keeper_of(pool).describe().startswith("1 of 1 ready")
 
 
 async def test_a_full_batch_is_a_full_replica() -> None:
@@ -280,7 +285,7 @@ async def test_requests_do_not_wait_for_ever_where_no_replica_comes_back(
 
 async def test_an_engine_that_has_told_nothing_yet_is_not_full() -> None:
     with running(plan_of(1)) as pool:
-        member = pool._members[0]
+        member = keeper_of(pool).members[0]
         stream = pool.submit(call("a", max_tokens=60))
         assert not member.engine.status.stats.total_blocks, "none of its reports was read"
         assert member.reader.read(time.monotonic()).kv < 0.5
@@ -289,11 +294,11 @@ async def test_an_engine_that_has_told_nothing_yet_is_not_full() -> None:
 
 
 async def test_a_plan_whose_replicas_crash_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_pool, "PAUSES", (0.0, 0.1))
+    monkeypatch.setattr(pool_keeper, "PAUSES", (0.0, 0.1))
     with running(plan_of()) as pool:
-        former, first = pool.plan, pids_of(pool)
-        await update(pool, changed(pool.plan, max_num_seqs=CRASHES))
-        await until(lambda: pool.plan == former)
+        former, first = keeper_of(pool).plan, pids_of(pool)
+        await update(pool, changed(keeper_of(pool).plan, max_num_seqs=CRASHES))
+        await until(lambda: keeper_of(pool).plan == former)
         assert pids_of(pool) == first and num_ready(pool) == 2
 
 
@@ -304,7 +309,7 @@ async def test_of_two_replicas_the_one_that_is_down_leaves(monkeypatch: pytest.M
         first = pids_of(pool)
         os.kill(first[0], signal.SIGKILL)
         await until(lambda: num_ready(pool) == 1)
-        await update(pool, with_options(pool.plan, replicas=1))
+        await update(pool, with_options(keeper_of(pool).plan, replicas=1))
         await until(lambda: len(pool.engines) == 1)
         assert pids_of(pool) == first[1:]
 
@@ -317,12 +322,13 @@ async def test_what_has_left_is_ended_though_the_pool_closes(
         await tokens_of(pool.submit(call("a")))
         monkeypatch.setattr(engine_pool, "do_on_loop", lambda loop, do, is_over: None)
         await asyncio.sleep(0.3)
-        pool._adopt_plan(with_options(pool.plan, replicas=1))
-        pool._tick()
+        keeper = keeper_of(pool)
+        keeper.update(with_options(keeper.plan, replicas=1))
+        keeper.tick()
         assert len(pool.engines) == 1
 
 
 async def test_a_pool_that_closes_while_a_replica_starts_leaves_none_behind() -> None:
     with running(plan_of(1)) as pool:
-        await update(pool, with_options(pool.plan, replicas=3))
-        await until(lambda: "starts" in pool.describe())
+        await update(pool, with_options(keeper_of(pool).plan, replicas=3))
+        await until(lambda: "starts" in keeper_of(pool).describe())

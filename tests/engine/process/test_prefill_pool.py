@@ -12,7 +12,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from tests.engine.process import scripted_process
 from tests.engine.process.scripted_process import (
+    CONFIG,
     alive,
     call,
     pid_of,
@@ -23,11 +25,14 @@ from tests.engine.process.scripted_process import (
 )
 from tests.fakes import FakeExecutor
 from twostroke.core.errors import EngineDeadError
+from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.output import RequestOutput
+from twostroke.core.prefix_hit import KVOffer
 from twostroke.core.request import FinishReason
 from twostroke.engine.clients.answer_so_far import AnswerSoFar
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.handing_on import PrefillPlan, PrefillPool
 from twostroke.engine.process.replicas import Replicas
 from twostroke.routing.make_router import make_router
@@ -67,8 +72,8 @@ async def test_a_long_prompt_moves_once_its_first_tokens_are_there(samples: int)
 async def test_short_prompts_and_those_that_do_not_fit_stay_where_answers_are() -> None:
     for plan in (PrefillPlan(1, LONG + 1), PrefillPlan(1, LONG, memory=LONG - 1)):
         with running(plan) as replicas:
-            first = replicas.engines[0]
-            first.info = replace(first.info, kv_bytes_per_token=1)
+            for engine in replicas.engines:
+                engine.info = replace(engine.info, kv_bytes_per_token=1)
             stream = replicas.submit(call("a"))
             assert loads(replicas) == [1, 0]
             await tokens_of(stream)
@@ -115,7 +120,7 @@ async def test_a_request_that_is_not_taken_stays_and_counts_for_no_move() -> Non
         answering.adopt = refuse_some  # type: ignore[method-assign]
         assert await tokens_of(replicas.submit(request)) == expected
         assert refused == ["a"] * 3
-        assert replicas._moves.num_moves == 1
+        assert replicas._apart.moves.num_moves == 1
         await until(lambda: not computing.has("a"))
 
 
@@ -132,6 +137,59 @@ def test_a_prompt_whose_first_sample_ends_without_a_token_is_not_measured() -> N
     so_far.note(msgspec.structs.replace(ended, token_ids=[7]))
     assert so_far.prompt_time == (LONG, 3.0)
     engine.close()
+
+
+async def test_a_prompt_of_several_steps_is_awaited_where_its_answer_will_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By one engine, which hears of it as it goes on, and forgets it if it does not come."""
+    config = replace(CONFIG, scheduler=replace(CONFIG.scheduler, max_prefill_chunk=2))
+    monkeypatch.setattr(scripted_process, "CONFIG", config)
+    pool = PrefillPool({2: "peer0"}, PrefillPlan(1, LONG))
+    replicas = Replicas([started(n) for n in range(3)], make_router("least-loaded"), pool)
+    heard = list[tuple[int, str, int, bool]]()
+    given_up = list[tuple[int, str]]()
+    for number, engine in enumerate(replicas.engines):
+        note(engine, number, heard, given_up)
+    try:
+        request = call("a", max_tokens=60)
+        expected = await undisturbed(request)
+        assert await tokens_of(replicas.submit(request)) == expected
+        (first, *others) = {number for number, *_ in heard}
+        assert not others and first != 2
+        assert [each[1:] for each in heard] == [("a", 2, True), ("a", 4, False)]
+        assert not given_up and replicas._apart.num_ahead == 1
+
+        heard.clear()
+        stream = replicas.submit(call("b", first=9, max_tokens=60))
+        await until(lambda: bool(heard))
+        stream.abort()
+        await until(lambda: not replicas._apart._writers)
+        await until(lambda: not any(engine.has("b") for engine in replicas.engines))
+        if not stream.usage.output_tokens:  # it had not moved
+            assert given_up == [(heard[0][0], "b")]
+    finally:
+        replicas.close()
+
+
+def note(
+    engine: EngineProcess,
+    number: int,
+    heard: list[tuple[int, str, int, bool]],
+    given_up: list[tuple[int, str]],
+) -> None:
+    """Write down what an engine is told of prompts that may come to it."""
+    expect, expect_no_more = engine.expect, engine.expect_no_more
+
+    def noted(request_id: str, offer: KVOffer, request: ResolvedRequest | None) -> None:
+        heard.append((number, request_id, offer.num_tokens, request is not None))
+        expect(request_id, offer, request)
+
+    def noted_end(request_id: str) -> None:
+        given_up.append((number, request_id))
+        expect_no_more(request_id)
+
+    engine.expect, engine.expect_no_more = noted, noted_end  # type: ignore[method-assign]
 
 
 async def test_an_answer_that_begins_while_the_server_ends_is_written_to_its_end() -> None:

@@ -109,7 +109,10 @@ def test_two_commands_survive_the_end_of_a_replica() -> None:
         assert stream(url, lambda: kill_busy(url, fleet), model="pilot") == expected
         assert httpx.get(f"{url}/health", timeout=30).status_code == 200
         wait_until(lambda: re.search("2 of 2 ready; .*restart 1", fleet.stderr) is not None)
-        assert 'twostroke:replica_restarts_total{engine="0",model_name="pilot"}' in metrics(url)
+        assert (
+            'twostroke:replica_restarts_total{engine="0",model_name="pilot",pool="pilot"}'
+            in metrics(url)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +154,11 @@ def test_each_model_has_a_pool(fleet: ServerProcess) -> None:
     assert names == ["chat", "tiny"] and len(replicas(fleet)) == 3
     text = metrics(url)
     for name, number in (("chat", 2), ("tiny", 1)):
-        assert f'twostroke:replicas{{model_name="{name}",state="ready"}} {number}.0' in text
-        assert f'twostroke:replicas_wanted{{model_name="{name}"}} {number}.0' in text
+        assert (
+            f'twostroke:replicas{{model_name="{name}",pool="{name}",state="ready"}} {number}.0'
+            in text
+        )
+        assert f'twostroke:replicas_wanted{{model_name="{name}",pool="{name}"}} {number}.0' in text
 
 
 def test_a_changed_file_replaces_replicas_and_no_request(fleet: ServerProcess, path: Path) -> None:

@@ -18,9 +18,13 @@ import psutil
 import pytest
 
 from tests.server.engines.test_fleet import kill_busy, metrics, reload, stream
+from tests.server.engines.test_fleet_roles import FILE as ROLES
+from tests.server.engines.test_fleet_roles import fetched, process_of
+from tests.server.engines.test_prefill_engines import stream as roles_stream
 from tests.server.running import ROOT, ServerProcess, running_process, wait_until
 
 pytest.importorskip("ray")
+ALONE = ("--kv-cache-memory", "64MiB", "--max-num-seqs", "8")
 FILE = """
 [server]
 shutdown-timeout = 20
@@ -186,3 +190,28 @@ def test_no_cluster_is_said(tmp_path: Path) -> None:
     with running_process("-m", "twostroke", "up", "--ray", "local", "--local", *flags) as fleet:
         assert fleet.end(60) != 0
         assert "--local and --ray cannot both be" in fleet.stderr
+
+
+def again(fleet: ServerProcess) -> str:
+    """What was told since a replica of the pool for prompts was down."""
+    return fleet.stderr.rpartition("prompts: 0 of 1 ready")[2]
+
+
+def test_actors_of_two_roles_are_one_model(tmp_path: Path) -> None:
+    """Blocks cross between them, and go on to the next actor where one is killed."""
+    with (
+        running_process("-m", "twostroke", "serve", "--port", "0", *ALONE) as together,
+        running(tmp_path / "roles.toml", ROLES.replace("replicas = 2", "replicas = 1")) as fleet,
+    ):
+        fleet.url()
+        for number in range(2):
+            expected = roles_stream(together, "plain", salt="ray")
+            before = fetched(fleet)
+            assert roles_stream(fleet, "plain", salt=f"ray{number}") == expected
+            assert fetched(fleet) - before > 80
+            if not number:
+                os.kill(process_of(fleet, "prompts"), signal.SIGKILL)
+                assert roles_stream(fleet, "plain", salt="killed") == expected
+                wait_until(lambda: "prompts: 1 of 1 ready" in again(fleet), 90)
+        fleet.process.send_signal(signal.SIGTERM)
+        assert fleet.end(60) == 0

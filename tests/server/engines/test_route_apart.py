@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from random import Random
+from threading import Timer
 
 import httpx
 import pytest
 
 from tests.server.engines.streamed_content import content_of
-from tests.server.engines.test_prefill_engines import CALLS, stream
+from tests.server.engines.test_prefill_engines import CALLS, PROMPT, stream
 from tests.server.engines.test_route import address_of
 from tests.server.running import ServerProcess, running_process, wait_until
 from twostroke.core.network.address import Address
@@ -22,15 +25,18 @@ from twostroke.kv_tiers.block_greeting import greet_giver
 from twostroke.kv_tiers.block_wire import WireError
 
 FLAGS = ("--kv-cache-memory", "64MiB", "--max-num-seqs", "8")
+CHUNKS = ("--max-prefill-chunk", "32")  # of which most prompts have several
 FETCHED = r'^twostroke:kv_tier_hit_tokens_total\{.*tier="127\.0\.0\.1:\d+".*\} (\S+)'
+AHEAD = r"^twostroke:handed_ahead_requests_total\{.*\} (\S+)"
+USED = r'^vllm:kv_cache_usage_perc\{engine="127\.0\.0\.1:(\d+)".*\} (\S+)'
 LEFT_OUT = r"^twostroke:engine_left_out\{.*\} 1"
 
 
 class Apart:
     """A router before a worker of each role."""
 
-    def __init__(self, stack: ExitStack, token: Path) -> None:
-        self._stack, self.token = stack, token
+    def __init__(self, stack: ExitStack, token: Path, *common: str) -> None:
+        self._stack, self.token, self._common = stack, token, common
         self.workers = {role: self.start(role) for role in ("prefill", "decode")}
         self.addresses = {role: address_of(each) for role, each in self.workers.items()}
         flags = [f"--worker={address}" for address in self.addresses.values()]
@@ -42,7 +48,7 @@ class Apart:
     def start(self, role: str, address: str = "127.0.0.1:0", *flags: str) -> ServerProcess:
         own = ["--role", role, "--listen", address, "--token-file", str(self.token)]
         own += ["--kv-listen", "127.0.0.1:0"] if role == "prefill" else []
-        arguments = ("-m", "twostroke", "worker", *own, *FLAGS, *flags)
+        arguments = ("-m", "twostroke", "worker", *own, *FLAGS, *CHUNKS, *self._common, *flags)
         return self._stack.enter_context(running_process(*arguments))
 
     def are_there(self) -> bool:
@@ -74,6 +80,15 @@ class Apart:
         found = re.search(at, self.workers["prefill"].stderr)
         assert found is not None
         return Address.parse(found[1])
+
+    def ahead(self) -> int:
+        """Requests of which blocks came while their prompts were computed."""
+        (found,) = re.findall(AHEAD, self._metrics(), re.MULTILINE)
+        return int(float(found))
+
+    def held(self) -> float:
+        """The share of their caches that requests hold, of both workers together."""
+        return sum(float(share) for _, share in re.findall(USED, self._metrics(), re.MULTILINE))
 
     def stream(self, name: str, salt: str, when_begun: Callable[[], None]) -> dict[str, str]:
         """What the events of a call say; something happens at the first of them."""
@@ -118,10 +133,11 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
 @pytest.mark.parametrize("name", CALLS)
 def test_answers_are_those_of_one_process(together: ServerProcess, apart: Apart, name: str) -> None:
     expected = stream(together, name, salt=name)
-    before = apart.fetched()
+    before, before_ahead = apart.fetched(), apart.ahead()
     assert stream(apart.router, name, salt=name) == expected
     if name in ("plain", "samples", "schema"):
         assert apart.fetched() - before > 80
+        assert apart.ahead() == before_ahead + 1
 
 
 @pytest.mark.parametrize(
@@ -145,6 +161,42 @@ def test_a_prefill_worker_ends_or_stops_when_its_blocks_are_wanted(
     before = apart.fetched()
     assert stream(apart.router, name, salt=f"back{name}{how}") == expected
     assert apart.fetched() - before > 80, "one that is back is used again, at its new place"
+
+
+def test_workers_end_or_stop_while_blocks_cross_under_the_prompt(
+    together: ServerProcess, apart: Apart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At random moments of a prompt of many chunks; what it held is free again."""
+    long = {**CALLS["plain"][1], "prompt": PROMPT * 5, "max_tokens": 30}
+    monkeypatch.setitem(CALLS, "long", ("completions", long))
+    began = time.monotonic()
+    expected = stream(together, "long", salt="random")
+    lasts, drawn = time.monotonic() - began, Random(3)
+    for number, role in enumerate(("prefill", "decode") * 3):
+        worker = apart.workers[role]
+        timer = Timer(drawn.uniform(0, 1.2 * lasts), worker.process.kill)
+        timer.start()
+        assert stream(apart.router, "long", salt=f"random{number}") == expected, role
+        timer.join()
+        apart.kill(role)
+        apart.start_again(role)
+        wait_until(apart.are_there, 60)
+    before = apart.ahead()
+    assert stream(apart.router, "long", salt="after") == expected
+    assert apart.ahead() == before + 1
+    wait_until(lambda: apart.held() == 0.0, 30)
+
+
+def test_a_client_that_leaves_under_the_prompt_holds_no_block(apart: Apart) -> None:
+    body = {"model": "pilot", "prompt": PROMPT * 5, "max_tokens": 500, "stream": True}
+    for number in range(5):
+        with suppress(httpx.ReadTimeout):
+            httpx.post(
+                f"{apart.router.url()}/v1/completions",
+                json={**body, "cache_salt": f"leaves{number}"},
+                timeout=httpx.Timeout(30, read=0.02 * (number + 1)),
+            )
+    wait_until(lambda: apart.held() == 0.0, 30)
 
 
 def test_a_decode_worker_that_ends_leaves_its_answer_to_the_other(
@@ -189,15 +241,19 @@ def test_the_place_of_blocks_is_for_those_who_know_the_token(
     assert apart.fetched() - before > 80
 
 
-def test_a_worker_with_another_block_size_is_refused_by_name(
-    together: ServerProcess, apart: Apart
+@pytest.mark.parametrize(
+    ("flag", "value", "wanted"),
+    [("--block-size", "32", "16"), ("--kv-cache-dtype", "int8", "auto")],
+)
+def test_a_worker_whose_blocks_are_others_is_refused_by_the_flag(
+    together: ServerProcess, apart: Apart, flag: str, value: str, wanted: str
 ) -> None:
     expected = stream(together, "plain", salt="size")
     apart.kill("decode")
-    apart.start_again("decode", "--block-size", "32")
-    refusal = "has another --block-size than the others: 32, not 16"
+    apart.start_again("decode", flag, value)
+    refusal = f"has another {flag} than the others: {value}, not {wanted}"
     wait_until(lambda: refusal in apart.router.stderr, 60)
-    assert stream(apart.router, "plain", salt="size") == expected
+    assert stream(apart.router, "plain", salt=f"size{flag}") == expected
     apart.kill("decode")
     apart.start_again("decode")
     wait_until(apart.are_there, 60)

@@ -37,6 +37,7 @@ from twostroke.core.files import read_bytes, reason
 from twostroke.core.flags.declared import read_annotation
 from twostroke.core.operator.lora_config import is_adapter_name
 from twostroke.engine.fleet.pool_plan import PoolOptions, PoolPlan
+from twostroke.engine.fleet.pool_roles import check_roles
 from twostroke.gateway.options import GatewayOptions
 from twostroke.routing.autoscaler import AutoscalerOptions
 from twostroke.server.options import SERVED, ServerOptions
@@ -52,12 +53,20 @@ class FleetFile(NamedTuple):
     """What a fleet is to be.
 
     Attributes:
-        pools: By the name of the model; the first answers where a request names none.
+        pools: By their names; the model of the first answers where a request names none.
     """
 
     server: ServerOptions
     gateway: GatewayOptions
     pools: dict[str, PoolPlan]
+
+    @property
+    def models(self) -> dict[str, dict[str, PoolPlan]]:
+        """The pools of each model, by the name that requests give it."""
+        models: dict[str, dict[str, PoolPlan]] = {}
+        for name, plan in self.pools.items():
+            models.setdefault(plan.options.served_model_name or name, {})[name] = plan
+        return models
 
 
 def read_fleet(path: Path, *, by_ray: bool = False) -> FleetFile:
@@ -89,7 +98,14 @@ def read_fleet(path: Path, *, by_ray: bool = False) -> FleetFile:
             raise ConfigError(f"{path}: a pool cannot be called {name!r}", hint=hint)
         check = partial(PoolPlan.check_placement, by_ray=by_ray)
         plans[name] = reader.parse(f"pools.{name}", _pool, table, check)
-    return FleetFile(server, gateway, dict(_divided(plans)))
+    file = FleetFile(server, gateway, dict(_divided(plans)))
+    for model, own in file.models.items():
+        try:
+            check_roles(model, own)
+        except ConfigError as error:
+            message = f"{path}: {_without_dashes(error.message)}"
+            raise ConfigError(message, hint=_without_dashes(error.hint or "")) from error
+    return file
 
 
 def _server(
@@ -100,7 +116,7 @@ def _server(
         (options.served_model_name, "--served-model-name", "a pool's name is its model's"),
         (options.engine_process, "--engine-process", "all replicas are processes"),
         (options.data_parallel_size > 1, "--data-parallel-size", "give a pool replicas = N"),
-        (options.prefill_engines, "--prefill-engines", "leave it out, or use twostroke serve"),
+        (options.prefill_engines, "--prefill-engines", 'give a pool role = "prefill"'),
         (options.idle_unload is not None, "--idle-unload", 'give a pool autoscale = "kv"'),
         (options.kv_cache_share, "--kv-cache-share", "give a pool kv-cache-memory"),
         (options.context_ranker not in (None, SERVED), "--context-ranker", 'give "served"'),

@@ -127,13 +127,15 @@ def _group(name: str, plan: PoolPlan, image: str) -> str:
     limit = f", nvidia.com/gpu: {max(1, round(gpus))}" if gpus else ""
     autoscale = plan.scaling.autoscale is not None
     least = min(plan.scaling.min_replicas, plan.num_at_first) if autoscale else plan.num_at_first
+    role = options.role
+    labels = "" if role == "both" else f"\n        metadata: {{labels: {{twostroke-role: {role}}}}}"
     return f"""\
     - groupName: {name}
       replicas: {plan.num_at_first}
       minReplicas: {least}
       maxReplicas: {plan.most + 1}
       rayStartParams: {{}}
-      template:
+      template:{labels}
         spec:
           containers:
             - name: ray-worker

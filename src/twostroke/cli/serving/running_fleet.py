@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +15,9 @@ from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.fleet.engine_pool import EnginePool
 from twostroke.engine.fleet.pool_plan import PoolPlan
 from twostroke.engine.fleet.supervised import SourceMaker
+from twostroke.engine.process.handing_on import PrefillPlan
 from twostroke.engine.workers.fingerprint import vocabulary_hash
+from twostroke.server.process import ModelToLoad
 from twostroke.start_serving import start_pool
 from twostroke.startup import load_tokenizer
 from twostroke.text.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunningFleet:
-    """The pools of one file, by name; each is there once it has been loaded.
+    """The models of one file, by name, each with its pools; it is there once it has been loaded.
 
     Args:
         make_source: Makes what starts a replica.
@@ -38,23 +38,27 @@ class RunningFleet:
     ) -> None:
         self._path, self._file = path, file
         self._make_source, self._by_ray = make_source, by_ray
-        self._pools: dict[str, tuple[EnginePool, Tokenizer]] = {}
+        self._models: dict[str, tuple[EnginePool, Tokenizer]] = {}
         self._reloading = threading.Lock()
 
-    def loader(self, name: str) -> Callable[[EngineConfig], LoadedModel]:
-        """What starts a pool."""
-        return partial(self._load, name)
+    def to_load(self) -> dict[str, ModelToLoad]:
+        """What starts the pools of each model."""
+        return {
+            name: ModelToLoad(next(iter(plans.values())).config, partial(self._load, name))
+            for name, plans in self._file.models.items()
+        }
 
     def begin_reload(self) -> None:
         """Read the file again, on a thread of its own: it may have to look at a model."""
         threading.Thread(target=self._reload, name="twostroke-reload", daemon=True).start()
 
     def _load(self, name: str, config: EngineConfig) -> LoadedModel:
-        plan, options = self._file.pools[name], self._file.server
+        plans, options = self._file.models[name], self._file.server
         loaded = start_pool(
             config,
             name=name,
-            plan=plan,
+            plans=plans,
+            prompts=PrefillPlan(min_tokens=options.prefill_min_tokens),
             routing=options.routing,
             make_source=self._make_source,
             log_level=options.log_level,
@@ -63,7 +67,7 @@ class RunningFleet:
             max_queued_requests=options.max_queued_requests,
         )
         assert isinstance(loaded.client, EnginePool)
-        self._pools[name] = loaded.client, loaded.tokenizer
+        self._models[name] = loaded.client, loaded.tokenizer
         return loaded
 
     def _reload(self) -> None:
@@ -71,7 +75,10 @@ class RunningFleet:
             try:
                 file = read_fleet(self._path, by_ray=self._by_ray)
                 self._check(file)
-                plans = {name: self._checked(name, plan) for name, plan in file.pools.items()}
+                models = {
+                    model: {name: self._checked(model, name, plan) for name, plan in plans.items()}
+                    for model, plans in file.models.items()
+                }
             except TwostrokeError as error:
                 hint = f" (hint: {error.hint})" if error.hint else ""
                 logger.error("the fleet stays as it was: %s%s", error, hint)
@@ -80,13 +87,13 @@ class RunningFleet:
                 logger.exception("the fleet stays as it was")
                 return
             self._file = file
-            for name, plan in plans.items():
-                self._pools[name][0].update(plan)
+            for model, plans in models.items():
+                self._models[model][0].update(plans)
             logger.info("the fleet is as %s says, or comes to be", self._path)
 
     def _check(self, file: FleetFile) -> None:
         """Raise ConfigError for a change that a running server cannot follow."""
-        if len(self._pools) < len(self._file.pools):
+        if len(self._models) < len(self._file.models):
             hint = "send SIGHUP again once it is ready"
             raise ConfigError(f"{self._path}: the fleet is still loading", hint=hint)
         hint = "end it and start it again, or undo that change"
@@ -94,18 +101,23 @@ class RunningFleet:
             raise ConfigError(
                 f"{self._path}: [server] has changed, which needs a restart", hint=hint
             )
-        changed = file.pools.keys() ^ self._pools.keys()
+        changed = file.pools.keys() ^ self._file.pools.keys()
         if changed:
             message = f"{self._path}: pools come and go with a restart alone: {', '.join(changed)}"
             raise ConfigError(message, hint=hint)
+        if {name: list(plans) for name, plans in file.models.items()} != {
+            name: list(plans) for name, plans in self._file.models.items()
+        }:
+            message = f"{self._path}: served-model-name of a pool has changed, or their order"
+            raise ConfigError(message, hint=hint)
 
-    def _checked(self, name: str, plan: PoolPlan) -> PoolPlan:
+    def _checked(self, model: str, name: str, plan: PoolPlan) -> PoolPlan:
         """The plan as the server's keys want it; its model must be read by the same tokenizer."""
-        pool, tokenizer = self._pools[name]
+        pool, tokenizer = self._models[model]
         config = plan.config
         if self._file.gateway.has_keys:
-            plan = plan._replace(config=replace(config, scheduler=config.scheduler.for_keys()))
-        former = pool.plan.config
+            plan = plan.for_keys()
+        former = pool.keepers[name].plan.config
         if (config.model, config.chat) != (former.model, former.chat):
             checkpoint = find_checkpoint(config.model.model, config.model.revision)
             other = load_tokenizer(checkpoint, config.chat)

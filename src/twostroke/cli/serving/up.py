@@ -49,7 +49,7 @@ def up(
     from twostroke.engine.fleet.supervised import local_source
     from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
-    from twostroke.server.process import ModelToLoad, run_server
+    from twostroke.server.process import run_server
 
     if local and ray is not None:
         raise ConfigError("--local and --ray cannot both be", hint="leave one of them out")
@@ -64,11 +64,9 @@ def up(
         return
     make_source = local_source if ray is None else _ray_source(ray, file)
     fleet = RunningFleet(config, file, make_source, by_ray=ray is not None)
-    pools = {
-        name: ModelToLoad(plan.config, fleet.loader(name)) for name, plan in file.pools.items()
-    }
-    name, first = next(iter(pools.items()))
-    del pools[name]
+    models = fleet.to_load()
+    name, first = next(iter(models.items()))
+    del models[name]
     tracer = Tracer(None, name, None, calls=CallBook(keep_unwritten=False))
     run_server(
         first.config,
@@ -76,7 +74,7 @@ def up(
         first.load,
         file.gateway,
         tracer if options.inspector else None,
-        beside=pools,
+        beside=models,
         reload=fleet.begin_reload,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from twostroke.core.errors import EngineDeadError
+from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.prefix_hit import KVOffer, PrefixHit
 from twostroke.engine.messages import AddRequest, SampleSoFar
@@ -46,6 +47,11 @@ class AnswerSoFar:
         self.offered_in: str | None = None
         self.on_moved: Callable[[float], None] | None = None
         self._moved_at = 0.0
+
+    @property
+    def request(self) -> ResolvedRequest:
+        """The call as its engine got it."""
+        return self._message.request
 
     @property
     def has_begun(self) -> bool:

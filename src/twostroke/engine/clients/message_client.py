@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig, SchedulerConfig
 from twostroke.core.errors import ErrorMessage, InvalidRequestError, ShuttingDownError
-from twostroke.core.generation_request import GenerationRequest
+from twostroke.core.generation_request import GenerationRequest, ResolvedRequest
 from twostroke.core.output import RequestOutput
+from twostroke.core.prefix_hit import KVOffer
 from twostroke.core.request import FinishReason
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
@@ -33,6 +34,7 @@ from twostroke.engine.messages import (
     AbortRequest,
     AdaptersAnswer,
     AddRequest,
+    AwaitRequest,
     CacheAnswer,
     EngineEnded,
     EngineMessage,
@@ -87,6 +89,7 @@ class MessageClient:
         prefixes: What the engine's prefix cache holds.
         hand_on: Gives a request whose first tokens have come to another client, or says that it
             stays.
+        hand_ahead: Told how many tokens of a request's prompt are computed while others are not.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class MessageClient:
         self._draining = self._closed = False
         self._status = EngineStatus()
         self.hand_on: Callable[[str, AsyncStream], bool] | None = None
+        self.hand_ahead: Callable[[str, AsyncStream, int], None] | None = None
         # Handed on, by id: how many of its samples the engine has not ended yet.
         self._leaving: dict[str, int] = {}
         self.meet(facts)
@@ -204,6 +208,18 @@ class MessageClient:
     def has(self, request_id: str) -> bool:
         """Whether its engine has a request of that id."""
         return request_id in self._streams or request_id in self._leaving
+
+    def expect(self, request_id: str, offer: KVOffer, request: ResolvedRequest | None) -> None:
+        """Have its engine fetch what another has computed of a request that is to come here.
+
+        Args:
+            request: Left out once it was told.
+        """
+        self._send(AwaitRequest(request_id, offer, request))
+
+    def expect_no_more(self, request_id: str) -> None:
+        """It does not come here."""
+        self._send(AbortRequest(request_id))
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
         self._target_limit.check_least(tenant, request_id, waited)
@@ -318,6 +334,7 @@ class MessageClient:
         match reply:
             case StepReport():
                 self._deliver(reply.outputs)
+                self._tell_parts(reply.events)
             case Forgotten():
                 self._streams.pop(reply.request_id, None)
             case CacheAnswer():
@@ -342,6 +359,17 @@ class MessageClient:
         if self.hand_on is not None:
             for request_id in dict.fromkeys(output.request_id for output in outputs):
                 self._hand_on(request_id, self.hand_on)
+
+    def _tell_parts(self, events: Sequence[StepEvent]) -> None:
+        """Tell of prompts that steps have computed a part of. Of samples the first computes it."""
+        if self.hand_ahead is None:
+            return
+        for share in (share for event in events for share in event.scheduled):
+            request_id = share.request_id.removesuffix("#0")
+            stream = self._streams.get(request_id)
+            is_part = share.num_prompt_tokens > 0 and not share.sampled
+            if is_part and stream is not None and not stream.aborted:
+                self.hand_ahead(request_id, stream, share.start + share.num_tokens)
 
     def _hand_on(self, request_id: str, hand_on: Callable[[str, AsyncStream], bool]) -> None:
         stream = self._streams.get(request_id)

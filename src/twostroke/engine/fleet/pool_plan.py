@@ -10,8 +10,12 @@ import msgspec
 
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError
-from twostroke.core.flags.declared import Must, check_fields, each, within
+from twostroke.core.flags.declared import SIZE, Must, at_least, check_fields, each, within
+from twostroke.core.kv_tier_config import NO_EXCHANGE, DefaultSize, KVTransferConfig, KVTransferName
+from twostroke.core.network.address import Address
+from twostroke.core.operator.lora_config import is_adapter_name
 from twostroke.engine.process.handshake import StartEngine
+from twostroke.engine.workers.options import Role
 from twostroke.routing.autoscaler import AutoscalerOptions
 
 
@@ -42,6 +46,26 @@ class PoolOptions:
     """GPUs that Ray sets aside for a replica, all of one machine; by default as many as
     --tensor-parallel-size says, where --device takes GPUs. Only with Ray.
     """
+    role: Role = "both"
+    """`prefill` computes long prompts for replicas of role `decode`, which fetch their KV blocks
+    and write the answers; `both` does all of it by itself. A model has pools of both roles, with
+    one --served-model-name.
+    """
+    served_model_name: Annotated[
+        str | None, Must("a name of letters, digits and . _ : / -", is_adapter_name)
+    ] = None
+    """What requests call the model; by default the pool's name. Pools with the same one serve it
+    together, each by its role.
+    """
+    prefill_memory: Annotated[int, SIZE, at_least(1, "a positive size")] = DefaultSize(1 << 30)
+    """Bytes in which a replica of role `prefill` keeps blocks for others (accepts 4GiB). Prompts
+    that exceed it are computed where their answers are.
+    """
+    kv_transfer: KVTransferName = "tcp"
+    """How KV blocks cross between replicas of roles `prefill` and `decode`: `tcp`, or `nixl`, which
+    reads them out of the other's memory by RDMA, where there is some. Needs `pip install
+    'twostroke[nixl]'`.
+    """
     drain_timeout: Annotated[
         float, Must("0 or more seconds", lambda seconds: 0 <= seconds < 1e6)
     ] = 30.0
@@ -54,8 +78,26 @@ class PoolOptions:
 
     @property
     def place(self) -> Hashable:
-        """What says where replicas are."""
-        return self.devices, self.num_cpus, self.num_gpus
+        """What says where replicas are, and what each gives to others."""
+        offered = int(self.prefill_memory)
+        return self.devices, self.num_cpus, self.num_gpus, self.role, offered, self.kv_transfer
+
+    def transfer(self, token_file: str) -> KVTransferConfig:
+        """What a replica gives to others and fetches from them; Ray says on which host."""
+        if self.role == "both":
+            return NO_EXCHANGE
+        if self.role == "decode":
+            return KVTransferConfig(
+                kv_fetched_by_address=True,
+                kv_transfer=self.kv_transfer,
+                kv_token_file=token_file,
+            )
+        return KVTransferConfig(
+            kv_offered_at=str(Address("127.0.0.1", 0)),
+            kv_offered_memory=int(self.prefill_memory),
+            kv_transfer=self.kv_transfer,
+            kv_token_file=token_file,
+        )
 
 
 class PoolPlan(NamedTuple):
@@ -86,6 +128,11 @@ class PoolPlan(NamedTuple):
         """Replicas that there may be."""
         scaling = self.scaling
         return self.options.replicas if scaling.autoscale is None else scaling.max_replicas
+
+    def for_keys(self) -> PoolPlan:
+        """The plan as it has to be where several keys share its replicas."""
+        scheduler = self.config.scheduler.for_keys()
+        return self._replace(config=replace(self.config, scheduler=scheduler))
 
     def device_of(self, number: int) -> str:
         """The device of a replica."""
@@ -124,6 +171,24 @@ class PoolPlan(NamedTuple):
             raise ConfigError(
                 f"{unused[0]} means nothing without --autoscale", hint='give autoscale = "kv"'
             )
+        if self.options.role != "both" and self.scaling.autoscale and not self.scaling.min_replicas:
+            raise ConfigError(
+                f"--min-replicas 0 is not for a pool of role {self.options.role}, whose replicas"
+                " others count on",
+                hint="give it 1 or more",
+            )
+        if self.options.role != "prefill" and not isinstance(
+            self.options.prefill_memory, DefaultSize
+        ):
+            raise ConfigError(
+                "--prefill-memory means nothing without --role prefill", hint="leave it out"
+            )
+        if self.options.kv_transfer != "tcp" and self.options.role == "both":
+            raise ConfigError(
+                f"--kv-transfer {self.options.kv_transfer} means nothing without --role prefill or"
+                " decode",
+                hint="leave it out",
+            )
         if config.observability.record is not None or config.tiers.kv_events:
             flag = "--kv-events" if config.tiers.kv_events else "--record"
             raise ConfigError(
@@ -132,11 +197,12 @@ class PoolPlan(NamedTuple):
             )
 
 
-def start_of(first: StartEngine, plan: PoolPlan, number: int) -> StartEngine:
+def start_of(first: StartEngine, plan: PoolPlan, number: int, token_file: str = "") -> StartEngine:
     """How a replica is started.
 
     Args:
         first: What all have in common.
+        token_file: Has what all know that give each other blocks, where some do.
     """
     config = plan.config
     model = replace(config.model, device=plan.device_of(number))
@@ -144,6 +210,7 @@ def start_of(first: StartEngine, plan: PoolPlan, number: int) -> StartEngine:
     tiers = config.tiers
     if tiers.kv_disk is not None:
         tiers = replace(tiers, kv_disk=f"{tiers.kv_disk}/{number}")
-    own = replace(config, model=model, cache=cache, tiers=tiers)
+    transfer = plan.options.transfer(token_file)
+    own = replace(config, model=model, cache=cache, tiers=tiers, transfer=transfer)
     threads = plan.num_threads
     return msgspec.structs.replace(first, config=own, rank=number, num_threads=threads)

@@ -26,14 +26,7 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
 from twostroke.engine.process.candidates import Candidates
 from twostroke.engine.process.engine_process import EngineProcess
-from twostroke.engine.process.handing_on import (
-    NO_POOL,
-    PrefillPool,
-    fetches,
-    moves_exposition,
-    offered_by,
-    room_for,
-)
+from twostroke.engine.process.handing_on import NO_POOL, PrefillPool, PromptsApart
 from twostroke.engine.process.replica_series import SeenEngine, replica_exposition
 from twostroke.engine.process.routed_request import routed_request
 from twostroke.observability.events import SchedulerStats, StepEvent
@@ -41,7 +34,6 @@ from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.routing.loads import ReplicaLoad
 from twostroke.routing.routers import Router, least_loaded
-from twostroke.timing.move_times import MoveTimes
 
 _COUNTS = [each.name for each in fields(SchedulerStats) if each.name != "tiers"]
 
@@ -55,8 +47,8 @@ class Replicas:
     loop's thread; one is always there.
 
     With engines for prompts (``handing_on.py``), long ones go there, and once their first tokens
-    are drawn, on to one of the others. While one of the two kinds is gone, the other does
-    everything.
+    are drawn, on to one of the others, which has fetched by then what steps before the last have
+    computed. While one of the two kinds is gone, the other does everything.
 
     Args:
         engines: The first is the one that is shown.
@@ -76,11 +68,10 @@ class Replicas:
         pool: PrefillPool = NO_POOL,
         slow_start: float = 0.0,
     ) -> None:
-        self._router, self._pool = router, pool
-        self.candidates = Candidates(slow_start)
-        self._moves = MoveTimes()
+        self._router, self.candidates = router, Candidates(slow_start)
         self._alone: dict[int, str] = {}  # by engine: a request that has it for itself
         self._with: dict[int, EngineProcess] = {}
+        self._apart = PromptsApart(self._with, pool)
         self._alike: dict[int, Hashable] = {}
         self._leaving: set[int] = set()
         self._num_added, self._num_failovers = 0, Counter[int]()
@@ -126,7 +117,7 @@ class Replicas:
     def remove(self, index: int) -> EngineProcess:
         """An engine is gone, as far as requests go; it is the caller's to close."""
         engine = self._with.pop(index)
-        engine.hand_over = engine.hand_on = None
+        engine.hand_over = engine.hand_on = engine.hand_ahead = None
         engine.when_changed = lambda runs: None
         self.candidates.forget(index)
         self._leaving.discard(index)
@@ -180,7 +171,7 @@ class Replicas:
         loads = self._loads()
         if not loads:
             return self._first.submit(request)  # which says why not
-        index = self._route(request, self._suited(request, loads))
+        index = self._route(request, self._apart.suited(len(request.prompt_token_ids), loads))
         stream = self._with[index].submit(request)
         is_alone = self._with[index].num_unfinished == 1
         self._alone[index] = request.request_id if is_alone else ""
@@ -240,9 +231,8 @@ class Replicas:
             for index, engine in self._with.items()
         ]
         metrics += replica_exposition(seen)
-        if any(self._tier_of(index) for index in self._with):
-            name = self._first.model_name
-            metrics += moves_exposition(name, self._moves, self._min_tokens)
+        if any(map(self._apart.tier_of, self._with)):
+            metrics += self._apart.exposition(self._first.model_name)
         targets = [report for each in records for report in each.targets]
         return EngineRecords(metrics, records[0].content_type, targets)
 
@@ -269,7 +259,7 @@ class Replicas:
 
     def _keep_where_they_are(self) -> None:
         for engine in self.engines:
-            engine.hand_over = engine.hand_on = None
+            engine.hand_over = engine.hand_on = engine.hand_ahead = None
 
     def _use_loop(self) -> None:
         """Have all go by the running loop, on which any of them may take another's requests."""
@@ -294,60 +284,38 @@ class Replicas:
         }
         return self.candidates.loads(running)
 
-    def _suited(
-        self, request: GenerationRequest, loads: dict[int, ReplicaLoad]
-    ) -> dict[int, ReplicaLoad]:
-        """Engines for prompts, if this one is long enough and they have room for its blocks."""
-        size = len(request.prompt_token_ids)
-        if size < self._min_tokens:
-            return self._writers(loads)
-        roomy = {index: load for index, load in loads.items() if self._has_room(index, size)}
-        return roomy or self._writers(loads)
-
-    @property
-    def _min_tokens(self) -> int:
-        given = self._pool.plan.min_tokens
-        return self._moves.least_tokens if given is None else given
-
-    def _has_room(self, index: int, num_tokens: int) -> bool:
-        """Whether an engine is for prompts, and others can fetch one as long."""
-        if index in self._pool.tiers:
-            return num_tokens * self.info.kv_bytes_per_token <= self._pool.plan.memory
-        return room_for(self._with[index].info, num_tokens)
-
-    def _tier_of(self, index: int) -> str | None:
-        """Where others fetch what an engine computes; ``None`` of one that writes answers."""
-        return self._pool.tiers.get(index) or offered_by(self._with[index].info)
+    def _alike_loads(self, giver: int) -> dict[int, ReplicaLoad]:
+        """The loads of engines that may go on with the requests of one."""
+        alike = self._alike[giver]
+        return {i: load for i, load in self._loads().items() if self._alike[i] == alike}
 
     def _note_role(self, index: int) -> None:
         """Go by what an engine is for, which a worker that comes back may have changed."""
         if index not in self._leaving:
-            for_prompts = self._tier_of(index) is not None
-            self._with[index].hand_on = partial(self._hand_on, index) if for_prompts else None
+            engine, for_prompts = self._with[index], self._apart.tier_of(index) is not None
+            engine.hand_on = partial(self._hand_on, index) if for_prompts else None
+            engine.hand_ahead = partial(self._hand_ahead, index) if for_prompts else None
 
-    def _writers(self, loads: dict[int, ReplicaLoad]) -> dict[int, ReplicaLoad]:
-        """Leave out what is for prompts, unless there is nothing else."""
-        return {i: load for i, load in loads.items() if self._tier_of(i) is None} or loads
+    def _hand_ahead(
+        self, giver: int, request_id: str, stream: AsyncStream, num_tokens: int
+    ) -> None:
+        self._apart.hand_ahead(giver, self._alike_loads(giver), request_id, stream, num_tokens)
 
     def _hand_on(self, giver: int, request_id: str, stream: AsyncStream) -> bool:
         """Have another engine write the answer to a prompt that is through, if one runs."""
-        is_own = giver in self._pool.tiers
-        loads = {
-            index: load
-            for index, load in self._loads().items()
-            if self._tier_of(index) is None and (is_own or fetches(self._with[index].info))
-        }
-        so_far = stream.so_far
+        apart, so_far = self._apart, stream.so_far
+        loads = apart.takers(giver, request_id, self._alike_loads(giver))
         if not loads or so_far is None:
             return False
         so_far.move(
-            self._tier_of(giver), partial(self._moves.observe_move, stream.num_prompt_tokens)
+            apart.tier_of(giver), partial(apart.moves.observe_move, stream.num_prompt_tokens)
         )
         if not self._give(request_id, stream, loads):
+            apart.forget(request_id)
             so_far.stay()
             return False
         if self._alone.get(giver) == request_id:
-            self._moves.observe_prompt(*so_far.prompt_time)
+            apart.moves.observe_prompt(*so_far.prompt_time)
         return True
 
     def _route(self, request: GenerationRequest, loads: Mapping[int, ReplicaLoad]) -> int:
@@ -370,9 +338,8 @@ class Replicas:
 
     def _adopt(self, giver: int, request_id: str, stream: AsyncStream) -> bool:
         """Have the least loaded engine go on with another's request; ``False`` if none runs."""
-        alike = self._alike[giver]
-        loads = {i: load for i, load in self._loads().items() if self._alike[i] == alike}
-        given = self._give(request_id, stream, self._writers(loads))
+        loads = self._apart.writers(self._alike_loads(giver))
+        given = self._give(request_id, stream, loads)
         self._num_failovers[giver] += given and self._with[giver].status.error is not None
         return given
 
@@ -381,9 +348,10 @@ class Replicas:
         loads = {i: load for i, load in loads.items() if not self._with[i].has(request_id)}
         if not loads:
             return False
-        engine = self._with[least_loaded(loads)]
+        index = least_loaded(loads)
         try:
-            engine.adopt(request_id, stream)
+            self._with[index].adopt(request_id, stream)
         except TwostrokeError:
             return False
+        self._apart.forget(request_id, index)
         return True

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.declared import SIZE, Must, at_least, check_fields, each
-from twostroke.core.kv_tier_config import DefaultSize, KVTransferConfig
+from twostroke.core.kv_tier_config import DefaultSize, KVTransferConfig, KVTransferName
 from twostroke.core.network.address import Address, is_address
 from twostroke.observability.json_log import LogFormat, LogLevel
 
@@ -38,6 +38,11 @@ class WorkerOptions:
     """Bytes in which a `prefill` worker keeps blocks for others (accepts 4GiB). Prompts that exceed
     it are computed where their answers are.
     """
+    kv_transfer: KVTransferName = "tcp"
+    """How KV blocks cross between workers of roles `prefill` and `decode`, which must agree: `tcp`,
+    or `nixl`, which reads them out of the other's memory by RDMA, where there is some. Needs `pip
+    install 'twostroke[nixl]'`.
+    """
     shutdown_timeout: Annotated[
         float, Must("0 or more seconds", lambda seconds: 0 <= seconds < 1e6)
     ] = 30.0
@@ -61,6 +66,12 @@ class WorkerOptions:
             raise ConfigError(
                 f"--kv-listen means nothing with --role {self.role}, which gives no blocks",
                 hint="leave it out, or give --role prefill",
+            )
+        if self.kv_transfer != "tcp" and self.role == "both":
+            raise ConfigError(
+                f"--kv-transfer {self.kv_transfer} means nothing with --role both, which moves no"
+                " blocks",
+                hint="leave it out, or give --role prefill or decode",
             )
         if self.token_file is None and not self.kv_address.is_loopback:
             raise ConfigError(
@@ -88,10 +99,14 @@ class WorkerOptions:
             return KVTransferConfig(
                 kv_offered_at=str(self.kv_address),
                 kv_offered_memory=int(self.prefill_memory),
+                kv_transfer=self.kv_transfer,
                 kv_token_file=self.token_file,
             )
-        fetches = self.role == "decode"
-        return KVTransferConfig(kv_fetched_by_address=fetches, kv_token_file=self.token_file)
+        return KVTransferConfig(
+            kv_fetched_by_address=self.role == "decode",
+            kv_transfer=self.kv_transfer,
+            kv_token_file=self.token_file,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
