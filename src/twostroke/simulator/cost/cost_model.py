@@ -10,7 +10,7 @@ once per number and kept, so that a decode step costs a few multiplications.
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import msgspec
 
@@ -33,6 +33,7 @@ from twostroke.simulator.cost.communication import all_gather_time, all_reduce_t
 from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.estimate import Estimate
+from twostroke.simulator.cost.experts_cost import GroupedProducts
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
@@ -56,6 +57,13 @@ class _Sizes(NamedTuple):
     experts: list[tuple[int, int, bool]]  # of one expert
     width: int  # elements that pass through memory between the products, for each token
     kernels: int
+
+
+class _Rates(TypedDict):
+    flops: float
+    bandwidth: float
+    units: int
+    weight_bytes: float
 
 
 class RooflineCostModel:
@@ -116,8 +124,8 @@ class RooflineCostModel:
             (
                 count,
                 layer,
-                DecodeAttention(layer, self.efficiencies.decode, self._share(layer)),
-                PrefillAttention(layer, self.efficiencies.prefill, self._share(layer)),
+                DecodeAttention(layer, self.efficiencies.decode_of(layer), self._share(layer)),
+                PrefillAttention(layer, self.efficiencies.prefill_of(layer), self._share(layer)),
             )
             for count, layer, _ in attention
         ]
@@ -128,6 +136,7 @@ class RooflineCostModel:
             if layer.latent
         ]
         self._products: dict[tuple[float, int, bool], Product] = {}
+        self._grouped = [self._grouped_products(sizes.experts) for sizes in self._sizes]
         self._layers: dict[int, Parts] = {}
         self._heads: dict[int, Parts] = {}
         self._decodes: dict[tuple[int, int, int], Parts] = {}
@@ -211,8 +220,8 @@ class RooflineCostModel:
         if parts is None:
             parts = Parts()
             if tokens:
-                for layer, sizes in zip(self.model.layers, self._sizes):
-                    self._add_layer(parts, layer, sizes, tokens)
+                for layer, sizes, grouped in zip(self.model.layers, self._sizes, self._grouped):
+                    self._add_layer(parts, layer, sizes, grouped, tokens)
                 embedding = 2 * tokens * self.model.hidden_size * ACTIVATION_BYTES
                 parts.add(self._elementwise(embedding, 1))
                 parts.communication += self._all_reduce(tokens)  # the embedding is split over ranks
@@ -235,11 +244,18 @@ class RooflineCostModel:
         width += round(ACTIVATION_PASSES * inner)
         return _Sizes(linears, experts, width, kernels)
 
-    def _add_layer(self, parts: Parts, layer: LayerSpec, sizes: _Sizes, tokens: int) -> None:
+    def _add_layer(
+        self,
+        parts: Parts,
+        layer: LayerSpec,
+        sizes: _Sizes,
+        grouped: GroupedProducts | None,
+        tokens: int,
+    ) -> None:
         for outputs, inputs, quantised in sizes.linears:
             parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
         if layer.experts:
-            parts.add(self._experts(layer.experts, sizes, tokens), layer.count)
+            parts.add(self._experts(layer.experts, sizes, grouped, tokens), layer.count)
         parts.add(
             self._elementwise(tokens * sizes.width * ACTIVATION_BYTES, sizes.kernels), layer.count
         )
@@ -249,9 +265,25 @@ class RooflineCostModel:
         outputs, inputs = linear.on_rank(self.ranks)
         return self._gemm(rows, outputs, inputs, linear.quantised)
 
-    def _experts(self, experts: ExpertsSpec, sizes: _Sizes, tokens: int) -> KernelTime:
+    def _grouped_products(self, products: list[tuple[int, int, bool]]) -> GroupedProducts | None:
+        """The products of a layer's experts; ``None``: it has none, or nothing was measured."""
+        if not products:
+            return None
+        quantised = products[0][2]
+        names = (self.weights.name,) if quantised else ()
+        efficiency = self.efficiencies.experts_for(*names, self._format(quantised))
+        if efficiency is None:
+            return None
+        sizes = [(outputs, inputs) for outputs, inputs, _ in products]
+        return GroupedProducts(sizes, efficiency=efficiency, **self._rates(quantised))
+
+    def _experts(
+        self, experts: ExpertsSpec, sizes: _Sizes, grouped: GroupedProducts | None, tokens: int
+    ) -> KernelTime:
         """One grouped product over the experts that get tokens, each with an equal share."""
         distinct = experts.expected_distinct(tokens)
+        if grouped is not None:
+            return grouped.time(tokens * experts.per_token, distinct)
         rows = tokens * experts.per_token / distinct
         times = [
             self._gemm(rows, outputs * distinct, inputs, quantised)
@@ -272,16 +304,17 @@ class RooflineCostModel:
         return self.tables.gemm(self._format(quantised), rows, outputs, inputs, time)
 
     def _product(self, outputs: float, inputs: int, quantised: bool) -> Product:
-        bits = self.weights.bits if quantised else 8 * self.plain_bytes
-        return Product(
-            outputs,
-            inputs,
-            efficiency=self.efficiencies.gemm_for(self._format(quantised)),
-            flops=self.hardware.dense_flops[self._format(quantised)],
-            bandwidth=self.hardware.memory_bandwidth,
-            units=self.hardware.compute_units,
-            weight_bytes=bits / 8,
-        )
+        names = (self.weights.name,) if quantised else ()
+        efficiency = self.efficiencies.gemm_for(*names, self._format(quantised))
+        return Product(outputs, inputs, efficiency=efficiency, **self._rates(quantised))
+
+    def _rates(self, quantised: bool) -> _Rates:
+        return {
+            "flops": self.hardware.dense_flops[self._format(quantised)],
+            "bandwidth": self.hardware.memory_bandwidth,
+            "units": self.hardware.compute_units,
+            "weight_bytes": (self.weights.bits if quantised else 8 * self.plain_bytes) / 8,
+        }
 
     def _format(self, quantised: bool) -> str:
         return self.compute_format if quantised else self.plain_format

@@ -42,6 +42,7 @@ _GEMM = GemmEfficiency(
 _PERFECT = Efficiencies(
     source="one limit",
     gemm={"bf16": _GEMM},
+    experts={},
     decode=_ATTENTION,
     prefill=_ATTENTION,
     elementwise=ElementwiseEfficiency(memory=1.0, launch=0.0),
