@@ -37,10 +37,11 @@ def write(
     tables: Mapping[str, Any],
     devices: Sequence[str] = (),
     links: Sequence[str] = (),
+    stacks: Sequence[str] = (),
 ) -> None:
     """Replace a shipped file of coefficients, and say so on stderr."""
     lines = _source_lines(source)
-    for key, names in (("devices", devices), ("links", links)):
+    for key, names in (("devices", devices), ("links", links), ("stacks", stacks)):
         if names:
             lines.append(f"{key} = [" + ", ".join(f'"{value}"' for value in names) + "]")
     lines += _table_lines(tables)

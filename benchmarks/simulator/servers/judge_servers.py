@@ -18,7 +18,13 @@ from benchmarks.simulator.servers.measured import (
     waiting,
 )
 from benchmarks.simulator.servers.simulated import Simulated, simulate_rows
-from benchmarks.simulator.servers.stacks import Closed, Stack, fit_stacks, stacks_without
+from benchmarks.simulator.servers.stacks import (
+    BACKENDS,
+    Closed,
+    Stack,
+    fit_stacks,
+    stacks_without,
+)
 from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import load_hardware
 
@@ -71,7 +77,8 @@ def judged_rows(of_all: Mapping[str, Stack]) -> list[Judged]:
 
 
 def _closed() -> Closed:
-    return Closed(load_hardware("h100-sxm"), load_efficiencies("h100-sxm"))
+    kernels = {name: load_efficiencies("h100-sxm", stack=name) for name in BACKENDS}
+    return Closed(load_hardware("h100-sxm"), kernels)
 
 
 def results(judged: Sequence[Judged]) -> Iterator[Result]:

@@ -30,6 +30,9 @@ NAMES = {
     "openai/gpt-oss-120b": "gpt-oss-120b",
 }
 FORMATS = {"": "bf16", "fp8": "fp8", "fp4": "mxfp4"}
+# A checkpoint whose fp8 is in blocks of 128 by 128, which the rows do not say.
+IN_BLOCKS = "Qwen/Qwen3-235B-A22B-FP8"
+EIGHT_BITS = ("fp8", "fp8_block")
 # InferenceX's, where vLLM serves them.
 DRAWN_LENGTHS = ("llama-3.1-70b", "gpt-oss-120b")
 SHORTEST = 0.8
@@ -53,6 +56,7 @@ class ServingRow:
     Attributes:
         concurrency: Clients of a closed loop, or prompts of a burst.
         ranks: Devices that share the model.
+        experts_apart: Each of them has whole experts.
     """
 
     backend: str
@@ -65,6 +69,7 @@ class ServingRow:
     ttft: float
     tpot: float
     has_experts: bool = False
+    experts_apart: bool = False
 
     @property
     def is_burst(self) -> bool:
@@ -103,7 +108,7 @@ class ServingRow:
         Nothing in the data says so, but decoding with a long context takes half the time that a
         bfloat16 cache allows.
         """
-        return "fp8" if self.backend == "trtllm" and self.weights == "fp8" else "auto"
+        return "fp8" if self.backend == "trtllm" and self.weights in EIGHT_BITS else "auto"
 
 
 @cache
@@ -127,7 +132,7 @@ def _rows(file_name: str, *, has_experts: bool) -> Iterator[ServingRow]:
             yield ServingRow(
                 backend=r["backend"],
                 model=NAMES[r["model_path"]],
-                weights=FORMATS[r["precision"]],
+                weights="fp8_block" if r["model_path"] == IN_BLOCKS else FORMATS[r["precision"]],
                 ranks=round(float(r["tp_size"])),
                 input=int(r["isl"]),
                 output=int(r["osl"]),
@@ -135,6 +140,7 @@ def _rows(file_name: str, *, has_experts: bool) -> Iterator[ServingRow]:
                 ttft=float(r["silicon_ttft_ms"]) / 1e3,
                 tpot=float(r["silicon_tpot_ms"]) / 1e3,
                 has_experts=has_experts,
+                experts_apart=float(r.get("moe_ep_size") or 1) == float(r["tp_size"]) > 1,
             )
 
 

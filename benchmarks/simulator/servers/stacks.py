@@ -48,29 +48,34 @@ class Stack:
 
 
 class Closed:
-    """Times of requests in closed form. Keeps one cost model for each model, format and degree."""
+    """Times of requests in closed form. Keeps one cost model for each model, format and degree.
 
-    def __init__(self, hardware: HardwareSheet, efficiencies: Efficiencies) -> None:
+    Args:
+        efficiencies: By serving stack, whose kernels differ.
+    """
+
+    def __init__(self, hardware: HardwareSheet, efficiencies: Mapping[str, Efficiencies]) -> None:
         self.hardware = hardware
         self.efficiencies = efficiencies
         self._models: dict[str, ModelSpec] = {}
-        self._bases: dict[tuple[str, str, int, str], RooflineCostModel] = {}
+        self._bases: dict[tuple[str, str, str, int, str], RooflineCostModel] = {}
 
     def cost_model(self, row: ServingRow, stack: Stack) -> RooflineCostModel:
         """The row's cost model under a stack's coefficients; kernel times are kept."""
-        key = (row.model, row.weights, row.ranks, row.kv_format)
+        key = (row.backend, row.model, row.weights, row.ranks, row.kv_format)
+        kernels = self.efficiencies[row.backend]
         base = self._bases.get(key)
         if base is None:
             model = self._models.setdefault(row.model, find_model(row.model))
             base = self._bases[key] = RooflineCostModel(
                 self.hardware,
                 model,
-                Parallel(tensor=row.ranks),
+                Parallel(tensor=row.ranks, experts_apart=row.experts_apart),
                 Dtypes(weights=row.weights, kv_cache=row.kv_format),
-                self.efficiencies,
+                kernels,
             )
         base.efficiencies = replace(
-            self.efficiencies, host=stack.host, step_decode=stack.decode, step_prefill=stack.prefill
+            kernels, host=stack.host, step_decode=stack.decode, step_prefill=stack.prefill
         )
         return base
 

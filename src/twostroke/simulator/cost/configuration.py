@@ -9,9 +9,14 @@ from twostroke.model_spec.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """How a model is split: ``tensor`` devices share every layer."""
+    """How a model is split: ``tensor`` devices share every layer.
+
+    Attributes:
+        experts_apart: They deal out whole experts, instead of a part of each.
+    """
 
     tensor: int = 1
+    experts_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ from twostroke.simulator.cost.communication import all_gather_time, all_reduce_t
 from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.estimate import Estimate
-from twostroke.simulator.cost.experts_cost import GroupedProducts
+from twostroke.simulator.cost.experts_cost import GroupedProducts, busiest, reached_experts
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
@@ -97,6 +97,7 @@ class RooflineCostModel:
         self.hardware = hardware
         self.model = model
         self.ranks = parallel.tensor
+        self._expert_parts = parallel.tensor if parallel.experts_apart else 1
         self.efficiencies = efficiencies
         self.tables = tables
         self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
@@ -166,7 +167,8 @@ class RooflineCostModel:
         e, requests = self.efficiencies, shape.decode_requests
         of_host = e.host
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
-        device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
+        factor = e.step_decode + share * (e.step_prefill - e.step_decode)
+        device = factor * (parts.seconds - parts.whole) + parts.whole
         starts = of_host.layer * self._depth if new_tokens else 0.0
         waits = starts - device if starts > device else 0.0
         device += waits
@@ -231,14 +233,15 @@ class RooflineCostModel:
     def _sizes_of(self, layer: LayerSpec) -> _Sizes:
         linears = [(*linear.on_rank(self.ranks), linear.quantised) for linear in layer.linears]
         of_experts = layer.experts.linears if layer.experts else ()
-        experts = [(*linear.on_rank(self.ranks), linear.quantised) for linear in of_experts]
+        shares = self.ranks // self._expert_parts
+        experts = [(*linear.on_rank(shares), linear.quantised) for linear in of_experts]
         share = layer.branches / 2
         width = round(share * NORM_PASSES) * self.model.hidden_size
         named = [(linear.name, size[0]) for size, linear in zip(linears, layer.linears)]
         width += ROTATION_PASSES * sum(outputs for name, outputs in named if name in ROTATED)
         inner = sum(outputs for name, outputs in named if name.endswith(ACTIVATED))
         kernels = ceil(share * ELEMENTWISE_KERNELS)
-        if layer.experts:
+        if layer.experts and self._grouped_products(experts) is None:
             inner += layer.experts.per_token * experts[0][0]
             kernels += ROUTING_KERNELS
         width += round(ACTIVATION_PASSES * inner)
@@ -255,7 +258,9 @@ class RooflineCostModel:
         for outputs, inputs, quantised in sizes.linears:
             parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
         if layer.experts:
-            parts.add(self._experts(layer.experts, sizes, grouped, tokens), layer.count)
+            time = self._experts(layer.experts, sizes, grouped, tokens)
+            parts.add(time, layer.count)
+            parts.whole += layer.count * time.seconds if grouped is not None else 0.0
         parts.add(
             self._elementwise(tokens * sizes.width * ACTIVATION_BYTES, sizes.kernels), layer.count
         )
@@ -281,12 +286,14 @@ class RooflineCostModel:
         self, experts: ExpertsSpec, sizes: _Sizes, grouped: GroupedProducts | None, tokens: int
     ) -> KernelTime:
         """One grouped product over the experts that get tokens, each with an equal share."""
-        distinct = experts.expected_distinct(tokens)
         if grouped is not None:
-            return grouped.time(tokens * experts.per_token, distinct)
+            pairs = tokens * experts.per_token
+            reached = reached_experts(experts.count, experts.per_token, tokens)
+            return grouped.time(*busiest(pairs, reached, experts.count, self._expert_parts), pairs)
+        distinct = experts.expected_distinct(tokens)
         rows = tokens * experts.per_token / distinct
         times = [
-            self._gemm(rows, outputs * distinct, inputs, quantised)
+            self._gemm(rows, outputs * distinct / self._expert_parts, inputs, quantised)
             for outputs, inputs, quantised in sizes.experts
         ]
         return KernelTime(*(sum(values) for values in zip(*map(msgspec.structs.astuple, times))))

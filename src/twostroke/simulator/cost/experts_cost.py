@@ -13,7 +13,7 @@ The groups need not be equal: what is wasted depends on how many there are, not 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, log, sqrt
 
 from twostroke.simulator.cost.efficiencies import ExpertsEfficiency
 from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, combine
@@ -29,6 +29,45 @@ GROUPED_TILES = (
     (128, 128),
     (128, 256),
 )
+
+# How many times as often as the least popular expert the most popular one is chosen, and into how
+# many classes of equal size experts are put by it.
+SPREAD, CLASSES = 40.0, 8
+_POPULARITY = tuple(SPREAD ** ((place + 0.5) / CLASSES) for place in range(CLASSES))
+_MEAN = sum(_POPULARITY) / CLASSES
+# Standard deviation of an expert's popularity over the mean.
+_DEVIATION = sqrt(sum((each / _MEAN - 1.0) ** 2 for each in _POPULARITY) / CLASSES)
+
+
+def reached_experts(count: int, per_token: int, tokens: float) -> float:
+    """How many of ``count`` experts are chosen by any of these tokens.
+
+    Text does not choose them evenly. Their popularity is taken to be spread evenly over a factor of
+    ``SPREAD`` on a logarithmic scale, so the sum over experts of ``1 - (1 - chance)^tokens`` is one
+    over classes.
+    """
+    missed = 0.0
+    for popularity in _POPULARITY:
+        chance = per_token / count * popularity / _MEAN
+        missed += (1.0 - chance) ** tokens if chance < 1.0 else 0.0
+    return max(count * (1.0 - missed / CLASSES), min(per_token, count))
+
+
+def busiest(pairs: float, reached: float, count: int, parts: int) -> tuple[float, float]:
+    """Pairs of a token and an expert, and experts that are reached, on the busiest of ``parts``.
+
+    All wait for it. Each has ``count / parts`` experts, whose sums of popularity differ; the
+    largest of n draws of a normal distribution lies ``0.75 sqrt(2 ln n)`` deviations above the
+    mean, within 10 % from 2 to 64.
+    """
+    if parts == 1:
+        return pairs, reached
+    own = count / parts
+    above = 0.75 * sqrt(2.0 * log(parts))
+    share = min(1.0 + above * _DEVIATION / sqrt(own), parts)
+    mean = reached / parts
+    most = mean + above * sqrt(mean * (1.0 - reached / count))
+    return pairs / parts * share, max(1.0, min(own, most))
 
 
 class GroupedProducts:

@@ -198,7 +198,7 @@ def make_cost_model(options: DeploymentOptions, cache: CacheConfig) -> RooflineC
     return RooflineCostModel(
         hardware,
         model,
-        Parallel(tensor=options.tp),
+        Parallel(tensor=options.tp, experts_apart=options.enable_expert_parallel),
         Dtypes(weights=options.weight_dtype, kv_cache=cache.kv_format),
         efficiencies,
         tables=None if path is None else KernelTables.read(path, hardware, efficiencies),

@@ -36,6 +36,8 @@ class DeploymentOptions:
     """Hardware by name (a wrong one lists them), or a sheet of your own (.toml)."""
     tp: NumDevices = 1
     """Devices that share the model (tensor parallelism)."""
+    enable_expert_parallel: bool = False
+    """Deal whole experts out to those devices, instead of a part of each."""
     replicas: NumDevices = 1
     """Engines, each on its own devices; with --autoscale those at the beginning."""
     router: RouterName = "round-robin"
