@@ -107,10 +107,8 @@ def _tokens(row: ExpertsRow) -> object:
 @cache
 def _experts(device: str, stack: str) -> tuple[ExpertsRow, ...]:
     table = columns(device, "trtllm-moe" if stack == "trtllm" else "moe")
-    names = (
-        "moe_dtype num_tokens hidden_size inter_size topk num_experts moe_tp_size moe_ep_size"
-        " distribution kernel_source latency"
-    ).split()
+    names = ("moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts")
+    names += ("moe_tp_size", "moe_ep_size", "distribution", "kernel_source", "latency")
     rows = []
     for kind, tokens, hidden, inner, top, count, tensor, expert, spread, kernel, latency in zip(
         *(table[name] for name in names)

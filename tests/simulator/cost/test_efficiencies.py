@@ -21,9 +21,28 @@ def test_coefficients_of_every_device_are_complete_and_sane(device: str) -> None
 
 
 def test_a_device_without_a_file_gets_the_default() -> None:
-    assert load_efficiencies("b200") == load_efficiencies("nothing-like-it")
-    assert load_efficiencies("h100-sxm").gemm != load_efficiencies("b200").gemm
+    assert load_efficiencies("mi300x") == load_efficiencies("nothing-like-it")
+    assert load_efficiencies("h100-sxm").gemm != load_efficiencies("mi300x").gemm
     assert load_efficiencies("h200").gemm == load_efficiencies("h100-sxm").gemm
+    assert load_efficiencies("gb200").experts == load_efficiencies("b200").experts
+
+
+def test_a_stack_has_kernels_of_its_own_where_they_were_measured() -> None:
+    """Other stacks and devices keep theirs."""
+    own, usual = (load_efficiencies("h200", stack=stack) for stack in ("trtllm", "vllm"))
+    assert own.gemm["fp8"] != usual.gemm["fp8"] and own.experts != usual.experts
+    assert own.gemm["bf16"] == usual.gemm["bf16"] and own.decode == usual.decode
+    assert "kernels of trtllm: fitted to TensorRT-LLM's kernels" in own.source
+    assert load_efficiencies("l40s", stack="trtllm").gemm == load_efficiencies("l40s").gemm
+    assert usual.gemm == load_efficiencies("h200").gemm
+
+
+def test_formats_take_the_next_coefficients_that_there_are() -> None:
+    h100 = load_efficiencies("h100-sxm")
+    assert h100.gemm_for("int4", "bf16") == h100.gemm["bf16"]
+    assert h100.gemm_for("fp8_block", "fp8") == h100.gemm["fp8_block"] != h100.gemm["fp8"]
+    assert h100.experts_for("mxfp4", "fp8") == h100.experts["mxfp4"]
+    assert load_efficiencies("cpu").experts_for("bf16") is None  # computes no tiles
 
 
 def test_the_source_names_what_each_part_was_fitted_on() -> None:

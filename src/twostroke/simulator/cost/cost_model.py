@@ -33,7 +33,12 @@ from twostroke.simulator.cost.communication import all_gather_time, all_reduce_t
 from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.estimate import Estimate
-from twostroke.simulator.cost.experts_cost import GroupedProducts, busiest, reached_experts
+from twostroke.simulator.cost.experts_cost import (
+    GroupedProducts,
+    busiest,
+    check_experts_apart,
+    reached_experts,
+)
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
@@ -98,6 +103,7 @@ class RooflineCostModel:
         self.model = model
         self.ranks = parallel.tensor
         self._expert_parts = parallel.tensor if parallel.experts_apart else 1
+        check_experts_apart(model, self._expert_parts)
         self.efficiencies = efficiencies
         self.tables = tables
         self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
@@ -107,6 +113,10 @@ class RooflineCostModel:
         self.plain_format = hardware.compute_format("fp32" if is_fp32 else "bf16")
         self.plain_bytes = 4.0 if is_fp32 else 2.0
         self.compute_format = hardware.compute_format(self.weights.compute)
+        self.interval = efficiencies.interval_for(
+            few_bits=self.weights.bits < 16,
+            has_experts=any(layer.experts for layer in model.layers),
+        )
         self._drafting = drafting or Drafting()
         self._draft = None
         if self._drafting.model is not None:
@@ -181,7 +191,7 @@ class RooflineCostModel:
         seconds = device + host if not of_host.overlap else device if device > host else host
         drafting = self._drafting_time(shape) if shape.draft_rounds else 0.0
         seconds += drafting
-        i = e.interval
+        i = self.interval
         low = i.decode_low + share * (i.prefill_low - i.decode_low)
         high = i.decode_high + share * (i.prefill_high - i.decode_high)
         binding, longest = "host", waits + host

@@ -38,6 +38,8 @@ TABLES = (
     "all_reduce",
     "host",
     "interval",
+    "interval_few_bits",
+    "interval_experts",
     "step",
 )
 # Tables that hold a table for each number format.
@@ -211,6 +213,9 @@ class Efficiencies:
 
     Attributes:
         source: One line on where they are from.
+        interval: Of models without experts, whose weights have 16 bits or more.
+        interval_few_bits: Of those whose weights have fewer; ``None``: as ``interval``.
+        interval_experts: Of models with experts.
         latent_decode: Of latent attention that decodes; ``None``: as other attention.
         latent_prefill: Likewise, of its prefill.
         step_decode: Device time of a decode step over the sum of its kernels.
@@ -228,6 +233,8 @@ class Efficiencies:
     host: HostEfficiency
     interval: Interval
     step_decode: float = 1.0
+    interval_few_bits: Interval | None = None
+    interval_experts: Interval | None = None
     latent_decode: AttentionEfficiency | None = None
     latent_prefill: AttentionEfficiency | None = None
     step_prefill: float = 1.0
@@ -236,6 +243,13 @@ class Efficiencies:
     def gemm_for(self, *formats: str) -> GemmEfficiency:
         """Those of the first format that has some: of weights, then of what is computed."""
         return next((self.gemm[name] for name in formats if name in self.gemm), self.gemm["bf16"])
+
+    def interval_for(self, *, few_bits: bool, has_experts: bool) -> Interval:
+        """The interval of a kind of model; a calibration's own holds for what it measured."""
+        if self.measured is not None:
+            return self.interval
+        kind = self.interval_experts if has_experts else self.interval_few_bits
+        return kind or self.interval if has_experts or few_bits else self.interval
 
     def decode_of(self, layer: AttentionSpec) -> AttentionEfficiency:
         return self.latent_decode or self.decode if layer.latent else self.decode
@@ -323,8 +337,8 @@ def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
     def table(kind: type[Table], name: str) -> Table:
         return read_table(kind, raw.get(name, {}), f"{path}: [{name}]")
 
-    def optional(name: str) -> AttentionEfficiency | None:
-        return table(AttentionEfficiency, name) if name in raw else None
+    def optional(kind: type[Table], name: str) -> Table | None:
+        return table(kind, name) if name in raw else None
 
     steps = raw.get("step", {})
     for name, value in steps.items():
@@ -349,8 +363,10 @@ def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
         all_reduce=table(AllReduceEfficiency, "all_reduce"),
         host=table(HostEfficiency, "host"),
         interval=table(Interval, "interval"),
-        latent_decode=optional("latent_decode"),
-        latent_prefill=optional("latent_prefill"),
+        interval_few_bits=optional(Interval, "interval_few_bits"),
+        interval_experts=optional(Interval, "interval_experts"),
+        latent_decode=optional(AttentionEfficiency, "latent_decode"),
+        latent_prefill=optional(AttentionEfficiency, "latent_prefill"),
         step_decode=float(steps.get("decode", 1.0)),
         step_prefill=float(steps.get("prefill", 1.0)),
         measured=read_measured(raw.get("measured"), str(path)),

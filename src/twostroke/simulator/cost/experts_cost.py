@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, log, sqrt
 
+from twostroke.core.errors import ConfigError
+from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.efficiencies import ExpertsEfficiency
 from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, combine
 
@@ -51,6 +53,16 @@ def reached_experts(count: int, per_token: int, tokens: float) -> float:
         chance = per_token / count * popularity / _MEAN
         missed += (1.0 - chance) ** tokens if chance < 1.0 else 0.0
     return max(count * (1.0 - missed / CLASSES), min(per_token, count))
+
+
+def check_experts_apart(model: ModelSpec, parts: int) -> None:
+    """Raises ConfigError where whole experts cannot be dealt out evenly over so many devices."""
+    for layer in model.layers:
+        if layer.experts and layer.experts.count % parts:
+            raise ConfigError(
+                f"{layer.experts.count} experts cannot be dealt out over {parts} devices",
+                hint="leave out --enable-expert-parallel, or choose a --tp that divides them",
+            )
 
 
 def busiest(pairs: float, reached: float, count: int, parts: int) -> tuple[float, float]:

@@ -24,7 +24,7 @@ def print_run(run: Run, stream: TextIO) -> None:
     efficiencies = run.deployment.cost.efficiencies
     print(f"Times: {efficiencies.source}", file=stream)
     if not run.interval:
-        ends = efficiencies.interval
+        ends = run.deployment.cost.interval
         print(
             f"Interval: decode steps take {ends.decode_low:.2f} to {ends.decode_high:.2f} of the"
             f" estimate, those with prompts {ends.prefill_low:.2f} to {ends.prefill_high:.2f} (8 of"

@@ -1,0 +1,125 @@
+"""Protects: experts' grouped products against a naive count of tiles, routing, expert parallel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from random import Random
+
+import pytest
+
+from tests.model_spec import configs
+from twostroke.core.errors import ConfigError
+from twostroke.model_spec.reader import parse_model
+from twostroke.simulator.cost.configuration import Dtypes, Parallel
+from twostroke.simulator.cost.cost_model import RooflineCostModel
+from twostroke.simulator.cost.efficiencies import ExpertsEfficiency, load_efficiencies
+from twostroke.simulator.cost.experts_cost import (
+    GROUPED_TILES,
+    GroupedProducts,
+    busiest,
+    reached_experts,
+)
+from twostroke.simulator.cost.hardware_sheet import load_hardware
+from twostroke.timing.step_shape import StepShape
+
+PLAIN = ExpertsEfficiency(
+    compute=1.0,
+    memory=1.0,
+    half_tile=1000.0,
+    prologue=100.0,
+    waves=0.0,
+    launch=1e-5,
+    sharpness=20.0,
+    moves=0.0,
+)
+
+
+def grouped(efficiency: ExpertsEfficiency = PLAIN, bandwidth: float = 1e30) -> GroupedProducts:
+    return GroupedProducts(
+        [(3072, 4096), (4096, 1536)],
+        efficiency=efficiency,
+        flops=1e15,
+        bandwidth=bandwidth,
+        units=1,
+        weight_bytes=1.0,
+    )
+
+
+def naive_seconds(loads: list[int]) -> float:
+    """Every group cut into tiles, for the fastest tile of each product."""
+    total = PLAIN.launch
+    for outputs, inputs in ((3072, 4096), (4096, 1536)):
+        total += min(
+            sum(ceil(load / rows) for load in loads)
+            * ceil(outputs / width)
+            * 2.0
+            * (rows * width + PLAIN.half_tile)
+            * (inputs + PLAIN.prologue)
+            / 1e15
+            for rows, width in GROUPED_TILES
+        )
+    return total
+
+
+@pytest.mark.parametrize("tokens", [64, 1000, 8000])
+def test_half_a_tile_of_each_group_is_empty(tokens: int) -> None:
+    random = Random(tokens)
+    loads = [0] * 64
+    for _ in range(tokens * 4):
+        loads[min(random.randrange(64), random.randrange(64))] += 1
+    chosen = [load for load in loads if load]
+    estimated = grouped().time(float(sum(loads)), float(len(chosen))).seconds
+    assert estimated == pytest.approx(naive_seconds(chosen), rel=0.12)
+
+
+def test_weights_are_read_of_experts_that_are_reached() -> None:
+    products = grouped(bandwidth=1e12)
+    few, many = (products.time(64.0, reached).memory for reached in (8.0, 64.0))
+    assert many - few == pytest.approx(56 * (3072 * 4096 + 4096 * 1536) / 1e12, rel=0.01)
+
+
+def test_copies_pass_through_memory_for_experts_elsewhere_too() -> None:
+    products = grouped(replace(PLAIN, moves=2.0), bandwidth=1e12)
+    here, all_ = (products.time(64.0, 8.0, copies).seconds for copies in (64.0, 512.0))
+    assert all_ - here == pytest.approx(2.0 * 2.0 * 4096 * 448 / 1e12)
+
+
+def test_popular_experts_are_reached_first() -> None:
+    """Fewer than if all were chosen alike; all in the end, and never fewer than one token's."""
+    uniform = [128 * (1 - (1 - 8 / 128) ** tokens) for tokens in (1, 16, 64)]
+    reached = [reached_experts(128, 8, tokens) for tokens in (1, 16, 64)]
+    assert reached[0] == pytest.approx(8, rel=0.02)
+    assert all(some < alike for some, alike in zip(reached[1:], uniform[1:]))
+    assert reached_experts(128, 8, 100_000) == pytest.approx(128)
+    assert reached_experts(8, 8, 1) == 8
+
+
+def test_the_busiest_device_has_more_than_its_share() -> None:
+    assert busiest(512.0, 100.0, 128, 1) == (512.0, 100.0)
+    pairs, reached = busiest(512.0, 100.0, 128, 4)
+    assert 128 < pairs < 256 and 25 < reached <= 32
+    assert busiest(4.0, 2.0, 128, 64)[1] >= 1
+
+
+def make(*, experts_apart: bool, ranks: int = 4) -> RooflineCostModel:
+    return RooflineCostModel(
+        load_hardware("h100"),
+        parse_model(configs.MIXTRAL),
+        Parallel(tensor=ranks, experts_apart=experts_apart),
+        Dtypes(),
+        load_efficiencies("h100-sxm"),
+    )
+
+
+def test_whole_experts_on_few_devices_wait_for_the_busiest() -> None:
+    """Tensor parallel devices have equal work; those with whole experts differ."""
+    shape = StepShape(0, 0, ((4096, 0),), 1)
+    apart, shared = (make(experts_apart=flag).step(shape).seconds for flag in (True, False))
+    assert shared < apart < 2 * shared
+
+
+def test_experts_that_cannot_be_dealt_out_are_refused() -> None:
+    with pytest.raises(ConfigError, match="8 experts cannot be dealt out over 16 devices") as info:
+        make(experts_apart=True, ranks=16)
+    assert "--enable-expert-parallel" in str(info.value.hint)
