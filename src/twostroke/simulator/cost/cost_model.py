@@ -10,16 +10,11 @@ once per number and kept, so that a decode step costs a few multiplications.
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 import msgspec
 
-from twostroke.model_spec.layer_specs import (
-    AttentionSpec,
-    ExpertsSpec,
-    LayerSpec,
-    LinearSpec,
-)
+from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, LayerSpec, LinearSpec
 from twostroke.model_spec.number_formats import cache_format, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.attention_cost import (
@@ -43,25 +38,11 @@ from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, Parts
+from twostroke.simulator.cost.layer_sizes import LayerSizes, merged_layers, sizes_of
 from twostroke.timing.step_shape import StepShape
 
-# Passes over a token's values in one layer. Norms: two, each reads and writes hidden state and
-# residual. Rotation and cache write: over queries, keys, values. Activation: over gate and up.
-NORM_PASSES, ROTATION_PASSES, ACTIVATION_PASSES = 8, 2, 1.5
-ELEMENTWISE_KERNELS, ROUTING_KERNELS, SAMPLING_KERNELS = 5, 4, 6
-# Products whose outputs are rotated, and those whose outputs go through the activation.
-ROTATED, ACTIVATED = ("qkv", "query_kv_down", "state_input"), ("gate_up", "mlp_up", "expert_up")
 # Passes over float32 logits: copy, temperature, softmax, draw.
-LOGIT_PASSES = 5
-
-
-class _Sizes(NamedTuple):
-    """A layer beside its attention, on one rank; products are (outputs, inputs, quantised)."""
-
-    linears: list[tuple[int, int, bool]]
-    experts: list[tuple[int, int, bool]]  # of one expert
-    width: int  # elements that pass through memory between the products, for each token
-    kernels: int
+LOGIT_PASSES, SAMPLING_KERNELS = 5, 6
 
 
 class _Rates(TypedDict):
@@ -126,11 +107,15 @@ class RooflineCostModel:
             )
         # In layers of two branches, the usual kind: a layer of one starts half as many kernels.
         self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
+        self._layer_kinds = merged_layers(model)
         self._recurrences = [
-            (layer.count, layer.recurrent) for layer in model.layers if layer.recurrent
+            (layer.count, layer.recurrent) for layer in self._layer_kinds if layer.recurrent
         ]
-        self._sizes = [self._sizes_of(layer) for layer in model.layers]
-        attention = [(x.count, x.attention, x.linears) for x in model.layers if x.attention]
+        self._sizes = [
+            sizes_of(layer, model.hidden_size, self.ranks, self._expert_parts)
+            for layer in self._layer_kinds
+        ]
+        attention = [(x.count, x.attention, x.linears) for x in self._layer_kinds if x.attention]
         self._attention = [
             (
                 count,
@@ -232,7 +217,8 @@ class RooflineCostModel:
         if parts is None:
             parts = Parts()
             if tokens:
-                for layer, sizes, grouped in zip(self.model.layers, self._sizes, self._grouped):
+                kinds = zip(self._layer_kinds, self._sizes, self._grouped)
+                for layer, sizes, grouped in kinds:
                     self._add_layer(parts, layer, sizes, grouped, tokens)
                 embedding = 2 * tokens * self.model.hidden_size * ACTIVATION_BYTES
                 parts.add(self._elementwise(embedding, 1))
@@ -240,28 +226,11 @@ class RooflineCostModel:
             self._layers[tokens] = parts
         return parts
 
-    def _sizes_of(self, layer: LayerSpec) -> _Sizes:
-        linears = [(*linear.on_rank(self.ranks), linear.quantised) for linear in layer.linears]
-        of_experts = layer.experts.linears if layer.experts else ()
-        shares = self.ranks // self._expert_parts
-        experts = [(*linear.on_rank(shares), linear.quantised) for linear in of_experts]
-        share = layer.branches / 2
-        width = round(share * NORM_PASSES) * self.model.hidden_size
-        named = [(linear.name, size[0]) for size, linear in zip(linears, layer.linears)]
-        width += ROTATION_PASSES * sum(outputs for name, outputs in named if name in ROTATED)
-        inner = sum(outputs for name, outputs in named if name.endswith(ACTIVATED))
-        kernels = ceil(share * ELEMENTWISE_KERNELS)
-        if layer.experts and self._grouped_products(experts) is None:
-            inner += layer.experts.per_token * experts[0][0]
-            kernels += ROUTING_KERNELS
-        width += round(ACTIVATION_PASSES * inner)
-        return _Sizes(linears, experts, width, kernels)
-
     def _add_layer(
         self,
         parts: Parts,
         layer: LayerSpec,
-        sizes: _Sizes,
+        sizes: LayerSizes,
         grouped: GroupedProducts | None,
         tokens: int,
     ) -> None:
@@ -271,9 +240,8 @@ class RooflineCostModel:
             time = self._experts(layer.experts, sizes, grouped, tokens)
             parts.add(time, layer.count)
             parts.whole += layer.count * time.seconds if grouped is not None else 0.0
-        parts.add(
-            self._elementwise(tokens * sizes.width * ACTIVATION_BYTES, sizes.kernels), layer.count
-        )
+        width, kernels = sizes.elementwise(grouped is not None)
+        parts.add(self._elementwise(tokens * width * ACTIVATION_BYTES, kernels), layer.count)
         parts.communication += layer.count * layer.branches * self._all_reduce(tokens)
 
     def _linear(self, linear: LinearSpec, rows: float) -> KernelTime:
@@ -293,7 +261,7 @@ class RooflineCostModel:
         return GroupedProducts(sizes, efficiency=efficiency, **self._rates(quantised))
 
     def _experts(
-        self, experts: ExpertsSpec, sizes: _Sizes, grouped: GroupedProducts | None, tokens: int
+        self, experts: ExpertsSpec, sizes: LayerSizes, grouped: GroupedProducts | None, tokens: int
     ) -> KernelTime:
         """One grouped product over the experts that get tokens, each with an equal share."""
         if grouped is not None:
