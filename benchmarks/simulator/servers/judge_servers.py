@@ -105,33 +105,41 @@ def results(judged: Sequence[Judged]) -> Iterator[Result]:
         yield _result(f"{name}, saturated rows", split, full, lambda each: each.ttft, "median")
 
 
-def interval(judged: Sequence[Judged]) -> dict[str, float]:
-    """P10 and P90 of measured over simulated TPOT and TTFT of servers that wait for prefill only.
+# Share of the other models' rows between an interval's ends. Chosen so that of a model's rows 8 of
+# 10 lie within: TPOT of models differs by more than TTFT, whose tails every model has.
+SHARES = {"decode": 0.85, "prefill": 0.75}
+
+
+def interval(judged: Sequence[Judged], *, has_experts: bool = False) -> dict[str, float]:
+    """Ends of measured over simulated TPOT and TTFT of servers that wait for prefill only.
 
     Each row's model is held out.
     """
-    free = [each for each in judged if each.is_free and not each.row.has_experts]
-    tpot = sorted(each.tpot.measured / each.tpot.estimated for each in free)
-    ttft = sorted(each.ttft.measured / each.ttft.estimated for each in free)
-    return {
-        "decode_low": tpot[len(tpot) // 10],
-        "decode_high": tpot[len(tpot) * 9 // 10],
-        "prefill_low": ttft[len(ttft) // 10],
-        "prefill_high": ttft[len(ttft) * 9 // 10],
-    }
+    free = [each for each in judged if each.is_free and each.row.has_experts is has_experts]
+    ends = {}
+    for kind, share in SHARES.items():
+        pairs = [each.tpot if kind == "decode" else each.ttft for each in free]
+        ratios = sorted(pair.measured / pair.estimated for pair in pairs)
+        outside = int(len(ratios) * (1 - share) / 2)
+        ends[f"{kind}_low"] = ratios[outside]
+        ends[f"{kind}_high"] = ratios[len(ratios) - 1 - outside]
+    return ends
 
 
-def coverage(judged: Sequence[Judged]) -> dict[str, float]:
+def coverage(judged: Sequence[Judged], *, has_experts: bool = False) -> dict[str, float]:
     """Share of rows whose measured time lies within the interval of the other models' rows."""
-    free = [each for each in judged if each.is_free and not each.row.has_experts]
+    free = [each for each in judged if each.is_free and each.row.has_experts is has_experts]
     inside: dict[str, list[bool]] = {"TPOT": [], "TTFT": []}
     for model in sorted({each.row.model for each in free}):
-        ends = interval([each for each in free if each.row.model != model])
+        rest = [each for each in free if each.row.model != model]
+        if not rest:
+            continue
+        ends = interval(rest, has_experts=has_experts)
         for each in free:
             if each.row.model == model:
                 inside["TPOT"].append(_is_within(each.tpot, ends, "decode"))
                 inside["TTFT"].append(_is_within(each.ttft, ends, "prefill"))
-    return {name: sum(values) / len(values) for name, values in inside.items()}
+    return {name: sum(values) / len(values) for name, values in inside.items() if values}
 
 
 def _is_within(pair: Pair, ends: Mapping[str, float], kind: str) -> bool:
