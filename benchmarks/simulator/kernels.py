@@ -201,14 +201,15 @@ def fit_gemm(rows: Sequence[tuple[GemmRow, HardwareSheet]], rounds: int = 500) -
     chosen = Random(0).sample(list(rows), min(3 * SAMPLE, len(rows)))
     batch = GemmBatch(chosen)
     if chosen[0][0].format == "bf16":
-        return GemmEfficiency(**search(batch.loss, GEMM_SPACE, rounds))
+        plain: dict[str, Any] = search(batch.loss, GEMM_SPACE, rounds)
+        return GemmEfficiency(**plain)
     tried = []
     for by_rows in (False, True):
 
         def loss(values: dict[str, float], by_rows: bool = by_rows) -> float:
             return batch.loss({**values, "tile_by_rows": by_rows})
 
-        values = search(loss, FEW_BITS_SPACE, rounds + rounds // 2)
+        values: dict[str, Any] = search(loss, FEW_BITS_SPACE, rounds + rounds // 2)
         tried.append((loss(values), GemmEfficiency(**values, tile_by_rows=by_rows)))
     return min(tried, key=lambda each: each[0])[1]
 

@@ -8,7 +8,7 @@ disturbed (whole runs of one shape took 5.7 times as long as the next).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -107,15 +107,21 @@ def _tokens(row: ExpertsRow) -> object:
 @cache
 def _experts(device: str, stack: str) -> tuple[ExpertsRow, ...]:
     table = columns(device, "trtllm-moe" if stack == "trtllm" else "moe")
-    names = ("moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts")
-    names += ("moe_tp_size", "moe_ep_size", "distribution", "kernel_source", "latency")
+    names = ["moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts"]
+    names += ["moe_tp_size", "moe_ep_size", "distribution", "kernel_source", "latency"]
     rows = []
     for kind, tokens, hidden, inner, top, count, tensor, expert, spread, kernel, latency in zip(
         *(table[name] for name in names)
     ):
         row = ExpertsRow(
             EXPERT_FORMATS.get(str(kind), ""),
-            *_ints(tokens, hidden, inner, top, count, tensor, expert),
+            _int(tokens),
+            _int(hidden),
+            _int(inner),
+            _int(top),
+            _int(count),
+            _int(tensor),
+            _int(expert),
             SKEWS[str(spread)],
             str(kernel),
             float(str(latency)) / 1e3,
@@ -130,8 +136,8 @@ def _experts(device: str, stack: str) -> tuple[ExpertsRow, ...]:
     return tuple(rows)
 
 
-def _ints(*values: object) -> Iterator[int]:
-    return (int(str(value)) for value in values)
+def _int(value: object) -> int:
+    return int(str(value))
 
 
 @cache
@@ -139,11 +145,13 @@ def latent_rows(device: str, operation: str) -> tuple[LatentRow, ...]:
     """``operation``: ``context`` or ``generation``; attention itself in 16 bits."""
     table = columns(device, f"mla_{operation}_module")
     length = "isl" if operation == "context" else "step"
-    names = ("mla_dtype", "num_heads", "batch_size", length)
-    names += ("gemm_type", "kv_cache_dtype", "latency")
+    names = ["mla_dtype", "num_heads", "batch_size", length, "gemm_type", "kv_cache_dtype"]
+    names += ["latency"]
     return tuple(
         LatentRow(
-            *_ints(heads, batch, tokens),
+            _int(heads),
+            _int(batch),
+            _int(tokens),
             EXPERT_FORMATS[str(weights)],
             EXPERT_FORMATS[str(cached)],
             float(str(latency)) / 1e3,
@@ -151,7 +159,7 @@ def latent_rows(device: str, operation: str) -> tuple[LatentRow, ...]:
         for kind, heads, batch, tokens, weights, cached, latency in zip(
             *(table[name] for name in names)
         )
-        if kind == "bfloat16" and (operation != "context" or int(str(tokens)) > 1)
+        if kind == "bfloat16" and (operation != "context" or _int(tokens) > 1)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from math import log
 
 from twostroke.core.errors import ConfigError
@@ -156,7 +157,7 @@ def _space(start: Efficiencies) -> Space:
 
 
 def _with(start: Efficiencies, values: Mapping[str, float]) -> Efficiencies:
-    changed: dict[str, dict[str, float]] = {}
+    changed: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         table, name = key.split(".")
         changed.setdefault(table, {})[name] = value
