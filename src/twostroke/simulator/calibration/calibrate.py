@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 from math import log
+from typing import Any
 
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.spec import ModelSpec

@@ -115,6 +115,15 @@ class RooflineCostModel:
             sizes_of(layer, model.hidden_size, self.ranks, self._expert_parts)
             for layer in self._layer_kinds
         ]
+        self._set_attention()
+        self._products: dict[tuple[float, int, bool], Product] = {}
+        self._grouped = [self._grouped_products(sizes.experts) for sizes in self._sizes]
+        self._layers: dict[int, Parts] = {}
+        self._heads: dict[int, Parts] = {}
+        self._decodes: dict[tuple[int, int, int], Parts] = {}
+
+    def _set_attention(self) -> None:
+        """What attends in each kind of layer."""
         attention = [(x.count, x.attention, x.linears) for x in self._layer_kinds if x.attention]
         self._attention = [
             (
@@ -131,11 +140,6 @@ class RooflineCostModel:
             for count, layer, linears in attention
             if layer.latent
         ]
-        self._products: dict[tuple[float, int, bool], Product] = {}
-        self._grouped = [self._grouped_products(sizes.experts) for sizes in self._sizes]
-        self._layers: dict[int, Parts] = {}
-        self._heads: dict[int, Parts] = {}
-        self._decodes: dict[tuple[int, int, int], Parts] = {}
 
     def step(self, shape: StepShape) -> Estimate:
         requests, drafts = shape.decode_requests, shape.drafts
@@ -217,9 +221,8 @@ class RooflineCostModel:
         if parts is None:
             parts = Parts()
             if tokens:
-                kinds = zip(self._layer_kinds, self._sizes, self._grouped)
-                for layer, sizes, grouped in kinds:
-                    self._add_layer(parts, layer, sizes, grouped, tokens)
+                for kind in zip(self._layer_kinds, self._sizes, self._grouped):
+                    self._add_layer(parts, *kind, tokens)
                 embedding = 2 * tokens * self.model.hidden_size * ACTIVATION_BYTES
                 parts.add(self._elementwise(embedding, 1))
                 parts.communication += self._all_reduce(tokens)  # the embedding is split over ranks

@@ -213,11 +213,11 @@ class Efficiencies:
 
     Attributes:
         source: One line on where they are from.
-        interval: Of models without experts, whose weights have 16 bits or more.
-        interval_few_bits: Of those whose weights have fewer; ``None``: as ``interval``.
-        interval_experts: Of models with experts.
-        latent_decode: Of latent attention that decodes; ``None``: as other attention.
-        latent_prefill: Likewise, of its prefill.
+        interval: For models without experts, whose weights have 16 bits or more.
+        interval_few_bits: For models whose weights have fewer; ``None``: like ``interval``.
+        interval_experts: For models with experts.
+        latent_decode: Latent attention that decodes; ``None``: as other attention.
+        latent_prefill: Likewise, its prefill.
         step_decode: Device time of a decode step over the sum of its kernels.
         step_prefill: Device time of a prefill step over the sum of its kernels.
         measured: The machine and model of the calibration; ``None`` for shipped files.
@@ -241,7 +241,7 @@ class Efficiencies:
     measured: MeasuredOn | None = None
 
     def gemm_for(self, *formats: str) -> GemmEfficiency:
-        """Those of the first format that has some: of weights, then of what is computed."""
+        """Coefficients of the first format that has some: weights, then what is computed."""
         return next((self.gemm[name] for name in formats if name in self.gemm), self.gemm["bf16"])
 
     def interval_for(self, *, few_bits: bool, has_experts: bool) -> Interval:
