@@ -111,11 +111,11 @@ def write_intervals(ends: Mapping[str, float], of_experts: Mapping[str, float]) 
 
 def page(judgements: Sequence[Result], covered: Mapping[str, float]) -> str:
     """The report as Markdown."""
-    shares = ", ".join(f"{name}: {share:.0%}" for name, share in covered.items())
+    shares = "\n".join(f"- {name}: {share:.0%}" for name, share in covered.items())
     interval_of = (
         "## The interval\n\nIt should hold 8 of 10. Taken from the other models' rows below"
-        f" saturation, it holds\nof a model's rows the measured {shares}.\nHow many of the other"
-        " models' rows it takes (85 % for TPOT, 75 % for TTFT) was chosen on these rows.\n"
+        f" saturation, it holds of a model's\nrows:\n\n{shares}\n\nHow many of the other models'"
+        " rows it takes (85 % for TPOT, 75 % for TTFT) was chosen on these rows.\n"
     )
     return "\n".join(
         [

@@ -29,7 +29,9 @@ from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import load_hardware
 
 SPLIT = "each model's rows kept out of the fit of its stack; through `simulate`"
-EXPERTS_SPLIT = "no server with experts seen; through `simulate`"
+EXPERTS_SPLIT = (
+    "no server with experts in a fit, but `SPREAD` was read off them; through `simulate`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,9 @@ def interval(judged: Sequence[Judged], *, has_experts: bool = False) -> dict[str
         pairs = [each.tpot if kind == "decode" else each.ttft for each in free]
         ratios = sorted(pair.measured / pair.estimated for pair in pairs)
         outside = int(len(ratios) * (1 - share) / 2)
-        ends[f"{kind}_low"] = ratios[outside]
-        ends[f"{kind}_high"] = ratios[len(ratios) - 1 - outside]
+        # An interval holds its estimate, even where all other rows lie on one side of it.
+        ends[f"{kind}_low"] = min(1.0, ratios[outside])
+        ends[f"{kind}_high"] = max(1.0, ratios[len(ratios) - 1 - outside])
     return ends
 
 

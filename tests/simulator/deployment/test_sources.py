@@ -25,7 +25,7 @@ def seconds(**options: Any) -> float:
 def test_a_data_sheet_alone_knows_nothing_of_the_device() -> None:
     assert seconds(gpu="h100", efficiencies="data-sheet") != seconds(gpu="h100")
     # Without measurements of this device both are the same.
-    assert seconds(gpu="b200", efficiencies="data-sheet") == seconds(gpu="b200")
+    assert seconds(gpu="mi300x", efficiencies="data-sheet") == seconds(gpu="mi300x")
 
 
 def test_a_serving_stack_brings_its_host_times() -> None:
