@@ -152,7 +152,8 @@ def test_an_interval_of_other_models_rows_covers_what_errs_like_them() -> None:
     """Errors drawn alike are within it as often as asked; those of a model that errs more not."""
 
     def judged(name: str, spread: float, random: Random) -> list[Judged]:
-        rows = [row(model=name, ttft=random.uniform(1, 1 + spread)) for _ in range(500)]
+        ends = 1 / (1 + spread), 1 + spread
+        rows = [row(model=name, ttft=random.uniform(*ends)) for _ in range(500)]
         return [Judged(each, Simulated(1.0, each.tpot, False), True) for each in rows]
 
     alike = [each for name in "abc" for each in judged(name, 1.0, Random(name))]
