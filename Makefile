@@ -78,7 +78,7 @@ format: $(VENV)/.installed-dev ## Mend what ruff can mend
 train: $(VENV)/.installed-dev ## Train pilot and pilot-draft anew (an hour on 2 cores), measure both
 	sh training/train.sh
 
-claims: $(VENV)/.installed-dev ## Measure what the README claims
+claims: $(VENV)/.installed-dev ## Measure what the README claims, and try the field's claims
 	$(BIN)/python -m benchmarks.claims
 
 soak: $(VENV)/.installed-dev ## Treat a server badly for 20 minutes; it must stay as it was

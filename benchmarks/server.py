@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +64,55 @@ def running_server(
             _wait_until_healthy(process, url, began, log)
             yield ServerProcess(url, process, time.perf_counter() - began)
         finally:
+            _end(process)
+
+
+@contextmanager
+def running_workers(
+    model: str, log: Path, roles: Sequence[str], *flags: str
+) -> Iterator[ServerProcess]:
+    """Start workers that divide the cores, and a router; wait until all are there; end them.
+
+    Args:
+        log: File for what the router writes; what workers write is beside it.
+        roles: Of each worker.
+        flags: Of ``twostroke worker``.
+
+    Raises:
+        ServerFailedError: They were not there within ``DEADLINE`` seconds.
+    """
+    threads = str(max(1, (os.cpu_count() or 1) // len(roles)))
+    addresses = [f"127.0.0.1:{free_port()}" for _ in roles]
+    logs = [log.with_suffix(f".{number}") for number in range(len(roles))]
+    port = free_port()
+    named = [part for address in addresses for part in ("--worker", address)]
+    commands = [["route", model, "--port", str(port), *named]]
+    for role, address in zip(roles, addresses, strict=True):
+        own = ["--kv-listen", f"127.0.0.1:{free_port()}"] if role == "prefill" else []
+        commands.append(["worker", model, "--role", role, "--listen", address, *own, *flags])
+    processes: list[subprocess.Popen[bytes]] = []
+    began = time.perf_counter()
+    try:
+        for command, path in zip(commands, (log, *logs), strict=True):
+            with path.open("wb") as output:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "twostroke", *command],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env={**os.environ, "OMP_NUM_THREADS": threads},
+                    )
+                )
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_healthy(processes[0], url, began, log)
+        while not all(" is here" in path.read_text() for path in logs):
+            if time.perf_counter() - began > DEADLINE:
+                raise ServerFailedError("\n".join(path.read_text()[-2000:] for path in logs))
+            time.sleep(POLL_SECONDS)
+        yield ServerProcess(url, processes[0], time.perf_counter() - began)
+    finally:
+        for process in processes:
             _end(process)
 
 

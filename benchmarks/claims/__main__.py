@@ -3,6 +3,7 @@
     python -m benchmarks.claims [NAME ...]
 
 A run of all of them is recorded in ``benchmarks/claims/results``; a run of some is only printed.
+``field`` are the claims of others, as ``twostroke lab`` tries them: their page is always recorded.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from benchmarks.claims import (
     break_even,
     chunked_prefill,
     continuous_batching,
+    field,
     kv_cache,
     kv_tiers,
     kv_waste,
@@ -71,8 +73,10 @@ def main(
         rounds: How often each is measured.
         out: Folder for the record.
     """
-    if unknown := [name for name in names if name not in MEASURES]:
-        sys.exit(f"error: no claim {unknown[0]!r}\n\nhint: there are {', '.join(MEASURES)}")
+    if unknown := [name for name in names if name not in (*MEASURES, field.NAME)]:
+        known = ", ".join((*MEASURES, field.NAME))
+        sys.exit(f"error: no claim {unknown[0]!r}\n\nhint: there are {known}")
+    own = [name for name in names if name != field.NAME] if names else list(MEASURES)
     began = time.perf_counter()
 
     def say(text: str) -> None:
@@ -82,7 +86,7 @@ def main(
     claims: list[Claim] = []
     with default_model(model) as (source, name):
         bench = Workbench(source, name, rounds, data, say, checkpoint)
-        for measure in (measure for chosen in names or MEASURES for measure in MEASURES[chosen]):
+        for measure in (measure for chosen in own for measure in MEASURES[chosen]):
             other_programs = OtherPrograms()
             claim = measure(bench)
             claims.append(
@@ -91,20 +95,33 @@ def main(
                 )
             )
             print(claim.line(), flush=True)
+        if not names or field.NAME in names:
+            other_programs = OtherPrograms()
+            tried = field.try_claims(bench)
+            field.write_page(tried, environment(_command(), other_programs.share()), out)
+            for each in tried:
+                verdict = each.experiment.computed.verdict.name
+                print(f"{each.experiment.claim.text} | {verdict}", flush=True)
+            say(f"recorded in {out / field.NAME}.md")
+    if own and names:
+        say("of our own claims nothing is recorded, since only a run of all is")
     if names:
-        say("done; nothing recorded, since only a run of all claims is")
         return
     share = all_along.share()
     claims = keep_recorded(claims, out)
     write_claims(
         claims,
-        environment(shlex.join(["python", "-m", "benchmarks.claims", *sys.argv[1:]]), share),
+        environment(_command(), share),
         out,
     )
     say(
         f"recorded in {out}"
         + (f"; others took {share:.1%} of the CPU time" if share is not None else "")
     )
+
+
+def _command() -> str:
+    return shlex.join(["python", "-m", "benchmarks.claims", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -8,17 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.claims.report import Claim
-from benchmarks.claims.workbench import (
-    Workbench,
-    greedy,
-    median,
-    milliseconds,
-    random_prompt,
-    spread,
-    step,
-)
+from benchmarks.claims.workbench import Workbench, median, milliseconds, spread
 from twostroke.core.config import SchedulerConfig
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.lab.live import greedy, random_prompt, take_step
 
 LONG = "long"
 
@@ -139,7 +132,7 @@ def _more_than_enough(load: Workload) -> int:
 
 def _steps(engine: LLMEngine, last: dict[str, float]) -> float:
     """One step, and the longest gap that it ended; ``last`` has each request's last token time."""
-    outputs = step(engine)
+    outputs = take_step(engine)
     now = time.perf_counter()
     gap = max((now - last[o.request_id] for o in outputs if o.request_id in last), default=0.0)
     last.update((output.request_id, now) for output in outputs)

@@ -14,18 +14,15 @@ from dataclasses import dataclass, replace
 from benchmarks.claims.report import Claim
 from benchmarks.claims.workbench import (
     Workbench,
-    greedy,
     median,
     memory_bound_model,
     milliseconds,
-    random_prompt,
-    run_to_end,
     spread,
-    step,
     weights_megabytes,
 )
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.lab.live import greedy, random_prompt, run_to_end, take_step
 
 TARGET = 2.0
 PROBE_STEPS, PROBE_PROMPT = 32, 16
@@ -181,11 +178,11 @@ def step_seconds(engine: LLMEngine, num_requests: int) -> float:
     for index in range(num_requests):
         prompt = random_prompt(rng, engine, PROBE_PROMPT)
         engine.submit(greedy(f"probe-{num_requests}-{index}", prompt, PROBE_STEPS + 1))
-    step(engine)  # All prompts, and the first token of each.
+    take_step(engine)  # All prompts, and the first token of each.
     seconds = []
     while engine.has_work():
         began = time.perf_counter()
-        step(engine)
+        take_step(engine)
         seconds.append(time.perf_counter() - began)
     assert len(seconds) == PROBE_STEPS, "the prompts took more than one step"
     return median(seconds)

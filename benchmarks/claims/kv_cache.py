@@ -7,17 +7,9 @@ import time
 from dataclasses import dataclass
 
 from benchmarks.claims.report import Claim
-from benchmarks.claims.workbench import (
-    Workbench,
-    greedy,
-    median,
-    milliseconds,
-    random_prompt,
-    spread,
-    step,
-    time_to_first_token,
-)
+from benchmarks.claims.workbench import Workbench, median, milliseconds, spread
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.lab.live import greedy, random_prompt, take_step, time_to_first_token
 from twostroke.runtime.reference import generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
 
@@ -77,11 +69,11 @@ def measure(bench: Workbench, load: Workload | None = None) -> Claim:
 def _cached(engine: LLMEngine, prompt: list[int], num_tokens: int) -> float:
     """Median time of a decoding step."""
     engine.submit(greedy("cached", prompt, num_tokens + 1))
-    step(engine)
+    take_step(engine)
     gaps = []
     while engine.has_work():
         began = time.perf_counter()
-        step(engine)
+        take_step(engine)
         gaps.append(time.perf_counter() - began)
     return median(gaps)
 

@@ -10,17 +10,9 @@ import time
 from dataclasses import dataclass
 
 from benchmarks.claims.report import Claim
-from benchmarks.claims.workbench import (
-    Workbench,
-    greedy,
-    median,
-    milliseconds,
-    random_prompt,
-    run_to_end,
-    spread,
-    time_to_first_token,
-)
+from benchmarks.claims.workbench import Workbench, median, milliseconds, spread
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.lab.live import greedy, random_prompt, run_to_end, time_to_first_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

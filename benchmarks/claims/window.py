@@ -13,9 +13,10 @@ from pathlib import Path
 
 from benchmarks import make_checkpoint
 from benchmarks.claims.report import Claim
-from benchmarks.claims.workbench import STANDIN, Workbench, greedy, random_prompt, spread, step
+from benchmarks.claims.workbench import STANDIN, Workbench, spread
 from twostroke.core.config import EngineConfig
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.lab.live import greedy, random_prompt, take_step
 from twostroke.startup import load_engine
 
 NUM_LAYERS, SEES_ALL = 6, 5  # every sixth layer sees everything, as in Gemma 3
@@ -115,7 +116,7 @@ def _most_tokens(engine: LLMEngine, load: Workload, seed: int) -> int:
         prompt = random_prompt(rng, engine, load.prompt)
         engine.submit(greedy(str(number), prompt, load.output))
     while not ended:
-        ended = any(output.finish_reason is not None for output in step(engine))
+        ended = any(output.finish_reason is not None for output in take_step(engine))
         running = engine.scheduler.running.values()
         most = max(most, sum(request.num_computed_tokens for request in running))
     for number in range(load.requests):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -17,11 +15,8 @@ from benchmarks import make_checkpoint
 from benchmarks.environment import shown
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ModelLoadError
-from twostroke.core.generation_request import GenerationRequest
-from twostroke.core.output import RequestOutput
-from twostroke.core.sampling_params import SamplingParams
-from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.lab.live import greedy, time_to_first_token
 from twostroke.model_spec.model_files import resolve_model
 from twostroke.startup import load_engine
 
@@ -103,48 +98,6 @@ def _random_checkpoint(size: str) -> Iterator[str]:
 def weights_megabytes(model: str) -> float:
     """How large a model's weights are on disk, in millions of bytes."""
     return sum(path.stat().st_size for path in resolve_model(model).glob("*.safetensors")) / 1e6
-
-
-def greedy(
-    request_id: str, prompt: list[int], num_tokens: int, *, cache_salt: str = ""
-) -> GenerationRequest:
-    """A request for exactly ``num_tokens`` tokens."""
-    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
-    return GenerationRequest(
-        request_id=request_id, prompt_token_ids=prompt, params=params, cache_salt=cache_salt
-    )
-
-
-def random_prompt(rng: random.Random, engine: LLMEngine, num_tokens: int) -> list[int]:
-    return rng.choices(range(engine.info.vocab_size), k=num_tokens)
-
-
-def step(engine: LLMEngine) -> list[RequestOutput]:
-    """One step; a benchmark whose requests fail measures nothing, so their errors are raised."""
-    outputs = engine.step()
-    for output in outputs:
-        raise_output_error(output)
-    return outputs
-
-
-def run_to_end(engine: LLMEngine) -> int:
-    """Step until nothing is left; returns the number of steps."""
-    steps = 0
-    while engine.has_work():
-        step(engine)
-        steps += 1
-    return steps
-
-
-def time_to_first_token(engine: LLMEngine, call: GenerationRequest) -> float:
-    """Seconds from submission to the first token of a request that is alone; then it is aborted."""
-    began = time.perf_counter()
-    engine.submit(call)
-    while not step(engine):
-        pass
-    seconds = time.perf_counter() - began
-    engine.abort(call.request_id)
-    return seconds
 
 
 def median(values: Sequence[float]) -> float:

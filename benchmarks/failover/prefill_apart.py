@@ -2,10 +2,12 @@
 
     python -m benchmarks.failover.prefill_apart MODEL [--prompt-tokens 8000]
 
-Two engines on the same cores, three ways: both do everything, both in small chunks, or one computes
-prompts and the other answers (``--prefill-engines 1``). A few streams read long answers; meanwhile
-long prompts come one after the other, each as soon as the one before has its first token. The ways
-take turns. Writes benchmarks/results/prefill_apart.json and .md.
+Two engines on the same cores: both do everything, both in small chunks, or one computes prompts and
+the other answers (``--prefill-engines 1``); then two workers behind a router, of role both, or one
+of role prefill and one of role decode, between which blocks cross over TCP. A few streams read long
+answers; meanwhile long prompts come one after the other, each as soon as the one before has its
+second token. The ways take turns. Writes benchmarks/results/prefill_apart.json and .md, or those of
+prefill_apart_workers.
 """
 
 from __future__ import annotations
@@ -26,13 +28,17 @@ import cyclopts
 import httpx
 
 from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
-from benchmarks.server import running_server
+from benchmarks.server import running_server, running_workers
 
 RESULTS = Path(__file__).parents[1] / "results"
 WAYS = {
     "both do everything": (),
     "both, chunks of 128": ("--max-prefill-chunk", "128"),
     "one for prompts": ("--prefill-engines", "1", "--prefill-min-tokens", "512"),
+}
+ROLES = {
+    "workers, both": ("both", "both"),
+    "workers, prefill and decode": ("prefill", "decode"),
 }
 
 
@@ -44,11 +50,14 @@ class Seen:
         gaps: Seconds between two events of an answer, while some long prompt was there.
         calm_gaps: The same before any came.
         first_tokens: Seconds to the first token of each long prompt.
+        second_tokens: Seconds from there to its second, which waits for its blocks where another
+            engine writes on.
     """
 
     gaps: list[float] = field(default_factory=list)
     calm_gaps: list[float] = field(default_factory=list)
     first_tokens: list[float] = field(default_factory=list)
+    second_tokens: list[float] = field(default_factory=list)
 
 
 def main(
@@ -58,6 +67,7 @@ def main(
     chats: int = 4,
     prompts: int = 6,
     rounds: int = 2,
+    workers_alone: bool = False,
     out: Path = RESULTS,
 ) -> None:
     """Measure and record.
@@ -68,21 +78,28 @@ def main(
         chats: Streams that read answers.
         prompts: Long prompts in each round.
         rounds: How often each way is measured.
+        workers_alone: Leave out the ways of one server.
         out: Folder for the record.
     """
     other_programs = OtherPrograms()
-    seen = {way: Seen() for way in WAYS}
+    ways = ROLES if workers_alone else {**WAYS, **ROLES}
+    seen = {way: Seen() for way in ways}
     with tempfile.TemporaryDirectory(prefix="twostroke-apart-") as folder:
         for number in range(rounds):
-            for way, flags in WAYS.items():
+            for way, how in ways.items():
                 print(f"round {number + 1} of {rounds}: {way}", file=sys.stderr)
-                common = ("--data-parallel-size", "2", "--max-model-len", str(prompt_tokens + 160))
                 log = Path(folder, f"{number}-{way.replace(' ', '-')}.log")
-                with running_server(model, log, *common, *flags) as server:
+                length = ("--max-model-len", str(prompt_tokens + 160))
+                with (
+                    running_workers(model, log, how, *length)
+                    if way in ROLES
+                    else running_server(model, log, "--data-parallel-size", "2", *length, *how)
+                ) as server:
                     asyncio.run(one_round(server.url, seen[way], prompt_tokens, chats, prompts))
     lines = [
-        "| two engines | gap P50, calm, ms | gap P50 | P99 | worst | TTFT of long prompts, s |",
-        "|---|--:|--:|--:|--:|--:|",
+        "| two engines | gap P50, calm, ms | P50 | P99 | worst | TTFT of long, s |"
+        " then to 2nd, ms |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for way, own in seen.items():
         gaps = statistics.quantiles(own.gaps, n=100)
@@ -90,6 +107,7 @@ def main(
             f"| {way} | {1e3 * statistics.median(own.calm_gaps):.1f} | {1e3 * gaps[49]:.1f} |"
             f" {1e3 * gaps[98]:.0f} | {1e3 * max(own.gaps):.0f} |"
             f" {statistics.median(own.first_tokens):.2f} |"
+            f" {1e3 * statistics.median(own.second_tokens):.0f} |"
         )
     print("\n".join(lines))
     command = shlex.join(["python", "-m", "benchmarks.failover.prefill_apart", *sys.argv[1:]])
@@ -99,12 +117,17 @@ def main(
     record: dict[str, Any] = {
         "environment": where,
         "ways": {
-            way: {"gaps": statistics.quantiles(own.gaps, n=1000), "ttft": own.first_tokens}
+            way: {
+                "gaps": statistics.quantiles(own.gaps, n=1000),
+                "ttft": own.first_tokens,
+                "second_token": own.second_tokens,
+            }
             for way, own in seen.items()
         },
     }
     title = "Answers while long prompts arrive"
-    write_record(out / "prefill_apart", title, text + "\n".join(lines) + "\n", record)
+    name = "prefill_apart_workers" if workers_alone else "prefill_apart"
+    write_record(out / name, title, text + "\n".join(lines) + "\n", record)
 
 
 async def one_round(url: str, seen: Seen, prompt_tokens: int, chats: int, prompts: int) -> None:
@@ -118,10 +141,14 @@ async def one_round(url: str, seen: Seen, prompt_tokens: int, chats: int, prompt
         under_load.set()
         for _ in range(prompts):
             tokens = [drawn.randrange(10, 1000) for _ in range(prompt_tokens)]
-            began = time.perf_counter()
-            async for _ in events(client, tokens, max_tokens=8):
-                seen.first_tokens.append(time.perf_counter() - began)
-                break
+            moments = [time.perf_counter()]
+            async for moment in events(client, tokens, max_tokens=8):
+                moments.append(moment)
+                if len(moments) == 3:
+                    break
+            began, first, second = moments
+            seen.first_tokens.append(first - began)
+            seen.second_tokens.append(second - first)
         done.set()
         await asyncio.gather(*readers)
 

@@ -28,9 +28,9 @@ import httpx
 
 from benchmarks.environment import OtherPrograms, environment, environment_text, write_record
 from benchmarks.server import free_port, running_server
+from twostroke.core.network.address import watch_connection
 from twostroke.engine.messages import AbortRequest
 from twostroke.engine.process.frames import encode_frame, receive_frame
-from twostroke.engine.workers.address import watch_connection
 
 RESULTS = Path(__file__).parents[1] / "results"
 CACHE = ("--kv-cache-memory", "64MiB")

@@ -2,10 +2,11 @@
 
     python -m benchmarks.gpu.correctness --device cuda
 
-For each model family: tiny random weights in float32, requests that share prefixes, run in chunks,
-in too few blocks, greedy and sampled, through the engine on the device, on a GPU by recorded passes
-too; every token is compared with the loop without a cache on the CPU. And in bfloat16: whether a
-request's log-probabilities are the same bits alone and in company.
+For each model family, and for a checkpoint of 8 and of 4 bits: tiny random weights in float32,
+requests that share prefixes, run in chunks, in too few blocks, greedy and sampled, through the
+engine on the device, on a GPU by recorded passes too; every token is compared with the loop without
+a cache on the CPU. And in bfloat16: whether a request's log-probabilities are the same bits alone
+and in company.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from typing import Any
 from benchmarks.gpu.environment import record
 from tests.checkpoints import write_checkpoint
 from tests.models.tiny_families import FAMILIES
+from twostroke.checkpoints.open_checkpoint import open_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
+from twostroke.runtime.checkpoints.quantise import quantise
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import generate_naive
 
+QUANTISED = ("llama int8", "llama int4")
 BLOCK_SIZE = 8
 BLOCKS = 24
 
@@ -136,11 +140,21 @@ def same_bits(folder: Path, device: str) -> dict[str, Any]:
     }
 
 
+def written(folder: Path, family: str) -> Path:
+    """A checkpoint of a family; of the quantised ones, which a GPU keeps and a CPU decodes here."""
+    base, _, to = family.partition(" ")
+    whole = write_checkpoint(folder / base, FAMILIES[base])
+    if not to:
+        return whole
+    quantise(open_checkpoint(whole), to, folder / to, lambda _: None)
+    return folder / to
+
+
 def attempt(family: str, device: str) -> dict[str, Any]:
     """One family; what fails is a row, too."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            folder = write_checkpoint(Path(scratch) / family, FAMILIES[family])
+            folder = written(Path(scratch), family)
             row = compare(folder, family, device)
             return row | (same_bits(folder, device) if family == "llama" else {})
         except Exception as error:
@@ -158,7 +172,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/gpu/results"))
     args = parser.parse_args()
-    families = args.families or list(FAMILIES)
+    families = args.families or [*FAMILIES, *QUANTISED]
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     with ProcessPoolExecutor(args.workers, mp_context=context) as pool:
         attempts = [pool.submit(attempt, name, args.device) for name in families]

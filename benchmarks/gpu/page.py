@@ -123,11 +123,11 @@ def attention(record: Record) -> list[str]:
 
 
 def products(record: Record) -> list[str]:
-    lines = ["## Products of one row", "", where(record)]
+    lines = ["## Products of few rows", "", where(record)]
     lines += ["Outputs of a program, inputs of a step, warps, stages, whether kernels overlap.", ""]
     best: dict[str, list[Record]] = {}
     for row in record["rows"]:
-        best.setdefault(row["product"], []).append(row)
+        best.setdefault(f"{row['product']}, {row['rows']} rows", []).append(row)
     rows = [
         [name, each["how"], each["us"], each["tb_per_s"]]
         for name, found in best.items()
@@ -136,12 +136,20 @@ def products(record: Record) -> list[str]:
     return [*lines, *table(["product", "by", "us", "TB/s"], rows)]
 
 
+def recurrent(record: Record) -> list[str]:
+    lines = ["## The gated delta rule, a layer", "", where(record), ""]
+    names = ("requests", "tokens", "us", "tb_per_s")
+    rows = [[each[name] for name in names] for each in record["rows"]]
+    return [*lines, *table(["requests", "tokens each", "us", "TB/s of states"], rows)]
+
+
 def main() -> None:
     parts = {
         "speed": [speed, kernels],
         "correctness": [correctness],
         "products": [products],
         "attention": [attention],
+        "recurrent": [recurrent],
     }
     lines = ["# On GPUs", "", "Written by `python -m benchmarks.gpu.page`.", ""]
     for name, writers in parts.items():

@@ -1,4 +1,4 @@
-"""Which tiles suit products of few rows, beside cuBLAS: microseconds and share of the bandwidth.
+"""Which tiles suit products of few rows, beside cuBLAS and weights of 8 and 4 bits.
 
 python -m benchmarks.gpu.products
 """
@@ -17,6 +17,8 @@ from torch.nn import functional as F
 
 from benchmarks.gpu.environment import record
 from twostroke.kernels.triton.few_rows import multiply_few
+from twostroke.layers.gpu.operators import MAX_FEW_ROWS
+from twostroke.layers.linear import Linear, make_linear
 
 # Outputs and inputs of an 8B model's products.
 SHAPES = {"qkv": (6144, 4096), "output": (4096, 4096), "up": (28672, 4096), "down": (4096, 14336)}
@@ -47,9 +49,19 @@ def by_cublas(x: torch.Tensor, weights: list[torch.Tensor]) -> None:
         F.linear(x, weight)
 
 
+def by_quantized(x: torch.Tensor, layers: list[Linear]) -> None:
+    for layer in layers:
+        layer(x)
+
+
+def quantized_layers(weights: list[torch.Tensor]) -> dict[str, list[Linear]]:
+    """The layers that ``--quantization`` makes of these weights."""
+    return {to: [make_linear(own, None, to, None) for own in weights] for to in ("int8", "int4")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64, 65, 512])
     parser.add_argument("--results", type=Path, default=Path("benchmarks/gpu/results"))
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
@@ -59,12 +71,15 @@ def main() -> None:
             torch.randn(outputs, inputs, device="cuda", dtype=torch.bfloat16)
             for _ in range(max(2, 2**29 // (outputs * inputs * 2)))
         ]
+        rounded = quantized_layers(weights)
         for count in args.rows:
             x = torch.randn(count, inputs, device="cuda", dtype=torch.bfloat16)
 
             found = {"cublas": partial(by_cublas, x, weights)} | {
-                str(tile): partial(by_tile, tile, x, weights) for tile in TILES
+                to: partial(by_quantized, x, layers) for to, layers in rounded.items()
             }
+            if count <= MAX_FEW_ROWS:
+                found |= {str(tile): partial(by_tile, tile, x, weights) for tile in TILES}
             for how, run in found.items():
                 try:
                     run()
@@ -77,7 +92,8 @@ def main() -> None:
                     continue
                 each = ms / 1e3 / len(weights)
                 row = {"product": name, "rows": count, "how": how, "us": 1e6 * each}
-                row["tb_per_s"] = weights[0].nbytes / each / 1e12
+                size = rounded[how][0].nbytes if how in rounded else weights[0].nbytes
+                row["tb_per_s"] = size / each / 1e12
                 rows.append(row)
                 print(name, count, how, f"{row['us']:.1f} us {row['tb_per_s']:.2f} TB/s")
     record(args.results, "products", "cuda", rows)

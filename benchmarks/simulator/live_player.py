@@ -11,7 +11,7 @@ from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.simulator.fleet.fleet import RequestResult
+from twostroke.simulator.fleet.result import RequestResult
 from twostroke.simulator.workloads.base import RequestSpec, Workload
 
 # Seconds between two looks at the machine's speed, and how many a pause must have left for one,

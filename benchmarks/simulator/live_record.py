@@ -14,7 +14,7 @@ from benchmarks.simulator.live_workloads import SATURATING, Pace, workloads
 from twostroke.core.config import CacheConfig
 from twostroke.simulator.calibration.machine_speed import Speed
 from twostroke.simulator.deployment.options import DeploymentOptions
-from twostroke.simulator.fleet.fleet import RequestResult
+from twostroke.simulator.fleet.result import RequestResult
 from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.simulate import simulate
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions

@@ -18,7 +18,7 @@ from benchmarks.simulator.kernels import Pair, median
 from benchmarks.simulator.live_record import results_of, simulated
 from benchmarks.simulator.live_runs import ATTEMPTS, QUIET
 from twostroke.simulator.calibration.machine_speed import SAME
-from twostroke.simulator.fleet.fleet import RequestResult
+from twostroke.simulator.fleet.result import RequestResult
 
 REPORT = ROOT / "docs" / "validation"
 TARGET_MEDIAN, TARGET_TAIL = 0.10, 0.20

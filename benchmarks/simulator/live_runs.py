@@ -20,7 +20,7 @@ from benchmarks.environment import OtherPrograms
 from benchmarks.simulator.live_player import LivePlayer
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.simulator.calibration.machine_speed import SAME, Speed, usual
-from twostroke.simulator.fleet.fleet import RequestResult
+from twostroke.simulator.fleet.result import RequestResult
 from twostroke.simulator.workloads.base import Workload
 
 if TYPE_CHECKING:

@@ -20,19 +20,19 @@ from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import CacheConfig, EngineConfig, ModelOptions, SchedulerOptions
 from twostroke.core.errors import ConfigError
 from twostroke.core.kv_tier_config import KVTransferConfig, peer_name
+from twostroke.core.network.address import Address
 from twostroke.core.operator.named_models import with_share
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.fleet.engine_pool import EnginePool
 from twostroke.engine.fleet.pool_plan import PoolPlan, start_of
-from twostroke.engine.fleet.supervised import SupervisedSource
+from twostroke.engine.fleet.supervised import SourceMaker, SupervisedSource, local_source
 from twostroke.engine.intake import Seeds
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import ProcessSource, start_engine
 from twostroke.engine.process.replicas import NO_POOL, PrefillPlan, PrefillPool, Replicas
-from twostroke.engine.workers.address import Address
 from twostroke.engine.workers.connect import WorkerSource, first_worker, unreached
 from twostroke.engine.workers.fingerprint import vocabulary_hash
 from twostroke.model_spec.reader import parse_model
@@ -139,6 +139,7 @@ def connect_to_workers(
     workers: Sequence[Address],
     token: bytes,
     router: RouterName,
+    prefill: PrefillPlan,
     say: Callable[[str], None],
     stall_seconds: float = STALL_SECONDS,
     max_queued_requests: int | None = None,
@@ -149,6 +150,7 @@ def connect_to_workers(
         config: The model, whose tokenizer is loaded here, and its chat template; the rest is the
             workers' own.
         router: Chooses among the workers.
+        prefill: Which prompts go to workers of role ``prefill``, if there are some.
         say: Called with what is waited for.
 
     Raises:
@@ -187,7 +189,9 @@ def connect_to_workers(
         )
         for address in workers
     ]
-    client = engines[0] if len(engines) == 1 else Replicas(engines, make_router(router))
+    if len(engines) == 1:
+        return LoadedModel(engines[0], tokenizer, grammars)
+    client = Replicas(engines, make_router(router), PrefillPool(plan=prefill))
     return LoadedModel(client, tokenizer, grammars)
 
 
@@ -197,6 +201,7 @@ def start_pool(
     name: str,
     plan: PoolPlan,
     router: RouterName,
+    make_source: SourceMaker = local_source,
     log_level: str = "info",
     log_json: bool = False,
     stall_seconds: float = STALL_SECONDS,
@@ -207,6 +212,7 @@ def start_pool(
     Args:
         config: That of the plan, as the server's keys want it.
         name: What the model is called.
+        make_source: Makes what starts a replica; processes of this machine by default.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
@@ -215,7 +221,7 @@ def start_pool(
     first = StartEngine(package_version(), config, name, log_level=log_level, log_json=log_json)
 
     def prepare(plan: PoolPlan, number: int) -> SupervisedSource:
-        return SupervisedSource(start_of(first, plan, number))
+        return make_source(start_of(first, plan, number), plan)
 
     sources = [prepare(plan, number) for number in range(plan.num_at_first)]
     # Downloaded here, if it is on the Hub: an engine that waits for others would seem to hang.

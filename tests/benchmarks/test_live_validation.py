@@ -17,7 +17,7 @@ from tests.fakes import FakeExecutor
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.runtime.speed_probe import SpeedProbe
 from twostroke.simulator.calibration.machine_speed import Speed
-from twostroke.simulator.fleet.fleet import RequestResult
+from twostroke.simulator.fleet.result import RequestResult
 from twostroke.simulator.workloads.make import make_workload
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 

@@ -32,8 +32,11 @@ def test_a_bad_file_is_an_error_with_a_hint(
     [
         (["--replicas", "65"], "--inspect shows 64 replicas at most, not 65"),
         (["--sweep", "rate=1:4"], "--inspect is of one run, not of a sweep"),
-        (["--autoscale", "kv"], "--inspect watches replicas that stay, and --autoscale"),
-        (["--sweep", "autoscale=kv"], "--inspect watches replicas that stay, and --autoscale"),
+        (["--autoscale", "kv"], "--inspect watches equal replicas that stay, and --autoscale"),
+        (
+            ["--sweep", "autoscale=kv"],
+            "--inspect watches equal replicas that stay, and --autoscale",
+        ),
     ],
 )
 def test_a_simulation_that_is_not_one_run_is_refused(

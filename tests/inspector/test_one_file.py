@@ -113,6 +113,7 @@ def test_each_module_stands_once_after_what_it_imports(modules: Path) -> None:
         ('import { a } from "./a.js";\n', "a.js imports a.js: a circle"),
         ('import "./b.js";\n', "cannot bundle 'import"),
         ('export * from "./b.js";\n', "cannot bundle 'export"),
+        ('export { b } from "./b.js";\n', "cannot bundle ' from"),
         ("export let a = 1;\n", "cannot bundle 'export let"),
     ],
 )

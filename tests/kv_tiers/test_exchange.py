@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -12,15 +13,28 @@ from pathlib import Path
 import pytest
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.network.address import Address, bind, is_address
+from twostroke.core.network.proofs import prove
 from twostroke.kv_cache.connector import ArrivedBlock, TierInfo
+from twostroke.kv_tiers import block_greeting as greeting_module
 from twostroke.kv_tiers import outbox as outbox_module
+from twostroke.kv_tiers import peer_tier as peer_module
 from twostroke.kv_tiers.block_file import BlockKind
-from twostroke.kv_tiers.block_wire import MAGIC, MAX_KEYS, hello_of
+from twostroke.kv_tiers.block_greeting import (
+    ASKER,
+    GIVER,
+    MAGIC,
+    MAX_KIND_BYTES,
+    greet_giver,
+    welcome_asker,
+)
+from twostroke.kv_tiers.block_wire import MAX_KEYS, WireError
 from twostroke.kv_tiers.outbox import Outbox
-from twostroke.kv_tiers.peer_tier import PeerTier
+from twostroke.kv_tiers.peer_tier import Peers, PeerTier
 
 SIZE = 1 << 18  # more than a socket takes at once
 KIND = BlockKind("model@1", "k v", 16, SIZE)
+TOKEN = b"a token of 23 characters"
 
 
 def key(number: int) -> bytes:
@@ -31,28 +45,49 @@ def block(number: int) -> memoryview:
     return memoryview(bytes([number % 251]) * SIZE)
 
 
-def offering(path: Path, kind: BlockKind = KIND, num_blocks: int = 8) -> Outbox:
+def offering(
+    place: str, kind: BlockKind = KIND, num_blocks: int = 8, token: bytes = TOKEN
+) -> Outbox:
     info = TierInfo(name="offered", num_blocks=num_blocks, block_bytes=SIZE, saves_filled=True)
-    return Outbox(info, path, kind)
+    return Outbox(info, place, kind, token)
+
+
+def listen_at(place: str) -> socket.socket:
+    listener = bind(Address.parse(place)) if is_address(place) else socket.socket(socket.AF_UNIX)
+    if listener.family == socket.AF_UNIX:
+        listener.bind(place)
+    listener.listen()
+    return listener
+
+
+def connect_to(place: str) -> socket.socket:
+    if is_address(place):
+        return socket.create_connection(Address.parse(place))
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(place)
+    return connection
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "unix":
+        return str(tmp_path / "blocks")
+    with bind(Address("127.0.0.1", 0)) as free:
+        return str(Address(*free.getsockname()))
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    return tmp_path / "blocks"
-
-
-@pytest.fixture
-def offered(place: Path) -> Iterator[Outbox]:
+def offered(place: str) -> Iterator[Outbox]:
     tier = offering(place)
     yield tier
     tier.close()
-    assert not place.exists()
+    assert not Path(place).exists()
 
 
 @pytest.fixture
-def peer(place: Path) -> Iterator[PeerTier]:
+def peer(place: str) -> Iterator[PeerTier]:
     info = TierInfo(name="peer0", num_blocks=0, block_bytes=SIZE, loads_only=True)
-    tier = PeerTier(info, place, KIND, threading.Event())
+    tier = PeerTier(info, place, KIND, threading.Event(), TOKEN)
     yield tier
     began = time.monotonic()
     tier.close()
@@ -119,7 +154,7 @@ def test_many_that_are_not_there_cost_one_wait(offered: Outbox, peer: PeerTier) 
 
 
 def test_a_peer_that_is_gone_fails_loads_and_one_that_is_back_serves(
-    place: Path, peer: PeerTier
+    place: str, peer: PeerTier
 ) -> None:
     peer.load("a", [key(1)])
     assert arrivals(peer, 1)[0].data is None  # it was never there
@@ -134,57 +169,149 @@ def test_a_peer_that_is_gone_fails_loads_and_one_that_is_back_serves(
 
 
 def test_one_that_ends_in_the_middle_of_a_block_fails_that_and_what_follows(
-    place: Path, peer: PeerTier
+    place: str, peer: PeerTier
 ) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(place))
-        listener.listen()
+    with listen_at(place) as listener:
         peer.load("a", [key(1), key(2)])
         connection, _ = listener.accept()
         with connection:
-            connection.recv(len(hello_of(KIND)))
-            connection.sendall(b"\x01")
+            welcome_asker(connection, TOKEN, KIND)
             connection.recv(64)
             connection.sendall(SIZE.to_bytes(4, "little") + b"x" * 1000)
     assert [each.data for each in arrivals(peer, 2)] == [None, None]
-    place.unlink()
+    Path(place).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "what"),
     [
-        KIND._replace(model="model@2"),
-        KIND._replace(format="k8 v8"),
-        KIND._replace(block_size=32),
-        KIND._replace(payload_bytes=SIZE // 2),
+        (KIND._replace(model="model@2"), "another model, precision or kind of processor"),
+        (KIND._replace(format="k8 v8"), r"another format \(--kv-cache-dtype.*: k v, not k8 v8"),
+        (KIND._replace(block_size=32), "another --block-size: 16, not 32"),
+        (KIND._replace(payload_bytes=SIZE // 2), "another size of a block"),
+        (KIND._replace(key_bytes=17), "another length of keys"),
     ],
 )
-def test_blocks_of_another_kind_are_refused(place: Path, peer: PeerTier, other: BlockKind) -> None:
+def test_blocks_of_another_kind_are_refused_by_name(
+    place: str, peer: PeerTier, other: BlockKind, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     tier = offering(place, other)
     tier.save(key(1), block(1))
     peer.load("a", [key(1)])
     assert arrivals(peer, 1)[0].data is None
     tier.close()
+    told = [each.getMessage() for each in caplog.records]
+    assert len(told) == 2 and all(re.search(what, each) for each in told), told
+
+
+def test_one_that_does_not_know_the_token_gets_nothing(
+    place: str, peer: PeerTier, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = offering(place, token=b"another token of that length")
+    tier.save(key(1), block(1))
+    peer.load("a", [key(1)])
+    assert arrivals(peer, 1)[0].data is None
+    tier.close()
+    assert caplog.text.count("another token") == 2 and TOKEN.decode() not in caplog.text
+
+
+def test_one_that_gives_must_know_it_too(place: str, peer: PeerTier) -> None:
+    """It has only seen what a real one says."""
+    with listen_at(place) as listener:
+        peer.load("a", [key(1)])
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(MAGIC + bytes(32))
+            connection.recv(4096)
+            connection.sendall(b"\x01" + prove(b"", GIVER, bytes(32), bytes(32)))
+            assert arrivals(peer, 1)[0].data is None
+    Path(place).unlink(missing_ok=True)
+
+
+def test_one_that_stops_in_the_middle_is_left_and_not_asked_again_at_once(
+    place: str, peer: PeerTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_module, "FETCH_SECONDS", 0.3)
+    with listen_at(place) as listener:
+        peer.load("a", [key(1)])
+        connection, _ = listener.accept()
+        with connection:
+            welcome_asker(connection, TOKEN, KIND)
+            connection.sendall(SIZE.to_bytes(4, "little") + b"x" * 1000)
+            began = time.monotonic()
+            assert arrivals(peer, 1)[0].data is None
+            assert 0.2 < time.monotonic() - began < 2
+        began = time.monotonic()
+        peer.load("b", [key(1)])
+        assert arrivals(peer, 1)[0].data is None
+        assert time.monotonic() - began < 0.2
+    Path(place).unlink(missing_ok=True)
+
+
+def test_half_a_greeting_ends_in_time_and_holds_nobody_up(
+    place: str, offered: Outbox, peer: PeerTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do many that say nothing; one byte now and then is no sign of life."""
+    monkeypatch.setattr(greeting_module, "GREETING_SECONDS", 1.0)
+    offered.save(key(1), block(1))
+    slow = connect_to(place)
+    silent = [connect_to(place) for _ in range(40)]
+    began = time.monotonic()
+    peer.load("a", [key(1)])
+    assert arrivals(peer, 1)[0].data == block(1)
+    assert len(offered._greeted) <= outbox_module.MAX_GREETED
+    with suppress(OSError):
+        while time.monotonic() - began < 5:
+            slow.sendall(b"2")
+            time.sleep(0.05)
+    assert time.monotonic() - began < 3
+    for each in (slow, *silent):
+        each.close()
+
+
+def test_what_a_refusal_says_is_one_line(place: str) -> None:
+    """It has proven nothing."""
+    with listen_at(place) as listener, connect_to(place) as asker:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(MAGIC + bytes(32) + b"\x00\x06\x00a\nb\x1b[1")
+            with pytest.raises(WireError, match=r"^a b \[1$"):
+                greet_giver(asker, TOKEN, KIND)
+
+
+def test_a_peer_is_opened_by_its_address() -> None:
+    info = TierInfo(name="peers", num_blocks=0, block_bytes=SIZE, loads_only=True, by_address=True)
+    wake = threading.Event()
+    with_blocks = offering("127.0.0.1:0")
+    with_blocks.save(key(1), block(1))
+    tier = Peers(info, KIND, wake, TOKEN).open(with_blocks.info.place)
+    assert tier.info.name == with_blocks.info.place and not tier.info.by_address
+    tier.load("a", [key(1)])
+    assert arrivals(tier, 1)[0].data == block(1)
+    tier.close()
+    with_blocks.close()
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("is_welcome", "sent"),
     [
-        b"GET / HTTP/1.1\r\n\r\n" * 10,
-        MAGIC + b"?" * 32,
-        hello_of(KIND) + b"\x00\x00",
-        hello_of(KIND) + (MAX_KEYS + 1).to_bytes(2, "little"),
-        hello_of(KIND) + b"\x01\x00\x10short",
+        (False, b"GET / HTTP/1.1\r\n\r\n" * 10),
+        (False, MAGIC + b"?" * 64),
+        (True, b"\x00\x00"),
+        (True, (MAX_KEYS + 1).to_bytes(2, "little")),
+        (True, b"\x01\x00\x10short"),
     ],
 )
 def test_nonsense_ends_its_own_connection_alone(
-    place: Path, offered: Outbox, peer: PeerTier, sent: bytes
+    place: str, offered: Outbox, peer: PeerTier, is_welcome: bool, sent: bytes
 ) -> None:
     offered.save(key(1), block(1))
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(str(place))
+    with connect_to(place) as stranger:
+        if is_welcome:
+            greet_giver(stranger, TOKEN, KIND)
         stranger.sendall(sent)
-        stranger.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # it has hung up already
+            stranger.shutdown(socket.SHUT_WR)
         stranger.settimeout(5)
         with suppress(ConnectionResetError):  # what it had not read
             while stranger.recv(64):
@@ -193,6 +320,25 @@ def test_nonsense_ends_its_own_connection_alone(
     assert arrivals(peer, 1)[0].data == block(1)
 
 
+@pytest.mark.parametrize(
+    "described",
+    [b"[" * 4000, b"\xff\xfe", b"{}", b"[1]", b"null", b"x" * (MAX_KIND_BYTES + 1)],
+)
+def test_what_describes_no_kind_is_refused(
+    place: str, offered: Outbox, peer: PeerTier, described: bytes
+) -> None:
+    offered.save(key(1), block(1))
+    with connect_to(place) as stranger:
+        stranger.settimeout(5)
+        theirs = stranger.recv(40, socket.MSG_WAITALL)[8:]
+        hello = MAGIC + bytes(32) + prove(TOKEN, ASKER, theirs, bytes(32))
+        stranger.sendall(hello + len(described).to_bytes(2, "little") + described)
+        with suppress(ConnectionResetError):  # what it had not read
+            assert stranger.recv(1) in (b"", b"\x00")
+    peer.load("a", [key(1)])
+    assert arrivals(peer, 1)[0].data == block(1)
+
+
 def test_a_place_where_it_cannot_listen_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be offered at .*/nowhere/blocks"):
-        offering(tmp_path / "nowhere" / "blocks")
+        offering(str(tmp_path / "nowhere" / "blocks"))

@@ -21,6 +21,8 @@ from twostroke.kv_tiers.disk_folder import DiskFolder
 from twostroke.kv_tiers.disk_tier import DiskTier
 from twostroke.kv_tiers.memory_tier import MemoryTier
 from twostroke.kv_tiers.open_tiers import SWAP_FOLDER, open_transfers
+from twostroke.kv_tiers.outbox import Outbox
+from twostroke.kv_tiers.peer_tier import Peers
 from twostroke.kv_tiers.transfers import CHUNK_BYTES, LEAST_DELAY, Transfers
 
 KIND = BlockKind("model@1", "tensors", 16, 64)
@@ -271,3 +273,28 @@ def test_a_stuck_file_system_refuses_instead_of_holding_steps_up(
         time.sleep(0.001)
     assert tier.save(b"x" * 16, block)
     tier.close()
+
+
+def test_a_tier_that_is_named_by_its_address_is_opened_when_it_is_wanted() -> None:
+    memory, wake = SlowMemory(), threading.Event()
+    kind = BlockKind("model", "format", 16, memory.block_bytes)
+    info = TierInfo(name="offered", num_blocks=4, block_bytes=memory.block_bytes)
+    outbox = Outbox(info, "127.0.0.1:0", kind, b"token")
+    key = bytes(16)
+    outbox.save(key, memoryview(b"7" * memory.block_bytes))
+    named = TierInfo(
+        name="peers", num_blocks=0, block_bytes=memory.block_bytes, loads_only=True, by_address=True
+    )
+    transfers = Transfers({}, memory, wake, peers=Peers(named, kind, wake, b"token"))
+    assert transfers.infos == [named]
+    drop = TierChange("127.0.0.1:1", removed=[key])  # of a peer of which nothing was wanted
+    load = BlockTransfer("request", [3], [key], outbox.info.place)
+    transfers.begin(StepPlan(0, 0.0, block_drops=[drop], block_loads=[load]))
+    result = StepResult()
+    deadline = time.monotonic() + 10
+    while not result.loaded and time.monotonic() < deadline:
+        transfers.advance(StepPlan(0, 0.0), result, 0.0)
+    assert result.loaded == ["request"] and memory.written == {3: b"7"}
+    assert list(transfers.tiers) == [outbox.info.place]
+    transfers.close()
+    outbox.close()

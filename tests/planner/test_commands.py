@@ -43,9 +43,12 @@ def test_what_our_engine_cannot_run_is_said() -> None:
     answer = planned(limits={"weight_dtype": "fp8"})
     assert answer.best is not None
     assert "fp8" in (caveat(answer.search, answer.best.plan.engine) or "")
-    plain = planned(limits={"weight_dtype": "bf16"})
-    assert plain.best is not None
-    assert caveat(plain.search, plain.best.plan.engine) is None
+    for weights in ("bf16", "int4"):
+        plain = planned(limits={"weight_dtype": weights})
+        assert plain.best is not None
+        assert caveat(plain.search, plain.best.plan.engine) is None
+        _, command = serve_commands(plain.search, plain.best.plan)[0]
+        assert ("--quantization int4" in command) == (weights == "int4")
 
 
 def test_values_name_devices_and_replicas(tmp_path: Path) -> None:

@@ -18,10 +18,13 @@ from tests.specs import respecify
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import KVGroups
 from twostroke.core.kv_tier_config import PreemptionName
+from twostroke.core.prefix_hit import KVOffer
 from twostroke.core.request import BlockKey, FinishReason, Request
 from twostroke.core.step import Reason
 from twostroke.kv_cache.connector import KVConnector, TierInfo
+from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_tiers.memory_tier import MemoryTier
+from twostroke.scheduling.tiered_blocks import MAX_PEERS, TieredBlocks
 
 PROMPT = list(range(5 * BLOCK + 1))
 
@@ -358,3 +361,20 @@ def test_refused_saves_do_not_count_as_saved() -> None:
     harness.scheduler.add(make_request("a", list(range(3 * BLOCK + 1))))
     run(harness)
     assert harness.tiered.counts.saved == {"host": 4, "disk": 0}
+
+
+def test_offers_bring_no_more_tiers_than_there_may_be() -> None:
+    """And none that holds blocks of this engine's own."""
+    any_peer = TierInfo(name="peers", num_blocks=0, loads_only=True, by_address=True)
+    host = TierInfo(name="host", num_blocks=4)
+    for tiers, names in (
+        ([host], []),
+        ([host, any_peer], [f"10.0.0.1:{number}" for number in range(1, MAX_PEERS)]),
+    ):
+        blocks = TieredBlocks(KVCacheManager(8, BLOCK), tiers)
+        for number in range(1, 200):
+            request = make_request(str(number), [1] * (BLOCK + 1))
+            blocks._expect(request, KVOffer(f"10.0.0.1:{number}", BLOCK))
+            blocks._expect(request, KVOffer("host", BLOCK))
+        assert list(blocks.directory.tiers) == [*(tier.name for tier in tiers), *names]
+        assert blocks.directory.num_blocks("host") == 0

@@ -14,9 +14,10 @@ from twostroke.routing.routers import RouterName, make_router
 from twostroke.simulator.cost.estimate import Estimate
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
-from twostroke.simulator.fleet.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.pool import FixedPool
 from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.fleet.result import FleetResult
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec, Workload
 from twostroke.spec_decode.synthetic import SyntheticAcceptance
 from twostroke.timing.step_shape import StepShape

@@ -70,7 +70,7 @@ class Closed:
             base = self._bases[key] = RooflineCostModel(
                 self.hardware,
                 model,
-                Parallel(tensor=row.ranks, experts_apart=row.experts_apart),
+                Parallel(tensor=row.ranks, expert=row.experts_apart),
                 Dtypes(weights=row.weights, kv_cache=row.kv_format),
                 kernels,
             )

@@ -29,6 +29,7 @@ def inspect(
     gpu: str | None = None,
     efficiencies: Path | None = None,
     allowed_hosts: tuple[str, ...] = (),
+    html: Path | None = None,
 ) -> None:
     """Look at a recording in the browser: play, pause, step, and ask why.
 
@@ -44,7 +45,11 @@ def inspect(
         efficiencies: A file of twostroke calibrate, for estimates of that device.
         allowed_hosts: Name under which browsers may address the page (repeat the flag for more; *
             is any); by default localhost and addresses.
+        html: Write the page and the recording into this file, which needs no server, and end.
     """
+    if html is not None:
+        write_page(recording, html)
+        return
     facts = None
     if model is not None:
         from twostroke.simulator.cost.shown_costs import facts_of_recording
@@ -56,6 +61,34 @@ def inspect(
         )
     options = ServerOptions(host=host, port=port, allowed_hosts=allowed_hosts)
     show(recording, "recording", recording.name, options, facts=facts)
+
+
+def write_page(recording: Path, path: Path) -> None:
+    """Write a recording as one HTML file.
+
+    Raises:
+        ConfigError: A file cannot be read or written, or it is of several replicas.
+    """
+    from twostroke.inspector.kept.page import kept_page
+    from twostroke.inspector.recording import Recording
+    from twostroke.observability.fleet_file import is_fleet_file
+
+    if is_fleet_file(recording):
+        raise ConfigError(
+            f"{recording} is of several replicas", hint="give the recording of one of them"
+        )
+    source = Recording(recording, "recording", recording.name)
+    try:
+        text, steps = kept_page(source)
+    finally:
+        source.close()
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}") from error
+    left_out = source.num_steps - steps
+    more = f"; {left_out} earlier ones found no room" if left_out else ""
+    print(f"{steps} steps in {path}{more}", file=sys.stderr)
 
 
 def show(

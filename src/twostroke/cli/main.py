@@ -20,12 +20,14 @@ from twostroke.cli.help_pages import HelpPages
 from twostroke.cli.inspect import inspect
 from twostroke.cli.key import key
 from twostroke.cli.kv import kv
-from twostroke.cli.plan import plan
 from twostroke.cli.serving.route import route
 from twostroke.cli.serving.serve import serve
 from twostroke.cli.serving.up import up
 from twostroke.cli.serving.worker import worker
-from twostroke.cli.simulate import simulate
+from twostroke.cli.sizing.doctor import doctor
+from twostroke.cli.sizing.lab import lab
+from twostroke.cli.sizing.plan import plan
+from twostroke.cli.sizing.simulate import simulate
 from twostroke.cli.terminal import print_error, print_note
 from twostroke.cli.trace import trace
 from twostroke.core.errors import InvalidRequestError, TwostrokeError
@@ -52,7 +54,7 @@ def build_app() -> App:
     app.command(serve, usage="Usage: twostroke serve [MODEL] [NAME=MODEL ...] [OPTIONS]")
     app.command(worker, usage="Usage: twostroke worker [MODEL] [OPTIONS]")
     app.command(route, usage="Usage: twostroke route [MODEL] --worker HOST:PORT ... [OPTIONS]")
-    app.command(up, usage="Usage: twostroke up --local --config FLEET.toml [OPTIONS]")
+    app.command(up, usage="Usage: twostroke up --config FLEET.toml [OPTIONS]")
     app.command(chat, usage="Usage: twostroke chat [MODEL] [OPTIONS]")
     app.command(generate, usage="Usage: twostroke generate PROMPT [OPTIONS]")
     app.command(
@@ -63,6 +65,8 @@ def build_app() -> App:
     app.command(key, usage="Usage: twostroke key NAME [OPTIONS]")
     app.command(simulate, usage="Usage: twostroke simulate [MODEL] [OPTIONS]")
     app.command(plan, usage="Usage: twostroke plan MODEL [OPTIONS]")
+    app.command(lab, usage="Usage: twostroke lab [NAME ...] [OPTIONS]")
+    app.command(doctor, usage="Usage: twostroke doctor [URL | RECORDING | MODEL] [OPTIONS]")
     app.command(kv, usage="Usage: twostroke kv MODEL [OPTIONS]")
     app.command(models, usage="Usage: twostroke models [MODEL] [OPTIONS]")
     app.command(quantize, usage="Usage: twostroke quantize MODEL -o FOLDER [OPTIONS]")

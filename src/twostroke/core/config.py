@@ -275,8 +275,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if self.needs_tiers and not self.cache.enable_prefix_caching:
             raise ConfigError(
-                "--preemption swap, --kv-host-memory, --kv-disk and --prefill-engines need the"
-                " prefix cache: blocks are found by their content",
+                "--preemption swap, --kv-host-memory, --kv-disk, --prefill-engines and --role"
+                " need the prefix cache: blocks are found by their content",
                 hint="leave out --no-enable-prefix-caching",
             )
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.flags.declared import SIZE, Must, at_least, check_fields, within
+from twostroke.core.network.address import is_address
 
 PreemptionName = Literal["recompute", "swap", "auto"]
 
@@ -63,22 +64,32 @@ class KVTierConfig:
 class KVTransferConfig:
     """Which engines give others the KV blocks of prompts: set by what starts them, not by flags.
 
-    Places are Unix sockets in a folder that only this user can open.
+    Places are HOST:PORT, or Unix sockets in a folder that only this user can open.
     """
 
-    kv_offered_at: Annotated[str | None, Must("a path", bool)] = None
+    kv_offered_at: Annotated[str | None, Must("a place", bool)] = None
     """Where other engines fetch blocks that this one has filled."""
     kv_offered_memory: Annotated[int, at_least(1, "a positive size")] = 1 << 30
     """Bytes of host memory for them."""
     kv_fetched_from: tuple[str, ...] = ()
     """Where this engine fetches blocks, by the number of the engine that has them."""
+    kv_fetched_by_address: bool = False
+    """Whether it fetches blocks from the address that a request brings."""
+    kv_token_file: str | None = None
+    """File with the secret of all that give and fetch; none is needed within a machine."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     @property
+    def is_between_machines(self) -> bool:
+        """Whether what it is called on one machine must be what it is called on another."""
+        return self.kv_fetched_by_address or is_address(self.kv_offered_at or "")
+
+    @property
     def is_used(self) -> bool:
-        return self.kv_offered_at is not None or bool(self.kv_fetched_from)
+        fetches = self.kv_fetched_by_address or bool(self.kv_fetched_from)
+        return fetches or self.kv_offered_at is not None
 
 
 NO_EXCHANGE = KVTransferConfig()

@@ -27,8 +27,9 @@ def check_states(config: EngineConfig) -> None:
         )
     if config.transfer.is_used:
         raise ConfigError(
-            "this model has recurrent layers, whose states --prefill-engines does not hand on",
-            hint="leave --prefill-engines out",
+            "this model has recurrent layers, whose states --prefill-engines and --role do not hand"
+            " on",
+            hint="leave them out",
         )
 
 

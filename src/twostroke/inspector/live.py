@@ -22,6 +22,7 @@ from twostroke.inspector.source import (
     Overview,
     State,
 )
+from twostroke.inspector.why.waits import WaitBook
 from twostroke.observability.events import StepEvent
 from twostroke.observability.frames.columns import StepFrame, encode_steps, those_that_fit
 from twostroke.observability.frames.visibility import Visibility
@@ -31,6 +32,7 @@ from twostroke.observability.tracing.stations import CallStations
 from twostroke.text.tokenizer import Tokenizer
 
 NO_LIMIT = 2**62
+KEPT_WAITS = 4096  # requests that ended, and what they waited for
 FEW_STEPS = 32  # that the event loop encodes itself: in about a millisecond
 
 
@@ -69,6 +71,8 @@ class LiveSource:
         self._name = name
         self._is_ending = is_ending
         self._engine_id = uuid.uuid4().hex[:12]
+        self._waits = WaitBook(KEPT_WAITS)
+        self._reading = asyncio.Lock()
         self._asked: dict[bool, asyncio.Task[EngineSnapshot]] = {}  # by whether with blocks
 
     def describe(self) -> Description:
@@ -187,6 +191,21 @@ class LiveSource:
 
     async def call(self, request_id: str) -> CallStations | None:
         return None if self._calls is None else self._calls.find(request_id)
+
+    async def waits(self) -> WaitBook:
+        """What the book has not read yet is read now: no page, no cost."""
+        async with self._reading:
+            events = self._client().events(self._waits.last_step)
+
+            def read() -> None:
+                for event in events:
+                    self._waits.add(event)
+
+            if len(events) <= FEW_STEPS:
+                read()
+            else:
+                await asyncio.to_thread(read)
+        return self._waits
 
     def tenant_of_content(self, request_id: str) -> str | None:
         content = None if self._content is None else self._content.find(request_id)

@@ -16,7 +16,7 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:const|class|function) (\w+))", r
 _EXPORT_LIST = re.compile(r"\bexport ?\{([^}]*)\};?")
 _EXPORT_DEFAULT = re.compile(r"\bexport default ")
 _SOURCE_MAP = re.compile(r"//# sourceMappingURL=.*")
-_LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
+_LEFT = re.compile(r"^(?:import|export)\b.*|^ from \".*", re.MULTILINE)
 
 
 def one_file(entry: str, sheets: tuple[str, ...], data: tuple[str, object]) -> str:

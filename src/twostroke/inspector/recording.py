@@ -30,6 +30,7 @@ from twostroke.inspector.source import (
     Overview,
     State,
 )
+from twostroke.inspector.why.waits import WaitBook
 from twostroke.observability.events import ScheduledTokens, StepEvent
 from twostroke.observability.frames.columns import (
     StepFrame,
@@ -98,6 +99,7 @@ class Recording:
             raise
         self._table = RequestTable()
         self.occupancy = Occupancy()
+        self._waits = WaitBook()
         self._overview: list[StepFrame] = []
         self._num_read = 0
         self._calls: dict[str, int] = {}  # places in ``_call_lines``
@@ -215,6 +217,9 @@ class Recording:
         line = await asyncio.to_thread(self._file.read, begin, end)
         return _CALL_LINES.decode(line).call
 
+    async def waits(self) -> WaitBook:
+        return self._waits
+
     def tenant_of_content(self, request_id: str) -> None:
         """Recordings hold no text."""
 
@@ -309,6 +314,7 @@ class Recording:
             else:
                 self._table.add(event)
                 self.occupancy.add(event)
+                self._waits.add(event)
                 self._replay.add(event)
                 block.append(event)
             if (row + 1) % size == 0:  # by place in the file: what is looked up by it must be there

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from twostroke.inspector.content import TokenPage
+from twostroke.inspector.why.waits import WaitBook
 from twostroke.observability.frames.columns import StepColumns, StepFrame
 from twostroke.observability.frames.visibility import Visibility
 from twostroke.observability.snapshot import BlockState, RequestSnapshot
@@ -169,6 +170,10 @@ class RequestSource(StepSource, Protocol):
 
     def tenant_of_content(self, request_id: str) -> str | None:
         """Whose request it is; ``None`` if its tokens are not kept."""
+        ...
+
+    async def waits(self) -> WaitBook:
+        """What requests waited for, as far as is known now. Read only."""
         ...
 
     def tokens(self, request_id: str, begin: int, count: int) -> TokenPage | None:

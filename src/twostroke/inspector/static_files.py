@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from twostroke.http.page_headers import page_headers
+from twostroke.inspector.sent_text import without_comments
 
 FOLDER = Path(__file__).parent / "static"
 INDEX = "index.html"
@@ -36,13 +37,18 @@ MEDIA_TYPES = {
 
 @dataclass
 class StaticFile:
-    """One file of the page, read when it is first asked for."""
+    """One file of the page, read when it is first asked for.
+
+    Its own scripts and styles are sent without comments; libraries stay as published.
+    """
 
     path: Path
 
     @cached_property
     def content(self) -> bytes:
-        return self.path.read_bytes()
+        if self.path.suffix not in (".css", ".js") or self.path.parent.name == "vendor":
+            return self.path.read_bytes()
+        return without_comments(self.path.read_text(encoding="utf-8")).encode()
 
     @cached_property
     def compressed(self) -> bytes:

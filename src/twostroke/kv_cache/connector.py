@@ -48,6 +48,8 @@ class TierInfo:
         states_alone: The model's blocks hold nothing: only states of recurrent layers are kept.
         loads_only: Its blocks are another engine's: requests say which it has
             (``core.prefix_hit.KVOffer``), and nothing is saved there.
+        by_address: No tier, but the engine fetches from any whose name is an address, HOST:PORT.
+        place: Where other engines fetch what it holds: HOST:PORT, or a path.
     """
 
     name: str
@@ -58,6 +60,8 @@ class TierInfo:
     for_swap: bool = False
     states_alone: bool = False
     loads_only: bool = False
+    by_address: bool = False
+    place: str = ""
 
 
 class KVConnector(Protocol):

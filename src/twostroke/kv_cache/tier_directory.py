@@ -24,6 +24,11 @@ class TierDirectory:
             tier.name: dict.fromkeys(tier.keys) for tier in tiers
         }
 
+    def add(self, tier: TierInfo) -> None:
+        """One more, asked after the others."""
+        self.tiers[tier.name] = tier
+        self._keys[tier.name] = dict.fromkeys(tier.keys)
+
     def find(self, key: BlockKey) -> str | None:
         """The first tier that has a block."""
         return next((name for name in self._keys if self.has(name, key)), None)

@@ -1,24 +1,19 @@
 """How blocks cross a stream socket, from the engine that has them to one that asks.
 
-The one that asks says first which kind of blocks it takes; then, as often as it likes, keys. Each
-key is answered in order, with its block, or with nothing. Numbers are in little endian::
+Once both have greeted (``block_greeting.py``), one asks for keys, as often as it likes. Each key is
+answered in order, with its block, or with nothing. Numbers are in little endian::
 
-    hello     8 bytes b"2SBLOCK" and 1, then 32 bytes, SHA-256 of the kind
-    welcome   1 byte: 1, or 0 and the end: it has blocks of another kind
     keys      2 bytes, how many; then each with a byte for its length before it
     block     4 bytes, its length, 0 if it is not there; then the block
 """
 
 from __future__ import annotations
 
-import hashlib
 import socket
 import struct
+import time
 from collections.abc import Sequence
 
-from twostroke.kv_tiers.block_file import BlockKind
-
-MAGIC = b"2SBLOCK\x01"
 MAX_KEYS = 1024  # of one question
 MAX_KEY_BYTES = 255
 _COUNT, _LENGTH = struct.Struct("<H"), struct.Struct("<I")
@@ -26,10 +21,6 @@ _COUNT, _LENGTH = struct.Struct("<H"), struct.Struct("<I")
 
 class WireError(Exception):
     """What comes is not what is said above."""
-
-
-def hello_of(kind: BlockKind) -> bytes:
-    return MAGIC + hashlib.sha256(repr(tuple(kind)).encode()).digest()
 
 
 def send_keys(connection: socket.socket, keys: Sequence[bytes]) -> None:
@@ -77,15 +68,27 @@ def receive_block(connection: socket.socket, block_bytes: int) -> memoryview | N
     return memoryview(receive(connection, size))
 
 
-def receive(connection: socket.socket, size: int, *, may_end: bool = False) -> bytearray:
+def receive(
+    connection: socket.socket,
+    size: int,
+    *,
+    may_end: bool = False,
+    deadline: float | None = None,
+) -> bytearray:
     """So many bytes; with ``may_end`` none if there are no more.
+
+    Args:
+        deadline: By when all must be there, on ``time.monotonic``.
 
     Raises:
         WireError: The connection ended before.
+        TimeoutError: They were not there in time.
     """
     data = bytearray(size)
     view, filled = memoryview(data), 0
     while filled < size:
+        if deadline is not None:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
         count = connection.recv_into(view[filled:])
         if not count:
             if may_end and not filled:

@@ -16,13 +16,14 @@ from pathlib import Path
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.kv_tier_config import NO_EXCHANGE, KVTierConfig, KVTransferConfig, peer_name
+from twostroke.core.network.proofs import read_token
 from twostroke.kv_cache.connector import KVConnector, TierInfo
 from twostroke.kv_tiers.block_file import BlockKind
 from twostroke.kv_tiers.disk_folder import DiskFolder
 from twostroke.kv_tiers.disk_tier import DiskTier
 from twostroke.kv_tiers.memory_tier import MemoryTier
 from twostroke.kv_tiers.outbox import Outbox
-from twostroke.kv_tiers.peer_tier import PeerTier
+from twostroke.kv_tiers.peer_tier import Peers, PeerTier
 from twostroke.kv_tiers.transfers import BlockMemory, Transfers
 
 logger = logging.getLogger(__name__)
@@ -72,8 +73,15 @@ def open_transfers(
         for name, tier in _open_exchange(exchange, kind, wake):
             tiers[name] = tier
             opened.callback(tier.close)
+        peers = _peers(exchange, kind, wake) if exchange.kv_fetched_by_address else None
         opened.pop_all()
-    return Transfers(tiers, memory, wake, config.kv_load_share)
+    return Transfers(tiers, memory, wake, config.kv_load_share, peers=peers)
+
+
+def _peers(config: KVTransferConfig, kind: BlockKind, wake: threading.Event) -> Peers:
+    size = kind.payload_bytes
+    info = TierInfo(name="peers", num_blocks=0, block_bytes=size, loads_only=True, by_address=True)
+    return Peers(info, kind, wake, read_token(config.kv_token_file))
 
 
 def _open_exchange(
@@ -83,7 +91,8 @@ def _open_exchange(
     if config.kv_offered_at is not None:
         size = config.kv_offered_memory
         info = _info("offered", "--prefill-memory", size, kind, saves_filled=True)
-        yield info.name, Outbox(info, Path(config.kv_offered_at), kind)
+        token = read_token(config.kv_token_file)
+        yield info.name, Outbox(info, config.kv_offered_at, kind, token)
     for number, place in enumerate(config.kv_fetched_from):
         info = TierInfo(
             name=peer_name(number),
@@ -91,7 +100,7 @@ def _open_exchange(
             block_bytes=kind.payload_bytes,
             loads_only=True,
         )
-        yield info.name, PeerTier(info, Path(place), kind, wake)
+        yield info.name, PeerTier(info, place, kind, wake)
 
 
 def _in_memory(info: TierInfo, flag: str) -> MemoryTier:

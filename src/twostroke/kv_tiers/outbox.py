@@ -7,20 +7,18 @@ import socket
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.files import reason
+from twostroke.core.network.address import Address, bind, is_address, watch_connection
 from twostroke.core.request import BlockKey
 from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import ArrivedBlock, TierInfo
 from twostroke.kv_tiers.block_file import BlockKind
-from twostroke.kv_tiers.block_wire import (
-    WireError,
-    hello_of,
-    receive,
-    receive_keys,
-    send_block,
-)
+from twostroke.kv_tiers.block_greeting import KindRefusedError, welcome_asker
+from twostroke.kv_tiers.block_wire import WireError, receive_keys, send_block
 from twostroke.kv_tiers.memory_tier import MemoryTier
 
 logger = logging.getLogger(__name__)
@@ -28,39 +26,41 @@ logger = logging.getLogger(__name__)
 # Blocks may be asked for just before they are saved: the answer's first token is quicker.
 WAIT_SECONDS = 0.1
 SEND_SECONDS = 60.0  # an engine that takes nothing for so long is given up
+MAX_GREETED = 16  # at once; what has not shown that it knows the token gives way to the next
 
 
 class Outbox:
     """Implements ``KVConnector``: host memory whose blocks other processes may fetch.
 
-    It listens on a Unix socket that only this user can open.
+    It listens on TCP, or on a Unix socket that only this user can open.
 
     Args:
-        path: Where the socket is made. What is left there by a process that has ended is replaced.
-        kind: What its blocks are; who asks for others is refused.
+        place: HOST:PORT, or the path at which the socket is made. What is left there by a process
+            that has ended is replaced.
+        kind: What its blocks are; one that asks for others is refused.
+        token: What one that asks must know.
 
     Raises:
         ConfigError: It cannot listen there.
     """
 
-    def __init__(self, info: TierInfo, path: Path, kind: BlockKind) -> None:
-        self._memory, self._kind = MemoryTier(info), kind
+    def __init__(self, info: TierInfo, place: str, kind: BlockKind, token: bytes = b"") -> None:
+        self._kind, self._token = kind, token
         self._changed = threading.Condition()
-        self._path, self._closing = path, False
+        self._closing = False
         self._connections: set[socket.socket] = set()
-        self._listener = socket.socket(socket.AF_UNIX)
+        self._greeted: dict[socket.socket, None] = {}  # the oldest first
+        self._path = None if is_address(place) else Path(place)
         try:
-            with suppress(FileNotFoundError):
-                path.unlink()
-            self._listener.bind(str(path))
-            path.chmod(0o600)
-            self._listener.listen()
+            self._listener = _listen(place)
         except OSError as error:
-            self._listener.close()
             raise ConfigError(
-                f"KV blocks cannot be offered at {path}: {error.strerror}",
+                f"KV blocks cannot be offered at {place}: {reason(error)}",
                 hint="give another place",
             ) from error
+        if self._path is None:
+            place = str(Address(*self._listener.getsockname()[:2]))
+        self._memory = MemoryTier(replace(info, place=place))
         threading.Thread(target=self._accept, name="twostroke-kv-outbox", daemon=True).start()
 
     @property
@@ -96,8 +96,9 @@ class Outbox:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
-        with suppress(OSError):
-            self._path.unlink()
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink()
         with self._changed:
             self._memory.close()
             self._changed.notify_all()
@@ -110,34 +111,55 @@ class Outbox:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            self._take(connection)
+
+    def _take(self, connection: socket.socket) -> None:
+        with self._changed:
             self._connections.add(connection)
-            if self._closing:  # which may not have seen this one
-                connection.close()
+            if len(self._greeted) >= MAX_GREETED:
+                oldest = next(iter(self._greeted))
+                del self._greeted[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+            self._greeted[connection] = None
+        if self._closing:  # which may not have seen this one
+            connection.close()
+        try:
             threading.Thread(
                 target=self._serve, args=(connection,), name="twostroke-kv-sender", daemon=True
             ).start()
+        except RuntimeError:  # there are too many threads on this machine
+            logger.exception("KV blocks cannot be sent")
+            self._forget(connection)
 
     def _serve(self, connection: socket.socket) -> None:
         """Answer one engine until it goes."""
         try:
-            with connection:
-                hello = hello_of(self._kind)
-                is_ours = receive(connection, len(hello)) == hello
-                connection.sendall(bytes([is_ours]))
-                if not is_ours:
-                    logger.error("an engine asks for KV blocks of another model or format")
-                    return
-                while keys := receive_keys(connection):
-                    connection.settimeout(SEND_SECONDS)
-                    self._wait_for(keys)
-                    for key in keys:
-                        send_block(connection, self._find(key))
-                    connection.settimeout(None)
+            if connection.family != socket.AF_UNIX:
+                watch_connection(connection)
+            welcome_asker(connection, self._token, self._kind)
+            with self._changed:
+                self._greeted.pop(connection, None)
+            connection.settimeout(None)
+            while keys := receive_keys(connection):
+                connection.settimeout(SEND_SECONDS)
+                self._wait_for(keys)
+                for key in keys:
+                    send_block(connection, self._find(key))
+                connection.settimeout(None)
+        except KindRefusedError as error:
+            logger.error("one that asks for KV blocks is refused: %s", error)
         except (OSError, WireError) as error:
             if not self._closing:
                 logger.debug("an engine that fetched KV blocks is gone: %s", error)
         finally:
+            self._forget(connection)
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._changed:  # before it is closed: its number may be another's then
             self._connections.discard(connection)
+            self._greeted.pop(connection, None)
+        connection.close()
 
     def _wait_for(self, keys: Sequence[bytes]) -> None:
         """Give them a moment to be there; some may never be."""
@@ -150,3 +172,20 @@ class Outbox:
         """A copy: what is sent may be evicted meanwhile."""
         with self._changed:
             return None if self._closing else self._memory.copy_of(key)
+
+
+def _listen(place: str) -> socket.socket:
+    if is_address(place):
+        listener = bind(Address.parse(place))
+    else:
+        listener = socket.socket(socket.AF_UNIX)
+    try:
+        if listener.family == socket.AF_UNIX:
+            Path(place).unlink(missing_ok=True)
+            listener.bind(place)
+            Path(place).chmod(0o600)
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener

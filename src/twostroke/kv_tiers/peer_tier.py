@@ -9,26 +9,23 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
 
+from twostroke.core.network.address import Address, is_address, watch_connection
 from twostroke.core.request import BlockKey
 from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import ArrivedBlock, TierInfo
 from twostroke.kv_tiers.block_file import BlockKind
-from twostroke.kv_tiers.block_wire import (
-    MAX_KEYS,
-    WireError,
-    hello_of,
-    receive,
-    receive_block,
-    send_keys,
-)
+from twostroke.kv_tiers.block_greeting import greet_giver
+from twostroke.kv_tiers.block_wire import MAX_KEYS, WireError, receive_block, send_keys
 from twostroke.kv_tiers.change_log import ChangeLog
 
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 64 << 20  # bytes of blocks that have come and are not copied yet
-FETCH_SECONDS = 10.0  # without a byte, after which a peer is left
+CONNECT_SECONDS = 2.0
+FETCH_SECONDS = 5.0  # without a byte, after which a peer is left
+PAUSE_SECONDS = 5.0  # for which one that was too slow is not asked again
 
 
 class PeerTier:
@@ -38,13 +35,22 @@ class PeerTier:
     computed.
 
     Args:
-        path: The peer's socket.
+        place: The peer's: HOST:PORT, or the path of a Unix socket.
         kind: What its blocks must be.
         wake: Set when there is something to fetch.
+        token: What the peer must know, and is shown to know.
     """
 
-    def __init__(self, info: TierInfo, path: Path, kind: BlockKind, wake: threading.Event) -> None:
-        self._info, self._path, self._kind, self._wake = info, path, kind, wake
+    def __init__(
+        self,
+        info: TierInfo,
+        place: str,
+        kind: BlockKind,
+        wake: threading.Event,
+        token: bytes = b"",
+    ) -> None:
+        self._info, self._place, self._kind, self._wake = info, place, kind, wake
+        self._token, self._not_before = token, 0.0
         self._size = kind.payload_bytes
         self._requested: deque[tuple[str, bytes]] = deque()
         self._arrived: deque[ArrivedBlock] = deque()
@@ -138,17 +144,26 @@ class PeerTier:
         self._wake.set()
 
     def _connect(self) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(FETCH_SECONDS)
+        if time.monotonic() < self._not_before:
+            raise WireError("it was too slow just now")
+        if is_address(self._place):
+            connection = socket.create_connection(Address.parse(self._place), CONNECT_SECONDS)
+        else:
+            connection = socket.socket(socket.AF_UNIX)
         try:
-            connection.connect(str(self._path))
-            connection.sendall(hello_of(self._kind))
-            if receive(connection, 1) != b"\x01":
-                raise WireError("it has KV blocks of another model, format or size")
+            if connection.family == socket.AF_UNIX:
+                connection.settimeout(CONNECT_SECONDS)
+                connection.connect(self._place)
+            else:
+                watch_connection(connection)
+            greet_giver(connection, self._token, self._kind)
+            connection.settimeout(FETCH_SECONDS)
         except BaseException:
             connection.close()
             raise
         self._connection = connection
+        if self._closing:  # which may not have seen this one
+            raise WireError("it is closed")
         return connection
 
     def _leave(self, error: Exception) -> None:
@@ -156,7 +171,29 @@ class PeerTier:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+        if isinstance(error, TimeoutError):
+            self._not_before = time.monotonic() + PAUSE_SECONDS
         if not self._closing:
             logger.warning(
                 "KV blocks of %s are not to be had, and are computed: %s", self._info.name, error
             )
+
+
+class Peers:
+    """Opens the tier of a peer when it is named first: by its address, HOST:PORT.
+
+    Args:
+        info: What the scheduler is told, see ``TierInfo.by_address``.
+        kind, wake, token: See ``PeerTier``.
+    """
+
+    def __init__(
+        self, info: TierInfo, kind: BlockKind, wake: threading.Event, token: bytes
+    ) -> None:
+        self.info = info
+        self._kind, self._wake, self._token = kind, wake, token
+
+    def open(self, name: str) -> PeerTier:
+        """The tier of the peer at that address."""
+        info = replace(self.info, name=name, by_address=False)
+        return PeerTier(info, name, self._kind, self._wake, self._token)

@@ -14,7 +14,8 @@ from msgspec import structs
 
 from twostroke.core.request import BlockKey
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.kv_cache.connector import ArrivedBlock, KVConnector
+from twostroke.kv_cache.connector import ArrivedBlock, KVConnector, TierInfo
+from twostroke.kv_tiers.peer_tier import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Transfers:
         tiers: By name; closed by ``close``.
         wake: The event that the tiers set.
         max_share: How much longer a step may take because of loaded blocks.
+        peers: Opens tiers that are named by an address, if there may be such.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Transfers:
         wake: threading.Event,
         max_share: float = 0.1,
         clock: Callable[[], float] = time.perf_counter,
+        *,
+        peers: Peers | None = None,
     ) -> None:
-        self.tiers = tiers
+        self.tiers, self._peers = dict(tiers), peers
         self._memory, self._wake, self._share, self._clock = memory, wake, max_share, clock
         self._chunk = max(1, CHUNK_BYTES // max(1, memory.block_bytes))
         self._saved_at_once = max(1, SAVE_BYTES // max(1, memory.block_bytes))
@@ -88,9 +92,10 @@ class Transfers:
                 end = start + self._saved_at_once
                 self._save(save.tier, save.block_ids[start:end], save.keys[start:end])
         for drop in plan.block_drops:
-            self.tiers[drop.tier].drop(drop.removed)
+            if drop.tier in self.tiers:  # else a peer of which nothing was loaded yet
+                self.tiers[drop.tier].drop(drop.removed)
         for load in plan.block_loads:
-            self.tiers[load.tier].load(load.request_id, load.keys)
+            self._tier(load.tier).load(load.request_id, load.keys)
 
     def advance(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
         """After the pass, which took ``seconds``: copy what has arrived, as far as there is time.
@@ -117,9 +122,22 @@ class Transfers:
             if change.stored or change.removed or refused or count:
                 result.tier_changes.append(change)
 
+    @property
+    def infos(self) -> list[TierInfo]:
+        """What the scheduler must know of the tiers."""
+        infos = [tier.info for tier in self.tiers.values()]
+        return infos if self._peers is None else [*infos, self._peers.info]
+
     def close(self) -> None:
         for tier in self.tiers.values():
             tier.close()
+
+    def _tier(self, name: str) -> KVConnector:
+        tier = self.tiers.get(name)
+        if tier is None:
+            assert self._peers is not None, "the scheduler names none that there is not"
+            tier = self.tiers[name] = self._peers.open(name)
+        return tier
 
     def _save(self, tier: str, block_ids: Sequence[int], keys: Sequence[BlockKey]) -> None:
         try:

@@ -13,10 +13,17 @@ from torch.nn import functional as F
 
 from twostroke.kernels.calls import LinearCall
 from twostroke.kernels.library import FORMATS, GROUP, Library
-from twostroke.layers.gpu.load import load_operators
-from twostroke.layers.packing import PackedWeight, can_pack, pack, rows_of
+from twostroke.layers.gpu.load import load_operators, load_quantized_linear
+from twostroke.layers.packing import (
+    PackedWeight,
+    can_pack,
+    pack,
+    quantize_int4,
+    quantize_int8,
+    rows_of,
+)
 from twostroke.layers.stored_blocks import KeptWeight
-from twostroke.layers.stored_weights import GROUP_INPUTS, stored_rows
+from twostroke.layers.stored_weights import GROUP_INPUTS, StoredWeight, stored_rows
 
 
 class Linear(Protocol):
@@ -67,10 +74,16 @@ def make_linear(
     """The fastest layer for this weight ``[out, in]``, of which it may keep a packed copy instead.
 
     Args:
-        quantization: ``int8`` or ``int4`` (needs the kernels), ``None`` for the weight's own
-            precision, which it also keeps if its inputs are no multiple of 32.
+        quantization: ``int8`` or ``int4`` (needs the kernels, of a CPU or a GPU), ``None`` for the
+            weight's own precision, which it also keeps if its inputs are no multiple of 32.
         library: The compiled kernels, if they are to be used.
     """
+    if library is None and quantization is not None and weight.shape[1] % GROUP == 0:
+        operators = load_operators(weight.device)
+        if operators is not None:
+            codes, scales = (quantize_int8 if quantization == "int8" else quantize_int4)(weight)
+            stored = StoredWeight(quantization, codes, scales.view(len(codes), -1))
+            return load_quantized_linear(stored, bias, operators)
     for format in (quantization or "bfloat16", "bfloat16"):
         if library is not None and can_pack(weight, format):
             return PackedLinear(pack(weight, format), bias, library)
@@ -78,9 +91,19 @@ def make_linear(
 
 
 def kept_linear(
-    weights: Sequence[KeptWeight], bias: Tensor | None, library: Library
-) -> PackedLinear | JoinedLinear:
-    """One layer of weights that stay as they are stored, one after the other."""
+    weights: Sequence[KeptWeight], bias: Tensor | None, library: Library | None
+) -> Linear:
+    """One layer of weights that stay as they are stored, one after the other.
+
+    Args:
+        library: ``None`` on a GPU, where there is one weight, of integers.
+    """
+    if library is None:
+        (weight,) = weights
+        assert isinstance(weight, StoredWeight), "a GPU's kernels take codes and scales apart"
+        operators = load_operators(weight.codes.device)
+        assert operators is not None, "a weight stays as it is stored where kernels run"
+        return load_quantized_linear(weight, bias, operators)
     parts, first = [], 0
     for weight in weights:
         outputs = weight.outputs

@@ -64,6 +64,11 @@ class LayerStates(Protocol):
         """What kernels read of the segments, see ``segment_table``."""
         ...
 
+    @property
+    def runs(self) -> tuple[Tensor, Tensor]:
+        """What a GPU's kernels read of them, see ``runs_on``."""
+        ...
+
 
 def segment_table(segments: Sequence[Segment]) -> Tensor:
     """int64 ``[segments, 4]`` on the CPU: begin, end, the first slot, and the second or -1.
@@ -72,6 +77,21 @@ def segment_table(segments: Sequence[Segment]) -> Tensor:
     """
     rows = [(begin, end, *slots, -1)[:4] for begin, end, slots in segments]
     return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
+
+
+def runs_on(device: torch.device, segments: Sequence[Segment]) -> tuple[Tensor, Tensor]:
+    """``segment_table`` on a device, and int64 ``[requests + 1]``: where each one's begin.
+
+    Segments of one request come one after the other.
+    """
+    table = segment_table(segments)
+    slots = [segment.slots[0] for segment in segments]
+    firsts = [at for at, slot in enumerate(slots) if at == 0 or slots[at - 1] != slot]
+    joined = torch.cat((table.flatten(), torch.tensor([*firsts, len(slots)], dtype=torch.int64)))
+    if device.type == "cuda":
+        joined = joined.pin_memory()
+    moved = joined.to(device, non_blocking=True)
+    return moved[: table.numel()].view(-1, 4), moved[table.numel() :]
 
 
 def write_further_copies(states: LayerStates, layers: Iterable[int]) -> None:
@@ -106,6 +126,10 @@ class NoLayerStates:
     def table(self) -> Tensor:
         return segment_table(self.segments)
 
+    @property
+    def runs(self) -> tuple[Tensor, Tensor]:
+        return runs_on(torch.device("cpu"), self.segments)
+
 
 NO_LAYER_STATES = NoLayerStates()
 
@@ -133,6 +157,7 @@ class FreshStates:
     ) -> None:
         self.segments: Sequence[Segment] = [Segment(0, num_tokens, (0,))]
         self.table = segment_table(self.segments)
+        self.runs = runs_on(device, self.segments)
         self._shapes, self._device = shapes, device
         self._storage: LayerState = ()
 

@@ -85,6 +85,9 @@ class StoredWeight:
 
         return self._map(cut)
 
+    def to(self, device: torch.device) -> StoredWeight:
+        return self._map(lambda part: part.to(device))
+
     def packed(self) -> PackedWeight:
         """The weight as the kernels read it. Outputs are padded to a multiple of 16 with zeros."""
         outputs, inputs = self.codes.shape

@@ -190,6 +190,8 @@ class StartedRequest(msgspec.Struct, frozen=True, kw_only=True):
         max_total_tokens: Prompt and output may not exceed this together.
         num_cached_tokens: Prompt tokens that the prefix cache held.
         prefix_hit: Explains ``num_cached_tokens``, for models with recurrent layers only.
+        prefix_keys: What the prompt begins with, at ``prefix_marks``: equal numbers are equal
+            content up to there. Empty where blocks leave windows.
     """
 
     request_id: str
@@ -200,6 +202,7 @@ class StartedRequest(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     priority: int = 0
     prefix_hit: PrefixHit | msgspec.UnsetType = msgspec.UNSET
+    prefix_keys: list[int] = []
 
 
 class StepEvent(msgspec.Struct, frozen=True, kw_only=True):

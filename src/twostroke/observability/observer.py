@@ -38,6 +38,7 @@ from twostroke.observability.events import (
     StartedRequest,
     StepEvent,
 )
+from twostroke.observability.frames.prefix_keys import prefix_keys
 
 
 class Observer(Protocol):
@@ -150,7 +151,7 @@ class ObservedStep:
             block_saves=_moved(plan.block_saves, result.tier_changes),
             loaded=result.loaded,
             failed_loads=result.failed_loads,
-            started=[_started(request) for request in started],
+            started=[_started(request, self.tells_tables) for request in started],
             depths=plan.depth_changes,
             block_tables=[
                 ChangedTable(
@@ -200,7 +201,7 @@ def _finished(requests: Sequence[Request]) -> list[FinishedRequest]:
     ]
 
 
-def _started(request: Request) -> StartedRequest:
+def _started(request: Request, tells_tables: bool) -> StartedRequest:
     return StartedRequest(
         request_id=request.request_id,
         arrival_time=request.arrival_time,
@@ -210,6 +211,7 @@ def _started(request: Request) -> StartedRequest:
         tenant=request.tenant,
         priority=request.spec.priority,
         prefix_hit=UNSET if request.prefix_hit is None else request.prefix_hit,
+        prefix_keys=prefix_keys(request.block_hashes) if tells_tables else [],
     )
 
 

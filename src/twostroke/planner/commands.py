@@ -25,6 +25,7 @@ RAY_NAMES = {
     "mi300x": "AMD-Instinct-MI300X-OAM",
     "mi325x": "AMD-Instinct-MI325X-OAM",
 }
+_ROUNDED = ("int8", "int4")  # formats that ``--quantization`` makes
 
 
 def engine_flags(search: Search, engine: EngineChoice) -> list[str]:
@@ -43,17 +44,13 @@ def engine_flags(search: Search, engine: EngineChoice) -> list[str]:
 def serve_commands(search: Search, plan: Plan) -> list[tuple[str, str]]:
     """Commands, each with a word on where it runs."""
     engine, name = plan.engine, search.builder.model
-    is_cpu = search.builder.sheet(engine.gpu).is_cpu
     model = hub_id(name)
     flags = engine_flags(search, engine)
     if engine.drafts.tokens and not search.builder.search.draft_model:
         settings = f'{{"method": "ngram", "num_speculative_tokens": {engine.drafts.tokens}}}'
         flags += ["--speculative-config", settings]
-    if (
-        is_cpu
-        and engine.weights in ("int8", "int4")
-        and engine.weights != search.builder.spec.format
-    ):
+    is_rounded = engine.weights in _ROUNDED and engine.weights != search.builder.spec.format
+    if is_rounded and caveat(search, engine) is None:
         flags += ["--quantization", engine.weights]
     count = plan.replicas + plan.spare
     if count == 1:
@@ -78,6 +75,13 @@ def caveat(search: Search, engine: EngineChoice) -> str | None:
     sheet = search.builder.sheet(engine.gpu)
     if sheet.is_cpu or engine.weights in ("bf16", "fp32"):
         return None
+    if engine.weights in _ROUNDED and not RAY_NAMES.get(engine.gpu, "").startswith("AMD"):
+        if not any(layer.experts for layer in search.builder.spec.layers):
+            return None
+        return (
+            f"twostroke runs experts of {engine.weights} weights decoded, or one by one, on a GPU:"
+            " serve them by vLLM, which takes the same flags"
+        )
     return (
         f"twostroke runs {engine.weights} weights on no GPU yet: serve a checkpoint in that format"
         " by vLLM, which takes the same flags"

@@ -16,9 +16,10 @@ from twostroke.planner.goals import Goal, Metric
 from twostroke.planner.traffic import Traffic
 from twostroke.routing.routers import make_router
 from twostroke.simulator.deployment.deployment import Deployment
-from twostroke.simulator.fleet.fleet import Fleet, RequestResult
+from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.make_replicas import replica_maker
 from twostroke.simulator.fleet.pool import FixedPool
+from twostroke.simulator.fleet.result import RequestResult
 from twostroke.simulator.jumping.decode_curve import Bound
 from twostroke.simulator.results.columns import to_columns
 from twostroke.simulator.results.steady import Verdict, steady_state

@@ -55,7 +55,8 @@ def binding(search: Search, plan: Plan) -> Binding:
     state, goals = plan.states["high"], search.goals
     if plan.replicas > 1:
         fewer = search.at(plan, plan.replicas - 1)
-        label = f"with {plan.replicas - 1} replicas"
+        rest = plan.replicas - 1
+        label = f"with {rest} replica{'' if rest == 1 else 's'}"
         if fewer is None:
             return _overload(search, plan, label)
         missed = fewer.misses(goals)

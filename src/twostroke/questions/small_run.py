@@ -129,15 +129,23 @@ class RunShares(msgspec.Struct):
 
 
 class Device(msgspec.Struct):
-    """What the times depend on; ``flops`` are dense ones in the weights' format, per device."""
+    """What the times depend on; ``flops`` are dense ones in the weights' format, per device.
+
+    Attributes:
+        memory_bytes: What one device has.
+        weight_bytes: Those on one device.
+        price_per_hour: US dollars for one device by its sheet; 0: not stated.
+    """
 
     title: str
+    memory_bytes: float
     memory_bandwidth: float
     flops: float
     weight_bytes: int
     kv_bytes_per_token: float
     num_blocks: int
     block_size: int
+    price_per_hour: float = 0.0
 
 
 class SimulatedRun(msgspec.Struct):

@@ -27,8 +27,8 @@ def load_executor(
 
         if config.needs_tiers:
             raise ConfigError(
-                "encoders have no KV cache, so --preemption swap, --kv-host-memory, --kv-disk and"
-                " --prefill-engines mean nothing",
+                "encoders have no KV cache, so --preemption swap, --kv-host-memory, --kv-disk,"
+                " --prefill-engines and --role mean nothing",
                 hint="leave them out",
             )
         if config.adapters.wanted:

@@ -11,6 +11,7 @@ import torch
 
 from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.checkpoints.open_checkpoint import find_checkpoint
+from twostroke.checkpoints.samples import sample_checkpoint
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ConfigError
@@ -141,7 +142,7 @@ def _load(
     release_cached_memory()  # what loading used for a moment counts as taken otherwise
     clock.mark("weights")
     caches = allocate_caches(config, target, models.draft, max_model_len, processes)
-    model_id = _model_id(config.model, checkpoint, target, caches.target, max_model_len)
+    model_id = _model_id(config, checkpoint, target, caches.target, max_model_len)
     pooling = _pooling(config.model, checkpoint, spec)
     vectors = Vectors(DenseModules.load(checkpoint.path, pooling, device), score_head)
     transfers, num_parts = _open_transfers(config, model_id, caches)
@@ -236,12 +237,13 @@ def _sampling_defaults(
 
 
 def _model_id(
-    options: ModelOptions,
+    config: EngineConfig,
     checkpoint: Checkpoint,
     model: LanguageModel,
     kv: KVTensors,
     max_model_len: int,
 ) -> str:
+    options = config.model
     states = " ".join(str(tensor.dtype) for tensor in kv.recurrent.tensors()[:2])
     precision = f"{model.dtype} {options.quantization} {kv.format} {_arithmetic(model)} {states}"
     if options.tensor_parallel_size > 1:
@@ -249,6 +251,8 @@ def _model_id(
     ropes = [own.rope for layer in model.spec.layers if (own := layer.attention)]
     if any(rope.has_long_factors(max_model_len) for rope in ropes if rope):
         precision += " long factors"
+    if config.transfer.is_between_machines:
+        return content_fingerprint(checkpoint, precision)
     return model_fingerprint(checkpoint, precision)
 
 
@@ -303,7 +307,7 @@ def _tier_infos(transfers: Transfers | None, kv: KVTensors) -> list[TierInfo]:
     if transfers is None:
         return []
     states_alone = not kv.block_tensors()
-    return [replace(tier.info, states_alone=states_alone) for tier in transfers.tiers.values()]
+    return [replace(info, states_alone=states_alone) for info in transfers.infos]
 
 
 def _open_transfers(
@@ -369,3 +373,11 @@ def model_fingerprint(checkpoint: Checkpoint, precision: str) -> str:
         stat = path.stat()
         digest.update(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
     return f"{checkpoint.path.resolve().name}@{digest.hexdigest()[:16]}"
+
+
+def content_fingerprint(checkpoint: Checkpoint, precision: str) -> str:
+    """A fingerprint that is the same wherever the files are."""
+    digest = hashlib.sha256(precision.encode())
+    for sample in sample_checkpoint(checkpoint):
+        digest.update(sample)
+    return digest.hexdigest()[:32]

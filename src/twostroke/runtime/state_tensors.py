@@ -13,7 +13,7 @@ from torch import Tensor
 from twostroke.core.errors import ConfigError
 from twostroke.core.kv_formats import StateDtype
 from twostroke.core.step import NO_SLOT, ScheduledRequest, StepPlan
-from twostroke.layers.recurrent_state import LayerState, Segment, StateShape, segment_table
+from twostroke.layers.recurrent_state import LayerState, Segment, StateShape, runs_on, segment_table
 
 
 def stored_shapes(
@@ -131,6 +131,11 @@ class StepStates:
     @cached_property
     def table(self) -> Tensor:
         return segment_table(self.segments)
+
+    @cached_property
+    def runs(self) -> tuple[Tensor, Tensor]:
+        device = next(tensor.device for layer in self._layers for tensor in layer)
+        return runs_on(device, self.segments)
 
 
 NO_STATE_TENSORS = StateTensors([], 0, torch.device("cpu"))

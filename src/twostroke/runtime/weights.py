@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -23,8 +24,10 @@ from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.distributed.rank_spec import rank_spec, rows_of_rank
 from twostroke.distributed.ranks import Ranks
 from twostroke.kernels.library import GROUP, load_library
+from twostroke.layers.gpu.load import load_operators
 from twostroke.layers.linear import Linear
 from twostroke.layers.stored_blocks import KeptWeight, join_kept
+from twostroke.layers.stored_weights import StoredWeight
 from twostroke.model_spec.number_formats import NumberFormat, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
@@ -46,6 +49,7 @@ _ROUNDED = {
 }
 MXFP4 = weight_format("mxfp4")  # of experts alone, kept as it is stored
 _TABLES = ("embed", "head", "layer_table")
+_OF_EXPERT = re.compile(r"\bexperts\.")
 PROGRESS_AFTER_SECONDS = 1.0
 Advance = Callable[[int], None]  # called with each number of bytes that were loaded
 SCORE_HEAD = "score.weight"  # of a decoder that ranks pairs of texts, see ``ScoreHead``
@@ -121,10 +125,28 @@ def kept_as_stored(
     quantization: str | None = None,
     shards: Mapping[str, Shard] = NO_SHARDS,
 ) -> list[Parameter]:
-    """What stays as it is stored: where the kernels run, and nothing rounds it."""
-    if device.type != "cpu" or dtype != torch.bfloat16 or load_library() is None:
+    """What stays as it is stored: where kernels run, and nothing rounds it.
+
+    On a GPU, matrices of integers of one format. Those of experts are decoded: their products are
+    one kernel, which takes plain ones.
+    """
+    if runs_compiled(dtype, device):
+        return [each for each in expected if files.is_kept(each, quantization, shards)]
+    if load_operators(device) is None:
         return []
-    return [each for each in expected if files.is_kept(each, quantization, shards)]
+    return [
+        each
+        for each in expected
+        if files.are_integers(each)
+        and each.name.endswith(".weight")
+        and not _OF_EXPERT.search(each.name)
+        and files.is_kept(each, quantization, shards)
+    ]
+
+
+def runs_compiled(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the compiled CPU kernels run a model."""
+    return device.type == "cpu" and dtype == torch.bfloat16 and load_library() is not None
 
 
 def decoder_dtype(
@@ -142,7 +164,7 @@ def decoder_dtype(
     exact in either; the rest, such as embeddings and norms, is rounded.
     """
     dtype = choose_dtype(spec.dtype or files.stored_dtype(expected), wanted)
-    if wanted != "auto" or dtype != torch.float16:
+    if wanted != "auto" or dtype != torch.float16 or device.type != "cpu":
         return dtype
     kept = kept_as_stored(expected, files, torch.bfloat16, device, quantization)
     if 2 * _num_in_layers(kept) <= _num_in_layers(expected):
@@ -253,8 +275,7 @@ class StoredParameters:
     def pop_kept(self, name: str, *, whole: bool) -> list[KeptWeight]:
         if name not in self._kept:
             return []
-        library = load_library()
-        assert library is not None, "a weight stays as it is stored where kernels run"
+        library = load_library() if runs_compiled(self._dtype, self._device) else None
         own = self._expected[name].parts
         parts = [self._files.kept(part, library, self._shards.get(part)) for part, _ in own]
         if whole and len({part.format for part in parts}) > 1:
@@ -262,7 +283,8 @@ class StoredParameters:
         parameter = self._expected.pop(name)
         if self._progress is not None:
             self._progress(math.prod(parameter.shape) * self._dtype.itemsize)
-        return [join_kept([*own]) for _, own in groupby(parts, lambda part: part.format)]
+        joined = [join_kept([*own]) for _, own in groupby(parts, lambda part: part.format)]
+        return [own.to(self._device) if isinstance(own, StoredWeight) else own for own in joined]
 
     def pop(self, name: str) -> Tensor:
         parameter = self._expected.pop(name)
@@ -280,10 +302,13 @@ class StoredParameters:
 
 
 def _check_quantization(dtype: torch.dtype, device: torch.device) -> None:
+    if load_operators(device) is not None:
+        return
     if device.type != "cpu" or dtype != torch.bfloat16:
         name = str(dtype).removeprefix("torch.")
         raise ConfigError(
-            f"--quantization works in bfloat16 on a CPU, this is {name} on {device}",
+            "--quantization works in bfloat16 on a CPU, and on NVIDIA GPUs from Ampere on with"
+            f" Triton; this is {name} on {device}",
             hint="give --dtype bfloat16 --device cpu, or leave --quantization out",
         )
     if load_library() is None:

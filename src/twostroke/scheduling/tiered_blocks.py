@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from twostroke.core.kv_groups import is_state_key, state_key
@@ -28,6 +28,8 @@ from twostroke.timing.transfer_times import TransferTimes
 
 # A request whose loads keep failing, or whose blocks are lost again before its turn, computes.
 MAX_LOADS = 3
+# Tiers of other engines that offers may bring: each has a connection, a thread and metrics.
+MAX_PEERS = 64
 
 
 @dataclass(slots=True)
@@ -98,6 +100,7 @@ class TieredBlocks:
         self._num_loads: dict[str, int] = {}  # begun for each request that waits
         self._loads_of: dict[str, _Load] = {}  # those under way
         self.swap_tier = next((tier for tier in tiers if tier.for_swap), None)
+        self._any_peer = next((tier for tier in tiers if tier.by_address), None)
         self._kept = [tier for tier in tiers if not (tier.for_swap or tier.loads_only)]
         self._offered: dict[str, TierChange] = {}  # by request: what is found for its sake
         if tiers:
@@ -222,11 +225,18 @@ class TieredBlocks:
         What is not there fails its load, and is computed.
         """
         request.offer = None
-        if offer.tier in self.directory.tiers:
+        if self._has_peer(offer.tier):
             count = offer.num_tokens // self._kv.block_size * self._kv.groups.count
             keys = self._kv.candidate_keys(request)[:count]
             self.directory.take_in([TierChange(offer.tier, stored=keys)])
             self._offered[request.request_id] = TierChange(offer.tier, removed=keys)
+
+    def _has_peer(self, name: str) -> bool:
+        """Whether it fetches there, perhaps from now on."""
+        tiers = self.directory.tiers
+        if name not in tiers and self._any_peer is not None and len(tiers) <= MAX_PEERS:
+            self.directory.add(replace(self._any_peer, name=name, by_address=False))
+        return name in tiers and tiers[name].loads_only
 
     def _pays(self, request_id: str, loadable: Loadable) -> bool:
         """Whether loading is faster than computing, as far as is known, or what was swapped."""

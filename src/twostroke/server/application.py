@@ -30,6 +30,7 @@ from twostroke.inspector.request_routes import request_router
 from twostroke.inspector.routes import InspectRoutes
 from twostroke.inspector.simulations.routes import simulate_router
 from twostroke.inspector.static_files import page_paths, page_routes
+from twostroke.inspector.why.routes import why_router
 from twostroke.observability.tracing.tracer import Tracer
 from twostroke.server.adapters.routes import AdapterAnswer, adapters_router
 from twostroke.server.anthropic.documented import ANTHROPIC_ANSWERS, document_models
@@ -330,6 +331,7 @@ def _add_inspector(
     app.include_router(InspectRoutes(lambda: source, feeds).router())
     app.include_router(request_router(lambda: source))
     app.include_router(overview_router(lambda: source))
+    app.include_router(why_router(lambda: source, find_facts))
     app.include_router(compare_router(lambda: source))
     app.include_router(simulate_router())
     app.include_router(ModelRoutes(lambda: source, find_facts, client).router())

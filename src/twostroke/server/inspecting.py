@@ -22,6 +22,7 @@ from twostroke.inspector.routes import InspectRoutes
 from twostroke.inspector.simulations.routes import simulate_router
 from twostroke.inspector.source import RequestSource
 from twostroke.inspector.static_files import page_routes
+from twostroke.inspector.why.routes import why_router
 from twostroke.questions.model_facts import ModelFacts
 from twostroke.server.http.errors import error_response, install_error_handlers
 from twostroke.server.http.lifecycle import base_url, own_names
@@ -50,6 +51,7 @@ def create_inspecting_app(
     app.include_router(InspectRoutes(lambda: source).router())
     app.include_router(request_router(lambda: source))
     app.include_router(ModelRoutes(lambda: source, find_facts).router())
+    app.include_router(why_router(lambda: source, find_facts))
     app.include_router(compare_router(lambda: source))
     app.include_router(overview_router(lambda: source))
     app.include_router(simulate_router())

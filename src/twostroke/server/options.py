@@ -163,8 +163,10 @@ class ServerOptions:
     """How many of the --data-parallel-size engines compute prompts alone, so that no answer waits
     for a long prompt; the others fetch what they have computed, and write the answers.
     """
-    prefill_min_tokens: Annotated[int, within(1, 2**31 - 1)] = 256
-    """Shorter prompts are computed where their answers are, beside --prefill-engines."""
+    prefill_min_tokens: Annotated[int, within(1, 2**31 - 1)] | None = None
+    """Shorter prompts are computed where their answers are, beside --prefill-engines or workers of
+    role prefill. By default learned: from which length on to compute takes longer than to move.
+    """
     prefill_memory: Annotated[int, SIZE, at_least(1, "a positive size")] = DefaultSize(1 << 30)
     """Bytes in which each of --prefill-engines keeps blocks for the others (accepts 4GiB). Prompts
     that exceed it are computed where their answers are.

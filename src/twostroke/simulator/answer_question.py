@@ -32,10 +32,11 @@ from twostroke.questions.small_run import (
 from twostroke.routing.routers import make_router
 from twostroke.simulator.deployment.deployment import Deployment, deploy
 from twostroke.simulator.deployment.options import DeploymentOptions
-from twostroke.simulator.fleet.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.kept_events import KeptEvents
 from twostroke.simulator.fleet.make_replicas import replica_maker
 from twostroke.simulator.fleet.pool import FixedPool
+from twostroke.simulator.fleet.result import FleetResult
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 
 NICENESS = 10
@@ -126,12 +127,14 @@ def _sum_up(
         seconds=max(steps.end, default=0.0),
         device=Device(
             title=sheet.title,
+            memory_bytes=sheet.memory_bytes,
             memory_bandwidth=sheet.memory_bandwidth,
             flops=sheet.dense_flops[deployment.cost.compute_format],
             weight_bytes=deployment.weight_bytes,
             kv_bytes_per_token=info.kv_bytes_per_token,
             num_blocks=info.num_blocks,
             block_size=info.block_size,
+            price_per_hour=sheet.price_per_hour,
         ),
         requests=[
             RequestRun(

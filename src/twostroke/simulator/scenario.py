@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.core.config import CacheConfig, SchedulerOptions
-from twostroke.core.errors import InsufficientMemoryError
+from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.flags.values import require
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.core.targets import Target
 from twostroke.routing.autoscaler import AutoscalerOptions
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.deployment.deployment import Deployment, deploy
+from twostroke.simulator.deployment.fleet_options import FleetOptions
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.deployment.stack_defaults import stack_defaults
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
+
+SPLITS = ("data_parallel_size", "pipeline_parallel_size", "enable_expert_parallel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +39,13 @@ class Scenario:
     cache: CacheConfig = field(default_factory=CacheConfig)
     tiers: KVTierConfig = field(default_factory=KVTierConfig)
     scaling: AutoscalerOptions = field(default_factory=AutoscalerOptions)
+    fleet: FleetOptions = field(default_factory=FleetOptions)
     targets: Mapping[str, float] = field(default_factory=dict)
     watched: tuple[Target, ...] = ()
     label: str = ""
 
     def __post_init__(self) -> None:
+        self._check_fleet()
         scaling, replicas = self.scaling, self.deployment.replicas
         if scaling.autoscale is None:
             return
@@ -48,11 +53,43 @@ class Scenario:
         is_within = scaling.min_replicas <= replicas <= scaling.max_replicas
         require(is_within, "--replicas", replicas, f"{allowed} {scaling.max_replicas}")
 
+    def _check_fleet(self) -> None:
+        fleet = self.fleet
+        if not (fleet.is_split or fleet.fail):
+            return
+        if self.scaling.autoscale is not None:
+            raise ConfigError(
+                "--autoscale is of one pool whose replicas stay well",
+                hint="leave out --autoscale, or --prefill, --decode and --fail",
+            )
+        if fleet.is_split and self.deployment.replicas != 1:
+            raise ConfigError(
+                "--replicas says nothing of two pools",
+                hint="give each its own: --prefill replicas=2 --decode replicas=3",
+            )
+        for failure in fleet.failures():
+            ok = failure.place < self.num_replicas
+            allowed = f"a replica from 0 to {self.num_replicas - 1}"
+            require(ok, "--fail", f"replica={failure.place}", allowed)
+
+    @property
+    def num_replicas(self) -> int:
+        """How many all pools have at the beginning."""
+        pools = self.fleet.pools().values()
+        return sum(pool.get("replicas", 1) for pool in pools) or self.deployment.replicas
+
     def setting(self) -> dict[str, Any]:
-        """All flags with their values, as plain values."""
+        """All flags with their values, as plain values.
+
+        Those of a fleet, and of further ways to split a model, are there if any is given.
+        """
         parts = (self.deployment, self.workload, self.scheduler, self.cache, self.tiers)
-        sections = (*parts, self.scaling)
+        sections: tuple[Any, ...] = (*parts, self.scaling)
+        if self.fleet != FleetOptions():
+            sections = (*sections, self.fleet)
         merged = {name: value for section in sections for name, value in asdict(section).items()}
+        if self.deployment.parallel.splits_tensors_only:
+            merged = {name: value for name, value in merged.items() if name not in SPLITS}
         return {
             name: str(value) if isinstance(value, Path) else value for name, value in merged.items()
         }

@@ -7,14 +7,18 @@ from collections.abc import Callable, Sequence
 from twostroke.observability.observer import Observer
 from twostroke.observability.routes import RouteEvent
 from twostroke.routing.routers import make_router
-from twostroke.simulator.deployment.deployment import Deployment
-from twostroke.simulator.fleet.fleet import Fleet, FleetResult
-from twostroke.simulator.fleet.make_replicas import make_pool, replica_maker
+from twostroke.simulator.deploy_pools import DeployedPool, deploy_pools
+from twostroke.simulator.deployment.deployment import TOO_LONG
+from twostroke.simulator.fleet.fleet import Fleet
+from twostroke.simulator.fleet.pool import Pool
+from twostroke.simulator.fleet.result import FleetResult
 from twostroke.simulator.jumping.decode_curve import Bound
+from twostroke.simulator.make_fleet import EngineSettings, make_fleet
 from twostroke.simulator.results.columns import Columns, to_columns
+from twostroke.simulator.results.pools import PoolRun
 from twostroke.simulator.results.run import Run
 from twostroke.simulator.results.summary import Summary, summarize_run
-from twostroke.simulator.scenario import Scenario, deploy_scenario
+from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.workloads.make import make_workload
 
 Progress = Callable[[int], None]
@@ -44,19 +48,19 @@ def simulate(
         ModelLoadError: Unknown model.
         InsufficientMemoryError: The model does not fit onto the devices.
     """
-    scenario, deployment = deploy_scenario(scenario)
+    scenario, pools = deploy_pools(scenario)
     result, columns, summary, workload_note = _run(
-        scenario, deployment, "seconds", jump, observers, progress, on_route
+        scenario, pools, "seconds", jump, observers, progress, on_route
     )
     ends: dict[str, Summary] = {}
     bounds: tuple[Bound, Bound] = ("low", "high")
     for bound in bounds if interval and not result.interrupted else ():
-        end_result, _, ends[bound], _ = _run(scenario, deployment, bound, jump, (), progress)
+        end_result, _, ends[bound], _ = _run(scenario, pools, bound, jump, (), progress)
         if end_result.interrupted:
             ends, result.interrupted = {}, True
             break
-    notes = _notes(scenario, deployment, summary, workload_note)
-    return Run(scenario, deployment, result, columns, summary, notes, ends)
+    notes = _notes(scenario, pools, workload_note)
+    return Run(scenario, pools[-1].deployment, result, columns, summary, notes, ends)
 
 
 def count_requests(scenario: Scenario, interval: bool = False) -> int:
@@ -65,9 +69,14 @@ def count_requests(scenario: Scenario, interval: bool = False) -> int:
 
 
 def _notes(
-    scenario: Scenario, deployment: Deployment, summary: Summary, workload_note: str | None
+    scenario: Scenario, pools: Sequence[DeployedPool], workload_note: str | None
 ) -> tuple[str, ...]:
-    notes = [*deployment.notes]
+    notes = []
+    for pool in pools:
+        for note in pool.deployment.notes:
+            if pool.role == "prefill":
+                note = note.replace(TOO_LONG, "longer prompts are computed where answers are")
+            notes.append(note if pool.role == "both" else f"{pool.role}: {note}")
     if workload_note:
         notes.append(workload_note)
     workload = scenario.workload
@@ -76,12 +85,14 @@ def _notes(
         notes.append(f"nothing depends on {', '.join(unused)} with {chosen}")
     if unused := scenario.scaling.without_effect():
         notes.append(f"nothing depends on {', '.join(unused)} without --autoscale")
+    if unused := scenario.fleet.without_effect():
+        notes.append(f"nothing depends on {', '.join(unused)} without --prefill and --decode")
     return tuple(notes)
 
 
 def _run(
     scenario: Scenario,
-    deployment: Deployment,
+    pools: Sequence[DeployedPool],
     bound: Bound,
     jump: bool,
     observers: Sequence[Sequence[Observer]],
@@ -89,30 +100,42 @@ def _run(
     on_route: OnRoute = None,
 ) -> tuple[FleetResult, Columns, Summary, str | None]:
     """One simulation; the last value is the workload's note."""
-    options = scenario.deployment
-    make = replica_maker(
-        deployment,
-        options,
-        scenario.cache,
-        deployment.scheduler,
-        scenario.tiers,
+    answering = pools[-1]
+    settings = EngineSettings(
         bound=bound,
         jump=jump,
         seed=scenario.workload.seed,
         observers=observers,
         targets=scenario.watched,
     )
+    pool, split = make_fleet(scenario, pools, settings)
     made = make_workload(scenario.workload)
     fleet = Fleet(
-        make_pool(deployment, options, scenario.scaling, make),
-        make_router(options.router),
+        pool,
+        make_router(scenario.deployment.router),
         made.workload,
-        deployment.max_model_len,
+        answering.deployment.max_model_len,
         on_route,
+        split,
     )
     result = fleet.run(progress)
     columns = to_columns(result.logs)
-    summary = summarize_run(
-        result, columns, deployment, options, scenario.targets, made.workload.total
-    )
+    pool_runs = _pool_runs(result, columns, pools, pool)
+    summary = summarize_run(result, columns, pool_runs, scenario.targets, made.workload.total)
     return result, columns, summary, made.note
+
+
+def _pool_runs(
+    result: FleetResult, columns: Columns, pools: Sequence[DeployedPool], pool: Pool
+) -> list[PoolRun]:
+    """Each pool's part of the steps."""
+    runs = []
+    end = max((log.end[-1] for log in result.logs if len(log)), default=0.0)
+    for each in pools:
+        part = columns
+        if len(pools) > 1:
+            logs = [log for log, role in zip(result.logs, result.roles) if role == each.role]
+            part = to_columns(logs)
+        seconds = pool.replica_seconds(end, each.role)
+        runs.append(PoolRun(each.role, each.deployment, each.options, part, seconds))
+    return runs

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
-from twostroke.simulator.scenario import Scenario, deploy_scenario
+from twostroke.simulator.deploy_pools import deploy_pools
+from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.workloads.make import make_workload
 
 # Of one sweep.
@@ -93,7 +94,7 @@ def keep_fitting(scenarios: Sequence[Scenario]) -> tuple[list[Scenario], list[st
     fitting, left_out, first_error = [], [], None
     for scenario in scenarios:
         try:
-            deploy_scenario(scenario)
+            deploy_pools(scenario)
             fitting.append(scenario)
         except InsufficientMemoryError as error:
             first_error = first_error or error
@@ -116,7 +117,7 @@ def _doubling(low: float, high: float) -> Iterator[float]:
 
 def _flag_value(scenario: Scenario, name: str, text: str) -> tuple[str, Any]:
     """The section of a scenario that has this flag, and what the text gives it."""
-    for section in ("deployment", "workload", "scheduler", "cache", "tiers", "scaling"):
+    for section in ("deployment", "workload", "scheduler", "cache", "tiers", "scaling", "fleet"):
         options = getattr(scenario, section)
         if name in {f.name for f in fields(options)}:
             return section, _convert(name, text, typing.get_type_hints(type(options))[name])

@@ -111,6 +111,8 @@ def test_every_switch_can_be_set_both_ways(tmp_path: Path, command: str) -> None
         ("[server]\nengine-process = true\n[pools.a]", "is not for the server of a fleet", "all"),
         ('[server]\nidle-unload = "5"\n[pools.a]', "idle-unload is not for", "autoscale"),
         ('[pools."a b"]', "a pool cannot be called 'a b'", "letters"),
+        ("[pools.a]\nnum-gpus = 1", "num-gpus means nothing without Ray", "up ray local"),
+        ("[pools.a]\nnum-cpus = 0", "num-cpus must be above 0", "above 0"),
         ("[pools.a]\nmin-replicas = 2", "min-replicas means nothing without autoscale", "kv"),
         ('[pools.a]\nautoscale = "cpu"', 'invalid value "cpu" for autoscale', "--help"),
         ("[pools.a]\nkv-events = true", "kv-events is of one engine", "twostroke serve"),
@@ -126,6 +128,18 @@ def test_what_is_wrong_is_said_with_its_place(
     with pytest.raises(ConfigError, match=re.escape("fleet.toml")) as caught:
         read(tmp_path, text)
     assert message in caught.value.message and hint in (caught.value.hint or "")
+
+
+def test_ray_gives_replicas_their_devices(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    for wrong in ('devices = ["cuda:0"]', 'device = "cuda:1"'):
+        path.write_text(f"[pools.a]\n{wrong}\n")
+        assert read_fleet(path).pools["a"].num_at_first == 1
+        with pytest.raises(ConfigError, match="Ray gives each its own"):
+            read_fleet(path, by_ray=True)
+    path.write_text("[pools.a]\nnum-cpus = 2\nnum-gpus = 4\n")
+    options = read_fleet(path, by_ray=True).pools["a"].options
+    assert (options.num_cpus, options.num_gpus) == (2, 4)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[pools.a]\nmodel = '\x00'", b"x" * 2**21])

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 
-from twostroke.engine.workers.address import Address
+from twostroke.core.network.address import Address
 
 
 class CuttingProxy:

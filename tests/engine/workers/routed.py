@@ -10,10 +10,10 @@ from tests.engine.process.scripted_process import CONFIG
 from tests.engine.workers.scripted_worker import MODEL, TOKEN, VERSION
 from tests.text.tiny_tokenizers import byte_level
 from twostroke.constraints.compiler import GrammarCompiler
+from twostroke.core.network.address import Address
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.replicas import Replicas
-from twostroke.engine.workers.address import Address
 from twostroke.engine.workers.connect import WorkerSource, first_worker, unreached
 from twostroke.routing.routers import make_router
 from twostroke.text.tokenizer import Tokenizer

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from tests.engine.process.scripted_engine import ScriptedExecutor
 from tests.text.tiny_tokenizers import byte_level
+from twostroke.core.network.address import Address
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.engine.workers.address import Address
 from twostroke.engine.workers.greeting import ModelFingerprint
 from twostroke.engine.workers.listener import listen_on
 from twostroke.engine.workers.run_worker import (

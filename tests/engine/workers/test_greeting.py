@@ -19,20 +19,13 @@ from tests.engine.process.scripted_process import call, tokens_of, undisturbed, 
 from tests.engine.workers.routed import routed
 from tests.engine.workers.scripted_worker import TOKEN, VERSION, worker_on_thread
 from twostroke.core.errors import ConfigError, EngineDeadError, ErrorMessage, TwostrokeError
+from twostroke.core.network.address import Address, bind
+from twostroke.core.network.proofs import is_proof, prove, read_token
 from twostroke.engine.process.frames import encode_frame, receive_frame
 from twostroke.engine.process.handshake import EngineRefused
 from twostroke.engine.workers import listener
-from twostroke.engine.workers.address import Address, bind
 from twostroke.engine.workers.connect import WorkerLink, connect_worker, first_worker
-from twostroke.engine.workers.greeting import (
-    PROTOCOL,
-    Challenge,
-    FrontEndGreeting,
-    Welcome,
-    is_proof,
-    prove,
-    read_token,
-)
+from twostroke.engine.workers.greeting import PROTOCOL, Challenge, FrontEndGreeting, Welcome
 from twostroke.engine.workers.run_worker import Worker
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twostroke.core.errors import ConfigError
-from twostroke.engine.workers.address import Address, is_address
+from twostroke.core.network.address import Address, is_address
 from twostroke.engine.workers.options import RouterOptions, WorkerOptions
 
 

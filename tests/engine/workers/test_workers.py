@@ -30,6 +30,8 @@ from tests.fakes import FakeExecutor, failed_with
 from tests.server.running import ROOT
 from twostroke.core.errors import EngineDeadError
 from twostroke.core.generation_request import GenerationRequest
+from twostroke.core.network import address as address_module
+from twostroke.core.network.address import Address, bind
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import TakeRecords
@@ -37,8 +39,6 @@ from twostroke.engine.process import engine_process
 from twostroke.engine.process.frames import encode_frame
 from twostroke.engine.process.replicas import Replicas
 from twostroke.engine.process.socket_link import SocketLink
-from twostroke.engine.workers import address as address_module
-from twostroke.engine.workers.address import Address, bind
 from twostroke.engine.workers.connect import connect_worker
 from twostroke.engine.workers.greeting import ModelFingerprint
 

@@ -159,6 +159,7 @@ def test_two_tabs_keep_what_both_say(browser: Browser) -> None:
         other = page.context.new_page()
         other.goto(page.url)
         other.wait_for_selector(".said >> text=the first")
+        other.wait_for_selector("text=Another tab of this page is writing it.")
         other.click("text=Regenerate")
         wait_until(lambda: len(engine.submitted) == 2, 10)
         other.wait_for_selector(".answer[aria-busy=true] >> text=on on on")

@@ -113,6 +113,7 @@ def test_a_sentence_is_tried_on_pilot(browser: Browser, live: str) -> None:
         ("speculation", "2 to 3 times", "64 together"),
         ("disaggregation", "Less than a fifth", "At 50 GB/s they take"),
         ("what-to-watch", "TTFT: many times longer", "At 16 a second TTFT falls"),
+        ("sums", "About 200", "Four devices write"),
     ],
 )
 def test_chapters_run_in_the_simulator_where_no_model_does(
@@ -138,9 +139,56 @@ def test_chapters_that_need_a_model_say_how_to_start_one(browser: Browser) -> No
             assert page.locator(".choices").count() == 0
             assert violations(page) == []
         open_chapter(page, address, "misconceptions")
-        assert page.locator(".learn-claims >> text=a model must run").count() == 2
+        assert page.locator(".learn-claims >> text=a model must run").count() == 3
         page.locator(".learn-claims button").first.click()
         page.wait_for_selector(f"{FIGURE} >> text=arithmetic", timeout=SLOW_MS)
+
+
+def test_symptoms_lead_to_causes_and_to_pages(browser: Browser, recorded: str) -> None:
+    with opened(browser, recorded) as page:
+        open_chapter(page, recorded, "symptoms")
+        page.click("text=An answer stands still")
+        page.wait_for_selector(f"{FIGURE} >> text=A long prompt in that step")
+        assert violations(page) == []
+        page.locator(f"{FIGURE} a").first.click()
+        page.wait_for_selector("text=Who stuttered?")
+
+
+def test_drafts_that_cost_half_a_pass_do_not_pay(browser: Browser, recorded: str) -> None:
+    with opened(browser, recorded) as page:
+        open_chapter(page, recorded, "speculation")
+        predict(page)
+        page.wait_for_selector(f"{FIGURE} >> text=a pass gives at most 3.33 tokens")
+        page.locator(f"{FIGURE} label:has-text('a draft costs') input").fill("5")
+        page.wait_for_selector(f"{FIGURE} >> text=Best: 1 guess,")  # 1.7 tokens for 1.5 passes
+        page.locator(f"{FIGURE} label:has-text('a draft is right') input").fill("1")
+        page.wait_for_selector(f"{FIGURE} >> text=Best: no guess at all")
+        assert violations(page) == []
+
+
+def test_memory_sums_say_what_does_not_fit_and_what_a_million_tokens_cost(
+    browser: Browser, recorded: str
+) -> None:
+    with opened(browser, recorded) as page:
+        open_chapter(page, recorded, "sums")
+        predict(page, 1)
+        figure = page.locator(FIGURE)
+        assert "for a million output tokens" in figure.inner_text()
+        page.click(f"{FIGURE} >> text=70B")
+        page.wait_for_selector(f"{FIGURE} >> text=It does not fit")
+        assert violations(page) == []
+
+
+def test_what_is_heard_of_streams_and_turns_is_tried(browser: Browser, recorded: str) -> None:
+    with opened(browser, recorded) as page:
+        open_chapter(page, recorded, "misconceptions")
+        claims = page.locator(".learn-claims li")
+        for number, said in ((5, "take"), (6, "were in the prefix cache")):
+            claims.nth(number).locator("text=Not true").first.click()
+            claims.nth(number).locator("b").wait_for(timeout=SLOW_MS)
+            assert "Not true." in claims.nth(number).locator("b").inner_text()
+            assert said in claims.nth(number).inner_text()
+        assert violations(page) == []
 
 
 def test_keys_address_and_memory_keep_the_chapter(browser: Browser, recorded: str) -> None:
@@ -148,13 +196,13 @@ def test_keys_address_and_memory_keep_the_chapter(browser: Browser, recorded: st
         page.wait_for_selector("footer >> text=step")
         page.keyboard.press("g")
         page.keyboard.press("e")
-        page.wait_for_selector("text=Chapter 1 of 13")
+        page.wait_for_selector("text=Chapter 1 of 15")
         wait_until(lambda: "chapter=tokens" in page.evaluate("location.hash"), 15)
         for _ in range(6):
             page.keyboard.press("n")
-        page.wait_for_selector("text=Chapter 7 of 13: Chunking")
+        page.wait_for_selector("text=Chapter 7 of 15: Chunking")
         page.keyboard.press("p")
-        page.wait_for_selector("text=Chapter 6 of 13")
+        page.wait_for_selector("text=Chapter 6 of 15")
         page.keyboard.press("n")
         wait_until(lambda: "chapter=chunking" in page.evaluate("location.hash"), 15)
         wait_until(lambda: page.evaluate("document.activeElement.id") == "learn-title", 15)
@@ -162,15 +210,15 @@ def test_keys_address_and_memory_keep_the_chapter(browser: Browser, recorded: st
         page.keyboard.press("Escape")  # deselects; the chapter stays
         wait_until(lambda: "chapter=chunking" in page.evaluate("location.hash"), 15)
         page.reload()
-        page.wait_for_selector("text=Chapter 7 of 13")
+        page.wait_for_selector("text=Chapter 7 of 15")
         page.wait_for_selector(".choices .right", timeout=SLOW_MS)  # the guess is still there
         page.keyboard.press("g")
         page.keyboard.press("l")
         wait_until(lambda: "chapter" not in page.evaluate("location.hash"), 15)
         page.goto(f"{recorded}#/learn")
-        page.wait_for_selector("text=Chapter 7 of 13")
+        page.wait_for_selector("text=Chapter 7 of 15")
         page.goto(f"{recorded}#/learn?chapter=nothing")
-        page.wait_for_selector("text=Chapter 1 of 13")
+        page.wait_for_selector("text=Chapter 1 of 15")
 
 
 def test_hostile_and_endless_text_is_only_text(browser: Browser, live: str) -> None:

@@ -27,6 +27,7 @@ TYPES = {
     torch.int32: "i32",
     torch.int64: "i64",
     torch.uint8: "u8",
+    torch.int8: "i8",
 }
 
 

@@ -8,7 +8,11 @@ import pytest
 import torch
 
 from tests.layers.gpu.test_paged_attention import Shape, Step
+from tests.layers.gpu.test_quantized_linear import stored
 from twostroke.layers.gpu.load import is_interpreting
+from twostroke.layers.recurrent_state import Segment
+from twostroke.model_spec.recurrent_forms import DeltaForm
+from twostroke.runtime.state_tensors import StepStates
 
 BF16 = torch.bfloat16
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of a program, in bytes
@@ -101,3 +105,53 @@ def test_operators_compile(capability: int) -> None:
         assert each.spilled == 0, each
         assert each.shared <= SHARED_MEMORY[capability], each
         assert each.name != "multiply_few" or each.tensor_cores, each
+
+
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+@pytest.mark.parametrize("format_", ["int8", "int4", "uint4"])
+def test_quantized_products_compile(format_: str, capability: int) -> None:
+    from tests.layers.gpu.offline import compiling
+    from twostroke.layers.gpu.operators import GpuOperators
+    from twostroke.layers.gpu.quantized_linear import QuantizedLinear
+
+    operators = GpuOperators(overlaps=capability >= 90)
+    with compiling(capability) as made:
+        for outputs, inputs in ((4096, 4096), (28672, 4096), (4096, 14336)):
+            own = QuantizedLinear(
+                stored(format_, outputs, inputs, torch.device("cpu")), None, operators
+            )
+            own(torch.zeros(1, inputs, dtype=BF16), torch.zeros(1, outputs, dtype=BF16))
+            own(torch.zeros(48, inputs, dtype=BF16))
+            own.weight_rows(torch.arange(64))
+    assert {each.name for each in made} == {"multiply_quantized", "add_splits", "decode_quantized"}
+    for each in made:
+        print(each)
+        assert each.spilled == 0, each
+        assert each.shared <= SHARED_MEMORY[capability], each
+        assert each.name != "multiply_quantized" or each.tensor_cores, each
+
+
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+@pytest.mark.parametrize("matrix", [torch.float32, BF16], ids=str)
+def test_gated_delta_compiles(matrix: torch.dtype, capability: int) -> None:
+    from tests.layers.gpu.offline import compiling
+    from twostroke.layers.gpu.gated_delta import GpuDelta
+    from twostroke.layers.gpu.operators import GpuOperators
+
+    form = DeltaForm(key_heads=16, value_heads=32, key_dim=128, value_dim=128, kernel=4)
+    heads, vector = torch.zeros(32, dtype=BF16), torch.zeros(128, dtype=BF16)
+    weight = torch.zeros(form.channels, 4, dtype=BF16)
+    operators = GpuOperators(overlaps=capability >= 90)
+    own = GpuDelta(form, weight, heads, heads, vector, 1e-6, operators)
+    history = torch.zeros(2, 3, form.channels, dtype=BF16)
+    states = StepStates(
+        [(history, torch.zeros(2, 32, 128, 128, dtype=matrix))], [Segment(0, 3, (1,))]
+    )
+    with compiling(capability) as made:
+        inputs = torch.zeros(3, form.channels + form.values, dtype=BF16)
+        own(inputs, torch.zeros(3, 64), states, 0)
+    assert {each.name for each in made} == {"convolve_tokens", "apply_delta"}
+    for each in made:
+        print(each)
+        assert each.spilled == 0, each
+        assert each.shared <= SHARED_MEMORY[capability], each

@@ -9,7 +9,6 @@ from random import Random
 import pytest
 
 from tests.model_spec import configs
-from twostroke.core.errors import ConfigError
 from twostroke.model_spec.reader import parse_model
 from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
@@ -102,11 +101,11 @@ def test_the_busiest_device_has_more_than_its_share() -> None:
     assert busiest(4.0, 2.0, 128, 64)[1] >= 1
 
 
-def make(*, experts_apart: bool, ranks: int = 4) -> RooflineCostModel:
+def make(*, expert: bool, ranks: int = 4, groups: int = 1) -> RooflineCostModel:
     return RooflineCostModel(
         load_hardware("h100"),
         parse_model(configs.MIXTRAL),
-        Parallel(tensor=ranks, experts_apart=experts_apart),
+        Parallel(tensor=ranks, data=groups, expert=expert),
         Dtypes(),
         load_efficiencies("h100-sxm"),
     )
@@ -115,11 +114,21 @@ def make(*, experts_apart: bool, ranks: int = 4) -> RooflineCostModel:
 def test_whole_experts_on_few_devices_wait_for_the_busiest() -> None:
     """Tensor parallel devices have equal work; those with whole experts differ."""
     shape = StepShape(0, 0, ((4096, 0),), 1)
-    apart, shared = (make(experts_apart=flag).step(shape).seconds for flag in (True, False))
+    apart, shared = (make(expert=flag).step(shape).seconds for flag in (True, False))
     assert shared < apart < 2 * shared
 
 
-def test_experts_that_cannot_be_dealt_out_are_refused() -> None:
-    with pytest.raises(ConfigError, match="8 experts cannot be dealt out over 16 devices") as info:
-        make(experts_apart=True, ranks=16)
-    assert "--enable-expert-parallel" in str(info.value.hint)
+def test_groups_wait_for_the_busiest_device_of_all() -> None:
+    """What a device has of each expert, or of experts, is that of as many tensor parallel ones."""
+    shape = StepShape(0, 0, ((1024, 0),) * 4, 4)
+    apart, shared = (
+        make(expert=flag, ranks=1, groups=4).step(shape).seconds for flag in (True, False)
+    )
+    assert shared < apart < 2 * shared
+
+
+def test_experts_that_no_device_has_as_many_of_are_rounded_up() -> None:
+    """Of 8 experts over 5 devices some have 2: what they wait for lies between 4 and 8 devices."""
+    pairs = [busiest(1000.0, 8.0, 8, parts)[0] for parts in (4, 5, 8)]
+    assert pairs[2] < pairs[1] and pairs[1] == pytest.approx(pairs[0], rel=0.1)
+    assert busiest(1000.0, 8.0, 8, 5)[1] == 2

@@ -13,10 +13,11 @@ from twostroke.core.targets import parse_targets
 from twostroke.observability.events import StepEvent
 from twostroke.routing.routers import make_router
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
-from twostroke.simulator.fleet.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.kept_events import KeptEvents
 from twostroke.simulator.fleet.pool import FixedPool
 from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.fleet.result import FleetResult
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 
 TARGET = 0.5

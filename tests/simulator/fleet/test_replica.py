@@ -23,9 +23,9 @@ from twostroke.engine.llm_engine import LLMEngine
 from twostroke.observability.events import StepEvent
 from twostroke.observability.recorder import Recorder, read_jsonl
 from twostroke.simulator.fleet.executor import SimulatedExecutor
-from twostroke.simulator.fleet.fleet import FleetResult
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.requests import make_request
+from twostroke.simulator.fleet.result import FleetResult
 from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.results.columns import to_columns
 from twostroke.simulator.workloads.arrivals import ClosedLoop

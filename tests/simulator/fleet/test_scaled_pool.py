@@ -14,9 +14,10 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.observability.routes import RouteEvent
 from twostroke.routing.autoscaler import Autoscaler, AutoscalerOptions, ReplicaReading
 from twostroke.routing.routers import make_router
-from twostroke.simulator.fleet.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.requests import make_request
+from twostroke.simulator.fleet.result import FleetResult
 from twostroke.simulator.fleet.scaled_pool import ScaledPool
 from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 
@@ -32,12 +33,13 @@ def make(index: int) -> Replica:
 class Counted(ScaledPool):
     """Checks after each decision that there are as many as were wanted."""
 
-    def change(self, num_held: int) -> None:
+    def change(self, num_held: int) -> tuple[int, ...]:
         before = len(self.events)
-        super().change(num_held)
+        lost = super().change(num_held)
         if len(self.events) > before:
             there = [member for member in self._members if not member.draining]
             assert len(there) == self.events[-1].wanted
+        return lost
 
 
 def scaled(

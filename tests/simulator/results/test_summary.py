@@ -17,7 +17,7 @@ from twostroke.core.config import CacheConfig, SchedulerConfig, SchedulerOptions
 from twostroke.observability.latency import PERCENTILES, LatencyDistribution, meets_targets
 from twostroke.observability.metrics import EngineMetrics
 from twostroke.simulator.deployment.options import DeploymentOptions
-from twostroke.simulator.fleet.fleet import RequestResult
+from twostroke.simulator.fleet.result import RequestResult
 from twostroke.simulator.results.distributions import exact_sum, weighted_distribution
 from twostroke.simulator.results.run import Run
 from twostroke.simulator.scenario import Scenario

@@ -9,9 +9,10 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_origin, get_type_hints
 
@@ -59,8 +60,11 @@ class FleetFile(NamedTuple):
     pools: dict[str, PoolPlan]
 
 
-def read_fleet(path: Path) -> FleetFile:
+def read_fleet(path: Path, *, by_ray: bool = False) -> FleetFile:
     """Read a file and check all of it.
+
+    Args:
+        by_ray: Whether Ray is to place the replicas.
 
     Raises:
         ConfigError: It cannot be read, or something in it cannot be; says where.
@@ -83,7 +87,8 @@ def read_fleet(path: Path) -> FleetFile:
         if not is_adapter_name(name):
             hint = "names have letters, digits and . _ : / -; TOML wants most of them in quotes"
             raise ConfigError(f"{path}: a pool cannot be called {name!r}", hint=hint)
-        plans[name] = reader.parse(f"pools.{name}", _pool, table)
+        check = partial(PoolPlan.check_placement, by_ray=by_ray)
+        plans[name] = reader.parse(f"pools.{name}", _pool, table, check)
     return FleetFile(server, gateway, dict(_divided(plans)))
 
 
@@ -145,8 +150,18 @@ class _Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def parse(self, place: str, command: Any, table: object) -> Any:
-        """What a command returns that gets a table's keys as flags."""
+    def parse(
+        self,
+        place: str,
+        command: Any,
+        table: object,
+        check: Callable[[Any], None] = lambda read: None,
+    ) -> Any:
+        """What a command returns that gets a table's keys as flags.
+
+        Args:
+            check: Raises ConfigError for what cannot be.
+        """
         where = f"[{place}]"
         if not isinstance(table, dict):
             raise ConfigError(f"{self._path}: {place} is no table", hint=EXAMPLE)
@@ -162,7 +177,9 @@ class _Reader:
         ]
         try:
             run, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
-            return run(*bound.args, **bound.kwargs)
+            read = run(*bound.args, **bound.kwargs)
+            check(read)
+            return read
         except CycloptsError as error:
             raise ConfigError(self._say(where, _sentence(str(error))), hint=HELP) from error
         except ConfigError as error:

@@ -35,7 +35,8 @@ def route(
         model: The workers' model, of which the tokenizer is read here: `pilot` (embedded, the
             default), a local folder or GGUF file, or a Hugging Face Hub id.
     """
-    from twostroke.engine.workers.greeting import read_token
+    from twostroke.core.network.proofs import read_token
+    from twostroke.engine.process.replicas import PrefillPlan
     from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import run_server
@@ -51,6 +52,7 @@ def route(
         workers=router.addresses,
         token=read_token(router.token_file),
         router=options.router,
+        prefill=PrefillPlan(min_tokens=options.prefill_min_tokens),
         say=note.say,
         stall_seconds=options.stall_timeout,
         max_queued_requests=options.max_queued_requests,

@@ -16,6 +16,7 @@ from twostroke.core.errors import ConfigError, TwostrokeError
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.fleet.engine_pool import EnginePool
 from twostroke.engine.fleet.pool_plan import PoolPlan
+from twostroke.engine.fleet.supervised import SourceMaker
 from twostroke.engine.workers.fingerprint import vocabulary_hash
 from twostroke.start_serving import start_pool
 from twostroke.startup import load_tokenizer
@@ -25,10 +26,18 @@ logger = logging.getLogger(__name__)
 
 
 class RunningFleet:
-    """The pools of one file, by name; each is there once it has been loaded."""
+    """The pools of one file, by name; each is there once it has been loaded.
 
-    def __init__(self, path: Path, file: FleetFile) -> None:
+    Args:
+        make_source: Makes what starts a replica.
+        by_ray: Whether Ray places them.
+    """
+
+    def __init__(
+        self, path: Path, file: FleetFile, make_source: SourceMaker, *, by_ray: bool
+    ) -> None:
         self._path, self._file = path, file
+        self._make_source, self._by_ray = make_source, by_ray
         self._pools: dict[str, tuple[EnginePool, Tokenizer]] = {}
         self._reloading = threading.Lock()
 
@@ -47,6 +56,7 @@ class RunningFleet:
             name=name,
             plan=plan,
             router=options.router,
+            make_source=self._make_source,
             log_level=options.log_level,
             log_json=options.log_format == "json",
             stall_seconds=options.stall_timeout,
@@ -59,7 +69,7 @@ class RunningFleet:
     def _reload(self) -> None:
         with self._reloading:
             try:
-                file = read_fleet(self._path)
+                file = read_fleet(self._path, by_ray=self._by_ray)
                 self._check(file)
                 plans = {name: self._checked(name, plan) for name, plan in file.pools.items()}
             except TwostrokeError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from dataclasses import replace
 
 from twostroke.cli.flags import (
     CacheFlags,
@@ -45,9 +46,9 @@ def worker(
             id; the same as --model.
     """
     from twostroke.checkpoints.open_checkpoint import find_checkpoint
-    from twostroke.engine.workers.address import Address
+    from twostroke.core.network.address import Address
+    from twostroke.core.network.proofs import read_token
     from twostroke.engine.workers.fingerprint import fingerprint_of
-    from twostroke.engine.workers.greeting import read_token
     from twostroke.engine.workers.listener import listen_on
     from twostroke.engine.workers.run_worker import FrontEndClock, Worker, end_on_signals
     from twostroke.observability.json_log import log_to_stderr
@@ -58,6 +59,7 @@ def worker(
     config = engine_config(
         model, *(model_options, cache, scheduler, observability, speculation, tiers, None, lora)
     )
+    config = replace(config, transfer=options.transfer)
     check_config(config)
     token = read_token(options.token_file)
     log_to_stderr(options.log_level, options.log_format)
@@ -71,10 +73,13 @@ def worker(
     fingerprint = fingerprint_of(checkpoint, engine.tokenizer, config, engine.info)
     running = Worker(engine, clock, fingerprint, listener)
     end_on_signals(running, options.shutdown_timeout)
-    logging.getLogger(__name__).info(
+    logger = logging.getLogger(__name__)
+    logger.info(
         "worker of %s (%s) listens on %s",
         *(config.model.model, fingerprint.weights, running.address),
     )
+    for place in (tier.place for tier in engine.info.tiers if tier.place):
+        logger.info("it gives KV blocks of long prompts at %s", place)
     running.run()
 
 

@@ -31,6 +31,8 @@ class AnswerSoFar:
     Attributes:
         num_engines_lost: Engines that ended since it last got a token.
         offered_in: Where the next engine fetches blocks of the prompt, which this one has computed.
+        on_moved: Called once with the seconds from here to the next token, if that comes from the
+            engine to which the request is given next.
     """
 
     def __init__(self, message: AddRequest, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,15 +44,30 @@ class AnswerSoFar:
         self._first: dict[int, tuple[int, PrefixHit | None]] = {}
         self.num_engines_lost = 0
         self.offered_in: str | None = None
+        self.on_moved: Callable[[float], None] | None = None
+        self._moved_at = 0.0
 
     @property
     def has_begun(self) -> bool:
         """Whether every sample that has not ended has got a token: the prompt is through."""
         return all(self._tokens.values())
 
+    @property
+    def prompt_time(self) -> tuple[int, float]:
+        """How many tokens of the prompt were computed for its first sample, and in how long."""
+        num_cached = self._first[0][0] if 0 in self._first else 0
+        began = self._message.arrival_time
+        num_tokens = len(self._message.request.prompt_token_ids) - num_cached
+        return num_tokens, self._first_token_times.get(0, began) - began
+
+    def move(self, tier: str | None, on_moved: Callable[[float], None]) -> None:
+        """Another engine goes on with it, and fetches its blocks from a tier."""
+        self.offered_in, self.on_moved, self._moved_at = tier, on_moved, self._clock()
+
     def lose_engine(self) -> EngineDeadError | None:
         """Its engine has ended: why it is given up, if it is."""
         self.num_engines_lost += 1
+        self.on_moved = None  # it waits for other reasons
         if self.num_engines_lost < MAX_LOST:
             return None
         message = f"{MAX_LOST} engines ended while they ran this request"
@@ -78,6 +95,9 @@ class AnswerSoFar:
         if output.token_ids or output.prompt_logprobs:
             self.num_engines_lost = 0
         if output.token_ids:
+            if self.on_moved is not None:
+                self.on_moved(self._clock() - self._moved_at)
+                self.on_moved = None
             self._first_token_times.setdefault(output.index, self._clock())
         tokens += output.token_ids
         self._num_scored[output.index] += len(output.prompt_logprobs or ())

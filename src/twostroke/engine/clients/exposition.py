@@ -1,8 +1,12 @@
-"""Several Prometheus expositions as one, as a server of several engines shows them."""
+"""Prometheus expositions of a server of several engines: several as one, and what it adds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 _COMMENTS = (b"# HELP ", b"# TYPE ", b"# UNIT ")
 
@@ -30,3 +34,18 @@ def merge_expositions(texts: Iterable[bytes]) -> bytes:
     for family, own in series.items():
         lines += [*comments.get(family, ()), *own]
     return b"".join(line + b"\n" for line in lines)
+
+
+class _Series(Collector):
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def expose(families: list[Metric]) -> bytes:
+    """Prometheus text of some families of series."""
+    registry = CollectorRegistry()
+    registry.register(_Series(families))
+    return generate_latest(registry)

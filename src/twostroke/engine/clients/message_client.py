@@ -78,6 +78,7 @@ class MessageClient:
 
     Attributes:
         info: The loaded model.
+        model_name: What metrics call it.
         scheduler_config: The scheduler's settings.
         speculation: How tokens are guessed ahead, if they are.
         watched_targets: The targets that are watched, each as ``--target`` takes it.
@@ -123,6 +124,7 @@ class MessageClient:
         """Go by what an engine has said of itself, which has no requests yet."""
         self._leaving.clear()
         self.info: ExecutorInfo = facts.info
+        self.model_name = facts.model_name
         self.scheduler_config: SchedulerConfig = facts.scheduler_config
         self.watched_targets = facts.watched_targets
         self._intake = Intake(

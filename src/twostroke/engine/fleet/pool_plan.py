@@ -24,7 +24,17 @@ class PoolOptions:
     first.
     """
     devices: Annotated[tuple[str, ...], each("a device such as cuda:1", bool)] = ()
-    """Devices of the replicas, in turn; by default all are on --device."""
+    """Devices of the replicas, in turn; by default all are on --device. Not with Ray, which gives
+    each replica its own.
+    """
+    num_cpus: Annotated[
+        float | None, Must("above 0 and at most 4096", lambda cores: 0 < cores <= 4096)
+    ] = None
+    """Cores that Ray sets aside for a replica, and its threads; 1 by default. Only with Ray."""
+    num_gpus: Annotated[float | None, within(0, 64, "from 0 to 64")] = None
+    """GPUs that Ray sets aside for a replica, all of one machine; by default as many as
+    --tensor-parallel-size says, where --device takes GPUs. Only with Ray.
+    """
     drain_timeout: Annotated[
         float, Must("0 or more seconds", lambda seconds: 0 <= seconds < 1e6)
     ] = 30.0
@@ -34,6 +44,11 @@ class PoolOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def place(self) -> Hashable:
+        """What says where replicas are."""
+        return self.devices, self.num_cpus, self.num_gpus
 
 
 class PoolPlan(NamedTuple):
@@ -77,7 +92,23 @@ class PoolPlan(NamedTuple):
 
     def is_another(self, former: PoolPlan) -> bool:
         """Whether replicas of the former plan have to be replaced."""
-        return (self.config, self.options.devices) != (former.config, former.options.devices)
+        return (self.config, self.options.place) != (former.config, former.options.place)
+
+    def check_placement(self, *, by_ray: bool) -> None:
+        """Raise ConfigError for what says where replicas are, and has no effect there."""
+        options = self.options
+        if by_ray and (options.devices or ":" in self.config.model.device):
+            flag = "--devices" if options.devices else f"--device {self.config.model.device}"
+            raise ConfigError(
+                f"{flag} is for replicas of this machine: Ray gives each its own",
+                hint="leave it out, and say --num-gpus if it is not one for each rank",
+            )
+        given = {"--num-cpus": options.num_cpus, "--num-gpus": options.num_gpus}
+        for flag, value in given.items():
+            if not by_ray and value is not None:
+                raise ConfigError(
+                    f"{flag} means nothing without Ray", hint="start with up --ray local"
+                )
 
     def check(self) -> None:
         """Raise ConfigError for what a pool cannot do."""

@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
+from twostroke.engine.clients.exposition import expose
 from twostroke.engine.fleet.supervised import PoolMember
 
 STATES = ("ready", "starting", "leaving", "asleep", "down")
-
-
-class _Series(Collector):
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> list[Metric]:
-        return self._families
 
 
 def pool_exposition(
@@ -44,6 +35,4 @@ def pool_exposition(
     )
     for each in members:
         restarts.add_metric([model_name, str(each.number)], each.num_restarts)
-    registry = CollectorRegistry()
-    registry.register(_Series([replicas, target, restarts]))
-    return generate_latest(registry)
+    return expose([replicas, target, restarts])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from twostroke.core.config import EngineConfig
+from twostroke.engine.fleet.pool_plan import PoolPlan
 from twostroke.engine.fleet.readings import EngineReader
 from twostroke.engine.process import process_link
 from twostroke.engine.process.engine_process import EngineProcess
@@ -17,18 +18,21 @@ from twostroke.engine.process.process_link import start_engine
 class SupervisedSource:
     """Implements ``EngineSource``: processes of this machine, started again for ever.
 
+    Args:
+        settings: How each engine is to be.
+
     Attributes:
         num_starts: How many have been ready.
         where: The process of the last of them.
     """
 
     def __init__(self, settings: StartEngine) -> None:
-        self._settings = settings
+        self.settings = settings
         self.num_starts, self.where = 0, ""
 
     @property
     def config(self) -> EngineConfig:
-        return self._settings.config
+        return self.settings.config
 
     @property
     def pauses(self) -> Sequence[float]:
@@ -43,9 +47,20 @@ class SupervisedSource:
         return "it is started again"
 
     def start(self) -> StartedEngine:
-        started = start_engine(self._settings)
+        started = self._start()
         self.num_starts, self.where = self.num_starts + 1, started.link.name
         return started
+
+    def _start(self) -> StartedEngine:
+        return start_engine(self.settings)
+
+
+SourceMaker = Callable[[StartEngine, PoolPlan], SupervisedSource]
+
+
+def local_source(settings: StartEngine, plan: PoolPlan) -> SupervisedSource:
+    """Where replicas of this machine come from."""
+    return SupervisedSource(settings)
 
 
 @dataclass(slots=True)

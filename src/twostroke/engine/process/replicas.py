@@ -26,10 +26,12 @@ from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
 from twostroke.engine.process.engine_process import EngineProcess
+from twostroke.engine.process.handing_on import fetches, moves_exposition, offered_by, room_for
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.routing.routers import RoutedRequest, Router
+from twostroke.timing.move_times import MoveTimes
 
 SEGMENT_TOKENS = 64  # of a prompt, for routers that look at it
 MAX_SEGMENTS = 256  # what comes after them decides nothing
@@ -40,12 +42,13 @@ class PrefillPlan(NamedTuple):
     """How many engines compute prompts for the others (DistServe, arXiv:2401.09670).
 
     Attributes:
-        min_tokens: Shorter prompts are computed where their answers are.
+        min_tokens: Shorter prompts are computed where their answers are; by default what has been
+            measured tells how short.
         memory: Bytes in which each keeps blocks for the others. So are prompts that exceed it.
     """
 
     num_engines: int = 0
-    min_tokens: int = 1
+    min_tokens: int | None = None
     memory: int = 1 << 30
 
 
@@ -71,8 +74,9 @@ class Replicas:
     are shown of the first engine. Engines may be added and retired, on the event loop's thread; one
     is always there.
 
-    With a pool for prefill, long prompts go to one of its engines, and once their first tokens are
-    drawn, on to one of the others. While one of the two kinds is gone, the other does everything.
+    With engines for prompts (``handing_on.py``), long ones go there, and once their first tokens
+    are drawn, on to one of the others. While one of the two kinds is gone, the other does
+    everything.
 
     Args:
         engines: The first is the one that is shown.
@@ -90,6 +94,8 @@ class Replicas:
         pool: PrefillPool = NO_POOL,
     ) -> None:
         self._router, self._pool = router, pool
+        self._moves = MoveTimes()
+        self._alone: dict[int, str] = {}  # by engine: a request that has it for itself
         self._with: dict[int, EngineProcess] = {}
         self._alike: dict[int, Hashable] = {}
         self._leaving: set[int] = set()
@@ -97,8 +103,6 @@ class Replicas:
         self.loop: asyncio.AbstractEventLoop | None = None
         for engine in engines:
             self.add(engine)
-        for index, tier in self._pool.tiers.items():
-            engines[index].hand_on = partial(self._hand_on, tier)
 
     @property
     def engines(self) -> list[EngineProcess]:
@@ -115,10 +119,10 @@ class Replicas:
         index, self._num_added = self._num_added, self._num_added + 1
         self._with[index], self._alike[index] = engine, alike
         engine.hand_over = partial(self._adopt, index)
-        engine.when_back = self._share_waiting
+        engine.when_back = partial(self._meet, index)
         if self.loop is not None:
             engine.use_loop(self.loop)
-        self._share_waiting()
+        self._meet(index)
         return index
 
     def retire(self, index: int) -> None:
@@ -128,7 +132,7 @@ class Replicas:
     def take_back(self, index: int) -> None:
         """One that was retired gets requests again."""
         self._leaving.discard(index)
-        self._with[index].hand_on = None
+        self._note_role(index)
 
     def hand_off(self, index: int) -> None:
         """Have each request of a retired engine go on in another, once it has its next token."""
@@ -139,6 +143,7 @@ class Replicas:
         engine = self._with.pop(index)
         engine.hand_over = engine.hand_on = engine.when_back = None
         self._leaving.discard(index)
+        self._alone.pop(index, None)
         del self._alike[index]
         return engine
 
@@ -188,8 +193,11 @@ class Replicas:
         loads = self._loads()
         if not loads:
             return self._first.submit(request)  # which says why not
-        own = self._of_kind(loads, prefill=self._goes_apart(request))
-        return self._with[self._route(request, own)].submit(request)
+        index = self._route(request, self._candidates(request, loads))
+        stream = self._with[index].submit(request)
+        is_alone = self._with[index].num_unfinished == 1
+        self._alone[index] = request.request_id if is_alone else ""
+        return stream
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
         late: PredictedLateError | None = None
@@ -234,6 +242,9 @@ class Replicas:
         self._use_loop()
         records = await self._ask_all([engine.records() for engine in self.engines])
         metrics = merge_expositions(each.metrics for each in records)
+        if any(self._tier_of(index) for index in self._with):
+            name = self._first.model_name
+            metrics += moves_exposition(name, self._moves, self._min_tokens)
         targets = [report for each in records for report in each.targets]
         return EngineRecords(metrics, records[0].content_type, targets)
 
@@ -284,23 +295,55 @@ class Replicas:
             if engine.takes_requests and index not in self._leaving
         }
 
-    def _goes_apart(self, request: GenerationRequest) -> bool:
-        size, plan = len(request.prompt_token_ids), self._pool.plan
-        return size >= plan.min_tokens and size * self.info.kv_bytes_per_token <= plan.memory
+    def _candidates(self, request: GenerationRequest, loads: dict[int, int]) -> dict[int, int]:
+        """Engines for prompts, if this one is long enough and they have room for its blocks."""
+        size = len(request.prompt_token_ids)
+        if size < self._min_tokens:
+            return self._writers(loads)
+        roomy = {index: load for index, load in loads.items() if self._has_room(index, size)}
+        return roomy or self._writers(loads)
 
-    def _of_kind(self, loads: dict[int, int], *, prefill: bool) -> dict[int, int]:
-        """Leave the other kind out, unless there is none of this one."""
-        own = {
-            index: load for index, load in loads.items() if (index in self._pool.tiers) == prefill
-        }
-        return own or loads
+    @property
+    def _min_tokens(self) -> int:
+        given = self._pool.plan.min_tokens
+        return self._moves.least_tokens if given is None else given
 
-    def _hand_on(self, tier: str, request_id: str, stream: AsyncStream) -> bool:
+    def _has_room(self, index: int, num_tokens: int) -> bool:
+        """Whether an engine is for prompts, and others can fetch one as long."""
+        if index in self._pool.tiers:
+            return num_tokens * self.info.kv_bytes_per_token <= self._pool.plan.memory
+        return room_for(self._with[index].info, num_tokens)
+
+    def _tier_of(self, index: int) -> str | None:
+        """Where others fetch what an engine computes; ``None`` of one that writes answers."""
+        return self._pool.tiers.get(index) or offered_by(self._with[index].info)
+
+    def _note_role(self, index: int) -> None:
+        """Go by what an engine is for, which a worker that comes back may have changed."""
+        if index not in self._leaving:
+            for_prompts = self._tier_of(index) is not None
+            self._with[index].hand_on = partial(self._hand_on, index) if for_prompts else None
+
+    def _writers(self, loads: dict[int, int]) -> dict[int, int]:
+        """Leave out what is for prompts, unless there is nothing else."""
+        return {i: load for i, load in loads.items() if self._tier_of(i) is None} or loads
+
+    def _hand_on(self, giver: int, request_id: str, stream: AsyncStream) -> bool:
         """Have another engine write the answer to a prompt that is through, if one runs."""
-        loads = {i: load for i, load in self._loads().items() if i not in self._pool.tiers}
-        if not loads or stream.so_far is None:
+        is_own = giver in self._pool.tiers
+        loads = {
+            index: load
+            for index, load in self._loads().items()
+            if self._tier_of(index) is None and (is_own or fetches(self._with[index].info))
+        }
+        so_far = stream.so_far
+        if not loads or so_far is None:
             return False
-        stream.so_far.offered_in = tier
+        if self._alone.get(giver) == request_id:
+            self._moves.observe_prompt(*so_far.prompt_time)
+        so_far.move(
+            self._tier_of(giver), partial(self._moves.observe_move, stream.num_prompt_tokens)
+        )
         return self._give(request_id, stream, loads)
 
     def _route(self, request: GenerationRequest, loads: Mapping[int, int]) -> int:
@@ -308,8 +351,9 @@ class Replicas:
         segments = tuple(itertools.islice(_segments(request), MAX_SEGMENTS))
         return self._router.route(RoutedRequest(len(prompt), segments), loads).replica
 
-    def _share_waiting(self) -> None:
-        """An engine is back: what waits for others need not wait any more."""
+    def _meet(self, index: int) -> None:
+        """An engine is there, or back: what waits for others need not wait any more."""
+        self._note_role(index)
         for engine in self.engines:
             engine.hand_over_waiting()
 
@@ -317,7 +361,7 @@ class Replicas:
         """Have the least loaded engine go on with another's request; ``False`` if none runs."""
         alike = self._alike[giver]
         loads = {i: load for i, load in self._loads().items() if self._alike[i] == alike}
-        return self._give(request_id, stream, self._of_kind(loads, prefill=False))
+        return self._give(request_id, stream, self._writers(loads))
 
     def _give(self, request_id: str, stream: AsyncStream, loads: Mapping[int, int]) -> bool:
         # One that it was handed on by may have to end it yet.

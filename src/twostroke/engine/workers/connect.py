@@ -6,32 +6,33 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import ConfigError, EngineDeadError, EngineError, TwostrokeError
 from twostroke.core.files import reason
+from twostroke.core.network.address import Address, is_address, watch_connection
+from twostroke.core.network.proofs import draw_nonce, is_proof, prove
 from twostroke.engine.clients.facts import EngineFacts
+from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.frames import encode_frame, receive_frame
 from twostroke.engine.process.handshake import EngineRefused
 from twostroke.engine.process.socket_link import SocketLink
-from twostroke.engine.workers.address import Address, watch_connection
 from twostroke.engine.workers.greeting import (
     GREETING_BYTES,
     GREETING_SECONDS,
     PROTOCOL,
     UNREADABLE,
     WELCOME_BYTES,
+    Admitted,
     Challenge,
     FrontEndGreeting,
     ModelFingerprint,
     Welcome,
     WorkerAnswer,
-    draw_nonce,
-    is_proof,
-    prove,
 )
 
 logger = logging.getLogger(__name__)
@@ -120,11 +121,19 @@ class WorkerSource:
         if (theirs.tokenizer, theirs.weights) != (ours.tokenizer, ours.weights):
             link.close()
             raise ConfigError(
-                f"{link.name} has another model than the others: {theirs.name}"
-                f" ({theirs.weights}), not {ours.name} ({ours.weights})",
+                f"{link.name} has another {_differing(theirs, ours)}",
                 hint="start all workers with the same model and the same flags",
             )
         return StartedEngine(link, welcome.facts)
+
+
+def _differing(theirs: ModelFingerprint, ours: ModelFingerprint) -> str:
+    """What another worker has otherwise than the others."""
+    for flag, value in theirs.settings.items():
+        if (other := ours.settings.get(flag)) != value:
+            return f"{flag} than the others: {value}, not {other}"
+    what = f"{theirs.name} ({theirs.weights}), not {ours.name} ({ours.weights})"
+    return f"model than the others: {what}"
 
 
 def connect_worker(address: Address, token: bytes, version: str) -> tuple[WorkerLink, Welcome]:
@@ -135,6 +144,22 @@ def connect_worker(address: Address, token: bytes, version: str) -> tuple[Worker
         ShuttingDownError: The worker is about to leave.
         ConfigError: It refuses this front end, or is none of ours.
     """
+    connection, answer = open_connection(address, token, version)
+    if not isinstance(answer, Welcome):
+        connection.close()
+        raise _no_worker(address)
+    facts = msgspec.structs.replace(answer.facts, info=_reachable(answer.facts.info, address))
+    return WorkerLink(address, connection), msgspec.structs.replace(answer, facts=facts)
+
+
+def open_connection(
+    address: Address, token: bytes, version: str
+) -> tuple[socket.socket, Welcome | Admitted]:
+    """Connect, and have both sides prove that they know the token.
+
+    Raises:
+        EngineDeadError, ShuttingDownError, ConfigError: As ``connect_worker``.
+    """
     try:
         connection = socket.create_connection(address, CONNECT_SECONDS)
     except OSError as error:
@@ -142,14 +167,26 @@ def connect_worker(address: Address, token: bytes, version: str) -> tuple[Worker
         raise EngineDeadError(message, hint=_HINT) from error
     try:
         watch_connection(connection)
-        welcome = _greet(connection, address, token, version)
+        return connection, _greet(connection, address, token, version)
     except BaseException:
         connection.close()
         raise
-    return WorkerLink(address, connection), welcome
 
 
-def _greet(connection: socket.socket, address: Address, token: bytes, version: str) -> Welcome:
+def _reachable(info: ExecutorInfo, address: Address) -> ExecutorInfo:
+    """Name the places of a worker's blocks as other machines reach it: by the host that is here."""
+    tiers = [
+        replace(tier, place=str(Address.parse(tier.place).reached_by(address.host)))
+        if is_address(tier.place)
+        else tier
+        for tier in info.tiers
+    ]
+    return replace(info, tiers=tiers)
+
+
+def _greet(
+    connection: socket.socket, address: Address, token: bytes, version: str
+) -> Welcome | Admitted:
     deadline = time.monotonic() + GREETING_SECONDS
     try:
         data = _receive(connection, address, GREETING_BYTES, deadline)
@@ -171,9 +208,7 @@ def _greet(connection: socket.socket, address: Address, token: bytes, version: s
     except (*UNREADABLE, EngineError) as error:
         if isinstance(error, EngineDeadError):
             raise
-        raise ConfigError(
-            f"what listens at {address} is no worker of twostroke", hint="check --worker"
-        ) from error
+        raise _no_worker(address) from error
     if isinstance(answer, EngineRefused):
         refused = answer.to_exception()
         refused.message = f"worker {address} refuses: {_one_line(refused.message)}"
@@ -185,6 +220,12 @@ def _greet(connection: socket.socket, address: Address, token: bytes, version: s
             f"worker {address} does not know the token", hint="give both the same --token-file"
         )
     return answer
+
+
+def _no_worker(address: Address) -> ConfigError:
+    return ConfigError(
+        f"what listens at {address} is no worker of twostroke", hint="check --worker"
+    )
 
 
 def _one_line(text: str) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 
 from twostroke.checkpoints.checkpoint import Checkpoint
+from twostroke.checkpoints.samples import sample_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.workers.greeting import ModelFingerprint
 from twostroke.text.tokenizer import Tokenizer
 
-SAMPLE_BYTES = 64  # of the middle of each tensor: what was trained further differs in it
 DIGITS = 16
 
 
@@ -22,21 +21,19 @@ def fingerprint_of(
     """The model that an engine runs. Raises ModelLoadError where its files are gone."""
     options, cache = config.model, config.cache
     digest = hashlib.sha256()
-    stated = (
-        *(checkpoint.config, checkpoint.generation, info.max_model_len, info.kv_cache_dtype),
-        *(options.model_impl, options.dtype, options.quantization, cache.block_size),
-    )
-    digest.update(json.dumps(stated, sort_keys=True, default=str).encode())
-    tensors = sorted(checkpoint.tensors().items())
-    for path in sorted({stored.path for _, stored in tensors}):
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            for name, stored in tensors:
-                if stored.path == path:
-                    digest.update(f"{name}\0{stored.format}\0{stored.shape}\0".encode())
-                    middle = stored.offset + stored.nbytes // 2
-                    end = min(middle + SAMPLE_BYTES, stored.offset + stored.nbytes)
-                    digest.update(data[middle:end])
-    return ModelFingerprint(options.model, vocabulary_hash(tokenizer), digest.hexdigest()[:DIGITS])
+    settings = {
+        "--max-model-len": str(info.max_model_len),
+        "--kv-cache-dtype": info.kv_cache_dtype,
+        "--model-impl": options.model_impl,
+        "--dtype": options.dtype,
+        "--quantization": str(options.quantization),
+        "--block-size": str(cache.block_size),
+    }
+    digest.update(json.dumps(settings).encode())
+    for sample in sample_checkpoint(checkpoint):
+        digest.update(sample)
+    weights = digest.hexdigest()[:DIGITS]
+    return ModelFingerprint(options.model, vocabulary_hash(tokenizer), weights, settings)
 
 
 def vocabulary_hash(tokenizer: Tokenizer) -> str:

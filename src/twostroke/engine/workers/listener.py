@@ -21,9 +21,10 @@ from twostroke.core.errors import (
     TwostrokeError,
 )
 from twostroke.core.files import reason
+from twostroke.core.network.address import Address, bind, watch_connection
+from twostroke.core.network.proofs import draw_nonce, is_proof, prove
 from twostroke.engine.process.frames import encode_frame, receive_frame
 from twostroke.engine.process.handshake import EngineRefused
-from twostroke.engine.workers.address import Address, bind, watch_connection
 from twostroke.engine.workers.greeting import (
     GREETING_BYTES,
     GREETING_SECONDS,
@@ -31,9 +32,6 @@ from twostroke.engine.workers.greeting import (
     UNREADABLE,
     Challenge,
     FrontEndGreeting,
-    draw_nonce,
-    is_proof,
-    prove,
 )
 
 logger = logging.getLogger(__name__)

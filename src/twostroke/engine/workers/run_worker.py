@@ -10,12 +10,12 @@ import time
 from types import FrameType
 
 from twostroke.core.errors import EngineDeadError
+from twostroke.core.network.address import Address
 from twostroke.engine.clients.facts import EngineFacts
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.message_loop import MessageLoop
 from twostroke.engine.messages import Close, Drain
 from twostroke.engine.process.serve_front_end import FrontEnd
-from twostroke.engine.workers.address import Address
 from twostroke.engine.workers.greeting import ModelFingerprint, Welcome
 from twostroke.engine.workers.listener import Guest, WorkerListener
 

@@ -6,6 +6,7 @@ import { isDark, toggleTheme } from "./lib/canvas.js";
 import { Told } from "./lib/copy.js";
 import { Drawer } from "./lib/drawer.js";
 import { foreign } from "./lib/format.js";
+import { KEPT_PAGES, isKept } from "./lib/kept.js";
 import { COMMON, helpShown, listen } from "./lib/keyboard.js";
 import { listenForPopovers } from "./lib/popovers.js";
 import { connection, description, playing, start, trouble, useKey } from "./lib/source.js";
@@ -45,7 +46,9 @@ const NAMES = PAGES.map((item) => item.name);
 function offered() {
   const source = description.value?.kind;
   const isPast = source !== undefined && source !== "live";
-  return PAGES.filter(({ kind }) => kind === undefined || kind === source).map((item) =>
+  const has = ({ kind, name }) =>
+    isKept ? KEPT_PAGES.includes(name) : kind === undefined || kind === source;
+  return PAGES.filter(has).map((item) =>
     isPast && item.past ? { ...item, title: item.past } : item,
   );
 }

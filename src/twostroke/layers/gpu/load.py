@@ -8,9 +8,14 @@ import os
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
+    from twostroke.layers.gpu.gated_delta import GpuDelta
     from twostroke.layers.gpu.operators import GpuOperators
+    from twostroke.layers.gpu.quantized_linear import QuantizedLinear
+    from twostroke.layers.stored_weights import StoredWeight
+    from twostroke.model_spec.recurrent_forms import DeltaForm
 
 # Triton's own switch: kernels run in its interpreter, on a CPU. Slow; for tests.
 INTERPRETER = "TRITON_INTERPRET"
@@ -29,6 +34,34 @@ def load_operators(device: torch.device) -> GpuOperators | None:
     if torch.version.hip is not None or capability < LEAST:
         return None
     return _operators(overlaps=capability >= OVERLAPPING, has_fp8=capability >= WITH_FP8)
+
+
+def load_quantized_linear(
+    weight: StoredWeight, bias: Tensor | None, operators: GpuOperators
+) -> QuantizedLinear:
+    """The layer over a weight of integers, on the device of its codes."""
+    from twostroke.layers.gpu.quantized_linear import QuantizedLinear
+
+    return QuantizedLinear(weight, bias, operators)
+
+
+def load_gated_delta(
+    form: DeltaForm,
+    convolution: Tensor,
+    log_rates: Tensor,
+    bias: Tensor,
+    norm: Tensor,
+    eps: float,
+) -> GpuDelta | None:
+    """A GPU's gated delta rule, ``None`` where it cannot run; the arguments are ``GpuDelta``'s."""
+    operators = load_operators(convolution.device)
+    if operators is None:
+        return None
+    from twostroke.layers.gpu.gated_delta import GpuDelta
+
+    if not GpuDelta.can_run(form):
+        return None
+    return GpuDelta(form, convolution, log_rates, bias, norm, eps, operators)
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from twostroke.layers.norm import MakeNorm, Norm
 from twostroke.layers.recurrent_state import LayerStates, StateShape
 from twostroke.layers.rotary import Rotation
 from twostroke.layers.stored_blocks import KeptWeight
+from twostroke.layers.stored_weights import StoredWeight
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.models.branches.addition import Addition
@@ -148,8 +149,10 @@ class BranchParts:
             bias = bias[order.to(bias.device)]
         kept = self._kept(f"{name}.weight", whole=order is not None) if not is_exact else []
         device = torch.device("cpu")
-        if kept and self.kernels is not None:
+        if kept:
             kept = kept if order is None else [kept[0].reordered(order)]
+            if isinstance(kept[0], StoredWeight):
+                device = kept[0].codes.device
             linear: Linear = kept_linear(kept, bias, self.kernels)
         else:
             weight = self.tensor(f"{name}.weight")

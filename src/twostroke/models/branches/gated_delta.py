@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from twostroke.layers.compiled.branches import CompiledBranch, compile_recurrent
 from twostroke.layers.compiled.recurrent import CompiledDelta
 from twostroke.layers.gated_delta import decays, gated_delta, short_convolution, unit_length
+from twostroke.layers.gpu.load import load_gated_delta
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import LayerState, StateShape, run_segments
@@ -20,6 +22,9 @@ from twostroke.model_spec.recurrent_forms import DeltaForm
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
+
+if TYPE_CHECKING:
+    from twostroke.layers.gpu.gated_delta import GpuDelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +98,10 @@ class GatedDeltaBranch:
                 eps=parts.norm_eps,
                 library=parts.kernels,
             )
+        self._on_gpu: GpuDelta | None = None
+        if self._compiled is None:
+            decay = self._log_rates, self._bias
+            self._on_gpu = load_gated_delta(form, self._conv, *decay, norm, parts.norm_eps)
         heads = (form.value_heads, form.key_dim, form.value_dim)
         self.state: tuple[StateShape, ...] = (
             StateShape((form.kernel - 1, form.channels), self._conv.dtype),
@@ -106,10 +115,11 @@ class GatedDeltaBranch:
         with self._profiler.measure(GEMM):
             inputs, gates = self._input(normed), self._gates.wide(normed)
         with self._profiler.measure(ATTENTION):
-            if self._compiled is None:
+            run = self._compiled or self._on_gpu
+            if run is None:
                 out = self._mix(inputs, gates, step)
             else:
-                out = self._compiled(inputs, gates, step.states, self._index)
+                out = run(inputs, gates, step.states, self._index)
         if rows is not None:
             out, onto = out[rows], onto[rows]
         with self._profiler.measure(GEMM):

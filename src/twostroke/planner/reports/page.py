@@ -8,25 +8,11 @@ from html import escape
 from twostroke.planner.goals import Goal
 from twostroke.planner.make_plans import Planned
 from twostroke.planner.reports.plots import Mark, bars, lines, scatter
+from twostroke.planner.reports.style import STYLE
 from twostroke.planner.reports.tables import plan_rows, sections
 from twostroke.planner.search import Plan, Search, distinct
 from twostroke.simulator.jumping.decode_curve import Bound
 
-STYLE = """
-:root { --bg: #fafaf7; --ink: #1a1d21; --muted: #5a626c; --line: #e4e4df; --one: #2563c9;
-  --two: #b85400; --three: #0b7a55; --alarm: #c2263a }
-@media (prefers-color-scheme: dark) { :root { --bg: #0e1116; --ink: #e8eaed; --muted: #9ba5b1;
-  --line: #28303a; --one: #6fa8ff; --two: #ff9e4a; --three: #4cc79a; --alarm: #ff7183 } }
-body { background: var(--bg); color: var(--ink); font: 15px/1.5 system-ui, sans-serif;
-  max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.85rem }
-th, td { text-align: right; padding: 0.3rem 0.6rem; border-bottom: 1px solid var(--line) }
-th:first-child, td:first-child { text-align: left } .wide { overflow-x: auto }
-.muted { color: var(--muted) } pre { overflow-x: auto; background: var(--line); padding: 0.8rem }
-svg { width: 100%; height: auto; max-width: 44rem } svg text { fill: var(--ink); font-size: 12px }
-.axis { stroke: var(--muted) } .grid { stroke: var(--line) } .limit { stroke: var(--alarm) }
-"""
 # Traffic of the curves, over the traffic that is planned for.
 ENDS: dict[str, Bound] = {"low": "low", "middle": "seconds", "high": "high"}
 FACTORS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.05, 1.1, 1.2, 1.3, 1.5)

@@ -204,6 +204,11 @@ class TensorFiles:
         cut = {end for name, _ in parameter.parts for end in _columns(shards.get(name))}
         return all(end % inputs_together(own) == 0 for own in formats for end in cut)
 
+    def are_integers(self, parameter: Parameter) -> bool:
+        """Whether its parts have codes and scales apart, all of one format."""
+        parts = [self._tensors[name] for name, _ in parameter.parts]
+        return all(map(_is_quantised, parts)) and len(set(map(self._kept_format, parts))) == 1
+
     def _kept_format(self, stored: StoredTensor) -> str:
         if isinstance(stored, QuantisedTensor):
             return held_by(stored, self._bytes, GROUP)
@@ -217,10 +222,11 @@ class TensorFiles:
         bits = [math.prod(own.shape) * PACKED_BITS[self._kept_format(own)] for own in parts]
         return int(sum(bits)) // 8
 
-    def kept(self, name: str, library: Library, shard: Shard | None = None) -> KeptWeight:
+    def kept(self, name: str, library: Library | None, shard: Shard | None = None) -> KeptWeight:
         """A matrix as it is stored, in a format that the kernels take.
 
         Args:
+            library: The compiled kernels, which blocks of a GGUF file need.
             shard: What is wanted of it.
         """
         if shard is not None:
@@ -232,6 +238,7 @@ class TensorFiles:
         stored = self._tensors[name]
         if isinstance(stored, QuantisedTensor):
             return self._kept_integers(stored)
+        assert library is not None, "blocks stay as they are stored where compiled kernels run"
         outputs, inputs = stored.shape
         rows = self._bytes(stored).reshape(outputs, -1)
         weight = StoredBlocks(KEPT_FORMATS[stored.format], rows, inputs, library)

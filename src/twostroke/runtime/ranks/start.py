@@ -70,7 +70,7 @@ def check_ranks(config: EngineConfig, *, is_foreign: bool) -> None:
         (is_foreign, "models that transformers' own code runs"),
         (
             config.needs_tiers,
-            "--preemption swap, --kv-host-memory, --kv-disk and --prefill-engines",
+            "--preemption swap, --kv-host-memory, --kv-disk, --prefill-engines and --role",
         ),
         (config.adapters.wanted, "--lora and --enable-lora"),
         (method is not None and method not in _OWN_DRAFTS, f"--speculation {method}"),

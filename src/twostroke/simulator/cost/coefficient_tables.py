@@ -16,7 +16,7 @@ _EXAMPLE = f"see {Path(__file__).parent / 'efficiency_files' / 'default.toml'}"
 # Coefficients that something is divided by, and those that may be negative. All others are 0 or
 # more.
 _DIVISORS = frozenset(
-    ("compute", "memory", "sharpness", "one_shot", "two_shot", "ring", "decode", "prefill")
+    ("compute", "memory", "sharpness", "one_shot", "two_shot", "ring", "share", "decode", "prefill")
 ) | {f"{kind}_{end}" for kind in ("decode", "prefill") for end in ("low", "high")}
 _SIGNED = frozenset(("crowding", "ring_crowding"))
 _MAX = 1e12

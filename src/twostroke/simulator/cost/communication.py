@@ -1,6 +1,7 @@
-"""Time of an all-reduce within a node.
+"""Time of collectives.
 
-Three algorithms, as in today's servers, for ``N`` devices and ``s`` bytes:
+Of an all-reduce within a node three algorithms, as in today's servers, for ``N`` devices
+and ``s`` bytes:
 
 - One-shot: every device reads all messages and adds them; one synchronisation, ``(N - 1) s`` bytes.
 - Two-shot: every device reduces its part, then the parts are gathered; two synchronisations,
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from math import pow, sqrt
 
-from twostroke.simulator.cost.efficiencies import AllReduceEfficiency
+from twostroke.simulator.cost.efficiencies import AllReduceEfficiency, AllToAllEfficiency
 
 
 def all_reduce_time(
@@ -49,3 +50,12 @@ def all_gather_time(
         + efficiency.rank * (ranks - 2)
         + size * (ranks - 1) / ranks / (efficiency.two_shot * link)
     )
+
+
+def all_to_all_time(
+    size: float, ranks: int, *, efficiency: AllToAllEfficiency, link: float
+) -> float:
+    """Seconds until each device has sent its ``size`` bytes, equal parts to all; 0 for one."""
+    if ranks == 1 or not size:
+        return 0.0
+    return efficiency.launch + size * (ranks - 1) / ranks / (efficiency.share * link)

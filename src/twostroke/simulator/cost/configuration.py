@@ -9,14 +9,37 @@ from twostroke.model_spec.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """How a model is split: ``tensor`` devices share every layer.
+    """How a model is split over devices (``expert_parallel``).
 
     Attributes:
-        experts_apart: They deal out whole experts, instead of a part of each.
+        tensor: Devices that share every layer.
+        data: Groups of these, each with requests of its own.
+        pipeline: Groups of all those, each with layers of its own.
+        expert: Whether devices have whole experts instead of parts of each.
     """
 
     tensor: int = 1
-    experts_apart: bool = False
+    data: int = 1
+    pipeline: int = 1
+    expert: bool = False
+
+    @property
+    def num_devices(self) -> int:
+        return self.tensor * self.data * self.pipeline
+
+    @property
+    def splits_tensors_only(self) -> bool:
+        return self.data == self.pipeline == 1 and not self.expert
+
+    @property
+    def expert_devices(self) -> int:
+        """Devices that a layer's experts are spread over."""
+        return self.tensor * self.data
+
+    @property
+    def parts_of_expert(self) -> int:
+        """Devices that each of a layer's experts is split over."""
+        return 1 if self.expert else self.expert_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,8 @@ once per number and kept, so that a decode step costs a few multiplications.
 from __future__ import annotations
 
 from math import ceil
-from typing import TypedDict
 
-import msgspec
-
-from twostroke.model_spec.layer_specs import AttentionSpec, ExpertsSpec, LayerSpec, LinearSpec
+from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec, LinearSpec
 from twostroke.model_spec.number_formats import cache_format, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.attention_cost import (
@@ -26,15 +23,17 @@ from twostroke.simulator.cost.attention_cost import (
 )
 from twostroke.simulator.cost.communication import all_gather_time, all_reduce_time
 from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
+from twostroke.simulator.cost.device_products import DeviceProducts
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.estimate import Estimate
-from twostroke.simulator.cost.experts_cost import (
-    GroupedProducts,
-    busiest,
-    check_experts_apart,
-    reached_experts,
+from twostroke.simulator.cost.expert_parallel import (
+    Dispatch,
+    SpreadExperts,
+    batch_of_stage,
+    moves_between_stages,
+    num_tokens,
+    share_of_group,
 )
-from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, Parts
@@ -43,13 +42,6 @@ from twostroke.timing.step_shape import StepShape
 
 # Passes over float32 logits: copy, temperature, softmax, draw.
 LOGIT_PASSES, SAMPLING_KERNELS = 5, 6
-
-
-class _Rates(TypedDict):
-    flops: float
-    bandwidth: float
-    units: int
-    weight_bytes: float
 
 
 class RooflineCostModel:
@@ -80,20 +72,18 @@ class RooflineCostModel:
         drafting: Drafting | None = None,
     ) -> None:
         model.check_ranks(parallel.tensor)
-        self.hardware = hardware
-        self.model = model
-        self.ranks = parallel.tensor
-        self._expert_parts = parallel.tensor if parallel.experts_apart else 1
-        check_experts_apart(model, self._expert_parts)
-        self.efficiencies = efficiencies
-        self.tables = tables
+        self.hardware, self.model = hardware, model
+        self.ranks, self.parallel = parallel.tensor, parallel
+        self.efficiencies, self.tables = efficiencies, tables
         self.weights = weight_format(model.format if dtypes.weights == "auto" else dtypes.weights)
         self.cache_format = cache_format(dtypes.kv_cache)
         self.link = hardware.bandwidth_between(self.ranks)
-        is_fp32 = self.weights.name == "fp32"
-        self.plain_format = hardware.compute_format("fp32" if is_fp32 else "bf16")
-        self.plain_bytes = 4.0 if is_fp32 else 2.0
-        self.compute_format = hardware.compute_format(self.weights.compute)
+        spans_nodes = self.ranks > hardware.link_domain
+        self._network_start = spans_nodes * efficiencies.all_reduce.network
+        products = DeviceProducts(hardware, self.weights, efficiencies, tables)
+        self._gemm = products.time
+        self.plain_format, self.plain_bytes = products.plain_format, products.plain_bytes
+        self.compute_format = products.compute_format
         self.interval = efficiencies.interval_for(
             few_bits=self.weights.bits < 16,
             has_experts=any(layer.experts for layer in model.layers),
@@ -107,24 +97,24 @@ class RooflineCostModel:
             )
         # In layers of two branches, the usual kind: a layer of one starts half as many kernels.
         self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
-        self._layer_kinds = merged_layers(model)
-        self._recurrences = [
-            (layer.count, layer.recurrent) for layer in self._layer_kinds if layer.recurrent
+        kinds = merged_layers(model)
+        self._recurrences = [(layer.count, layer.recurrent) for layer in kinds if layer.recurrent]
+        sizes = [sizes_of(layer, model.hidden_size, parallel) for layer in kinds]
+        grouped = [products.grouped(each.experts) for each in sizes]
+        self._kinds = [
+            (layer, each, experts is not None)
+            for layer, each, experts in zip(kinds, sizes, grouped)
         ]
-        self._sizes = [
-            sizes_of(layer, model.hidden_size, self.ranks, self._expert_parts)
-            for layer in self._layer_kinds
-        ]
-        self._set_attention()
-        self._products: dict[tuple[float, int, bool], Product] = {}
-        self._grouped = [self._grouped_products(sizes.experts) for sizes in self._sizes]
+        self._set_attention(kinds)
+        self._experts = SpreadExperts(zip(kinds, sizes, grouped), parallel, self._gemm)
+        self._dispatch = Dispatch(model, parallel, hardware, efficiencies)
         self._layers: dict[int, Parts] = {}
         self._heads: dict[int, Parts] = {}
         self._decodes: dict[tuple[int, int, int], Parts] = {}
 
-    def _set_attention(self) -> None:
+    def _set_attention(self, kinds: list[LayerSpec]) -> None:
         """What attends in each kind of layer."""
-        attention = [(x.count, x.attention, x.linears) for x in self._layer_kinds if x.attention]
+        attention = [(x.count, x.attention, x.linears) for x in kinds if x.attention]
         self._attention = [
             (
                 count,
@@ -142,6 +132,24 @@ class RooflineCostModel:
         ]
 
     def step(self, shape: StepShape) -> Estimate:
+        if self.parallel.data == self.parallel.pipeline == 1:
+            return self._estimate(self._parts(shape), shape)
+        batch = batch_of_stage(shape, self.parallel.pipeline)
+        share = share_of_group(batch, self.parallel.data)
+        parts = self._parts(share)
+        if self.parallel.data > 1:
+            parts.add_parts(self._experts.parts(num_tokens(batch)))
+            parts.communication += self._dispatch.seconds(num_tokens(share))
+        parts.communication += moves_between_stages(
+            num_tokens(share) * self.model.hidden_size,
+            self.parallel,
+            self.hardware,
+            self.efficiencies,
+        )
+        return self._estimate(parts, share)
+
+    def _parts(self, shape: StepShape) -> Parts:
+        """The kernels of one device, but experts that get tokens of other groups."""
         requests, drafts = shape.decode_requests, shape.drafts
         new_tokens = 0
         for new, _ in shape.prefill:
@@ -160,10 +168,13 @@ class RooflineCostModel:
             self._add_recurrence(
                 parts, requests + len(shape.prefill), requests + drafts + new_tokens
             )
-        return self._estimate(parts, shape, new_tokens)
+        return parts
 
-    def _estimate(self, parts: Parts, shape: StepShape, new_tokens: int) -> Estimate:
+    def _estimate(self, parts: Parts, shape: StepShape) -> Estimate:
         e, requests = self.efficiencies, shape.decode_requests
+        new_tokens = 0
+        for new, _ in shape.prefill:
+            new_tokens += new
         of_host = e.host
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
         factor = e.step_decode + share * (e.step_prefill - e.step_decode)
@@ -221,8 +232,10 @@ class RooflineCostModel:
         if parts is None:
             parts = Parts()
             if tokens:
-                for kind in zip(self._layer_kinds, self._sizes, self._grouped):
+                for kind in self._kinds:
                     self._add_layer(parts, *kind, tokens)
+                if self.parallel.data == 1:
+                    parts.add_parts(self._experts.parts(tokens))
                 embedding = 2 * tokens * self.model.hidden_size * ACTIVATION_BYTES
                 parts.add(self._elementwise(embedding, 1))
                 parts.communication += self._all_reduce(tokens)  # the embedding is split over ranks
@@ -230,82 +243,20 @@ class RooflineCostModel:
         return parts
 
     def _add_layer(
-        self,
-        parts: Parts,
-        layer: LayerSpec,
-        sizes: LayerSizes,
-        grouped: GroupedProducts | None,
-        tokens: int,
+        self, parts: Parts, layer: LayerSpec, sizes: LayerSizes, is_grouped: bool, tokens: int
     ) -> None:
+        """A layer without its attention and its experts' products."""
         for outputs, inputs, quantised in sizes.linears:
             parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
-        if layer.experts:
-            time = self._experts(layer.experts, sizes, grouped, tokens)
-            parts.add(time, layer.count)
-            parts.whole += layer.count * time.seconds if grouped is not None else 0.0
-        width, kernels = sizes.elementwise(grouped is not None)
+        width, kernels = sizes.elementwise(is_grouped)
         parts.add(self._elementwise(tokens * width * ACTIVATION_BYTES, kernels), layer.count)
-        parts.communication += layer.count * layer.branches * self._all_reduce(tokens)
+        # Tokens that go to experts of other groups come back added up.
+        goes = layer.experts is not None and self.parallel.data > 1
+        parts.communication += layer.count * (layer.branches - goes) * self._all_reduce(tokens)
 
     def _linear(self, linear: LinearSpec, rows: float) -> KernelTime:
         outputs, inputs = linear.on_rank(self.ranks)
         return self._gemm(rows, outputs, inputs, linear.quantised)
-
-    def _grouped_products(self, products: list[tuple[int, int, bool]]) -> GroupedProducts | None:
-        """The products of a layer's experts; ``None``: it has none, or nothing was measured."""
-        if not products:
-            return None
-        quantised = products[0][2]
-        names = (self.weights.name,) if quantised else ()
-        efficiency = self.efficiencies.experts_for(*names, self._format(quantised))
-        if efficiency is None:
-            return None
-        sizes = [(outputs, inputs) for outputs, inputs, _ in products]
-        return GroupedProducts(sizes, efficiency=efficiency, **self._rates(quantised))
-
-    def _experts(
-        self, experts: ExpertsSpec, sizes: LayerSizes, grouped: GroupedProducts | None, tokens: int
-    ) -> KernelTime:
-        """One grouped product over the experts that get tokens, each with an equal share."""
-        if grouped is not None:
-            pairs = tokens * experts.per_token
-            reached = reached_experts(experts.count, experts.per_token, tokens)
-            return grouped.time(*busiest(pairs, reached, experts.count, self._expert_parts), pairs)
-        distinct = experts.expected_distinct(tokens)
-        rows = tokens * experts.per_token / distinct
-        times = [
-            self._gemm(rows, outputs * distinct / self._expert_parts, inputs, quantised)
-            for outputs, inputs, quantised in sizes.experts
-        ]
-        return KernelTime(*(sum(values) for values in zip(*map(msgspec.structs.astuple, times))))
-
-    def _gemm(self, rows: float, outputs: float, inputs: int, quantised: bool) -> KernelTime:
-        key = outputs, inputs, quantised
-        product = self._products.get(key)
-        if product is None:
-            product = self._product(*key)
-            if isinstance(outputs, int):  # those of experts differ from step to step
-                self._products[key] = product
-        time = product.time(rows)
-        if self.tables is None:
-            return time
-        return self.tables.gemm(self._format(quantised), rows, outputs, inputs, time)
-
-    def _product(self, outputs: float, inputs: int, quantised: bool) -> Product:
-        names = (self.weights.name,) if quantised else ()
-        efficiency = self.efficiencies.gemm_for(*names, self._format(quantised))
-        return Product(outputs, inputs, efficiency=efficiency, **self._rates(quantised))
-
-    def _rates(self, quantised: bool) -> _Rates:
-        return {
-            "flops": self.hardware.dense_flops[self._format(quantised)],
-            "bandwidth": self.hardware.memory_bandwidth,
-            "units": self.hardware.compute_units,
-            "weight_bytes": (self.weights.bits if quantised else 8 * self.plain_bytes) / 8,
-        }
-
-    def _format(self, quantised: bool) -> str:
-        return self.compute_format if quantised else self.plain_format
 
     def _head(self, sampled: int) -> Parts:
         parts = self._heads.get(sampled)
@@ -321,7 +272,7 @@ class RooflineCostModel:
                     efficiency=self.efficiencies.all_reduce,
                     link=self.link,
                 )
-                parts.communication += gathered
+                parts.communication += gathered + self._network_start
             self._heads[sampled] = parts
         return parts
 
@@ -335,7 +286,7 @@ class RooflineCostModel:
         if self.ranks == 1:
             return 0.0
         size = tokens * self.model.hidden_size * ACTIVATION_BYTES
-        time = all_reduce_time(
+        time = self._network_start + all_reduce_time(
             size, self.ranks, efficiency=self.efficiencies.all_reduce, link=self.link
         )
         return self.tables.all_reduce(size, self.ranks, time) if self.tables else time

@@ -36,6 +36,7 @@ TABLES = (
     "latent_prefill",
     "elementwise",
     "all_reduce",
+    "all_to_all",
     "host",
     "interval",
     "interval_few_bits",
@@ -142,6 +143,7 @@ class AllReduceEfficiency:
         crowding: Exponent by which half the number of devices slows down one- and two-shot: 0 if
             every pair has its own path, more if pairs share the host's.
         ring_crowding: That exponent for the ring; below 0 if a switch does the sum.
+        network: Seconds by which it takes longer to start between nodes.
     """
 
     launch: float
@@ -154,6 +156,20 @@ class AllReduceEfficiency:
     ring_launch: float
     crowding: float = 0.0
     ring_crowding: float = 0.0
+    network: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllToAllEfficiency:
+    """Coefficients of ``communication.all_to_all_time``; by default those of NCCL on H100.
+
+    Attributes:
+        launch: Seconds of one that moves little.
+        share: Share of the link's rate.
+    """
+
+    launch: float = 8e-6
+    share: float = 0.59
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +248,7 @@ class Efficiencies:
     all_reduce: AllReduceEfficiency
     host: HostEfficiency
     interval: Interval
+    all_to_all: AllToAllEfficiency = AllToAllEfficiency()
     step_decode: float = 1.0
     interval_few_bits: Interval | None = None
     interval_experts: Interval | None = None
@@ -361,6 +378,7 @@ def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
         prefill=table(AttentionEfficiency, "prefill"),
         elementwise=table(ElementwiseEfficiency, "elementwise"),
         all_reduce=table(AllReduceEfficiency, "all_reduce"),
+        all_to_all=table(AllToAllEfficiency, "all_to_all"),
         host=table(HostEfficiency, "host"),
         interval=table(Interval, "interval"),
         interval_few_bits=optional(Interval, "interval_few_bits"),

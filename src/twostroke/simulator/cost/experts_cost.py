@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, log, sqrt
 
-from twostroke.core.errors import ConfigError
-from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.efficiencies import ExpertsEfficiency
 from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, combine
 
@@ -55,31 +53,21 @@ def reached_experts(count: int, per_token: int, tokens: float) -> float:
     return max(count * (1.0 - missed / CLASSES), min(per_token, count))
 
 
-def check_experts_apart(model: ModelSpec, parts: int) -> None:
-    """Raises ConfigError where whole experts cannot be dealt out evenly over so many devices."""
-    for layer in model.layers:
-        if layer.experts and layer.experts.count % parts:
-            raise ConfigError(
-                f"{layer.experts.count} experts cannot be dealt out over {parts} devices",
-                hint="leave out --enable-expert-parallel, or choose a --tp that divides them",
-            )
-
-
 def busiest(pairs: float, reached: float, count: int, parts: int) -> tuple[float, float]:
     """Pairs of a token and an expert, and experts that are reached, on the busiest of ``parts``.
 
-    All wait for it. Each has ``count / parts`` experts, whose sums of popularity differ; the
-    largest of n draws of a normal distribution lies ``0.75 sqrt(2 ln n)`` deviations above the
-    mean, within 10 % from 2 to 64.
+    All wait for it. Each has ``count / parts`` experts, rounded up, whose sums of popularity
+    differ; the largest of n draws of a normal distribution lies ``0.75 sqrt(2 ln n)`` deviations
+    above the mean, within 10 % from 2 to 64.
     """
     if parts == 1:
         return pairs, reached
-    own = count / parts
+    own = ceil(count / parts)
     above = 0.75 * sqrt(2.0 * log(parts))
-    share = min(1.0 + above * _DEVIATION / sqrt(own), parts)
-    mean = reached / parts
+    share = own / count * (1.0 + above * _DEVIATION / sqrt(own))
+    mean = reached * own / count
     most = mean + above * sqrt(mean * (1.0 - reached / count))
-    return pairs / parts * share, max(1.0, min(own, most))
+    return pairs * min(share, 1.0), max(1.0, min(own, most))
 
 
 class GroupedProducts:

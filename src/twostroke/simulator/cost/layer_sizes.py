@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.spec import ModelSpec
+from twostroke.simulator.cost.configuration import Parallel
 
 # Passes over a token's values in one layer. Norms: two, each reads and writes hidden state and
 # residual. Rotation and cache write: over queries, keys, values. Activation: over gate and up.
@@ -48,22 +49,20 @@ def merged_layers(model: ModelSpec) -> list[LayerSpec]:
     return [replace(kind, count=count) for kind, count in counts.items()]
 
 
-def sizes_of(layer: LayerSpec, hidden_size: int, ranks: int, expert_parts: int) -> LayerSizes:
-    """A layer's share on one of ``ranks`` devices.
-
-    Args:
-        expert_parts: Into how many parts whole experts are dealt out.
-    """
-    linears = [(*linear.on_rank(ranks), linear.quantised) for linear in layer.linears]
+def sizes_of(layer: LayerSpec, hidden_size: int, parallel: Parallel) -> LayerSizes:
+    """A layer's share on one device."""
+    linears = [(*linear.on_rank(parallel.tensor), linear.quantised) for linear in layer.linears]
     of_experts = layer.experts.linears if layer.experts else ()
-    shares = ranks // expert_parts
-    experts = [(*linear.on_rank(shares), linear.quantised) for linear in of_experts]
+    parts = parallel.parts_of_expert
+    experts = [(*linear.on_rank(parts), linear.quantised) for linear in of_experts]
     share = layer.branches / 2
     width = round(share * NORM_PASSES) * hidden_size
     named = [(linear.name, size[0]) for size, linear in zip(linears, layer.linears)]
     width += ROTATION_PASSES * sum(outputs for name, outputs in named if name in ROTATED)
     inner = sum(outputs for name, outputs in named if name.endswith(ACTIVATED))
     width += round(ACTIVATION_PASSES * inner)
-    per_token = layer.experts.per_token if layer.experts else 0
-    activated = round(ACTIVATION_PASSES * per_token * experts[0][0]) if experts else 0
+    activated = 0
+    if layer.experts:  # of its group's tokens a device has an equal share, however they are split
+        outputs = of_experts[0].on_rank(parallel.tensor)[0]
+        activated = round(ACTIVATION_PASSES * layer.experts.per_token * outputs)
     return LayerSizes(linears, experts, width, activated, ceil(share * ELEMENTWISE_KERNELS))

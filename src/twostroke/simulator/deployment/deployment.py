@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
+from twostroke.core.errors import ConfigError
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
 from twostroke.core.kv_groups import KVGroups
 from twostroke.engine.executor import ExecutorInfo
@@ -23,16 +24,24 @@ from twostroke.model_spec.layer_groups import groups_beside
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.spec import ModelSpec
-from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
+from twostroke.simulator.cost.configuration import Drafting, Dtypes
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import SHARED, Efficiencies, load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
 from twostroke.simulator.cost.kernel_tables import KernelTables
-from twostroke.simulator.deployment.memory import GB, MAX_COUNT, refuse, room_for_kv
+from twostroke.simulator.deployment.memory import (
+    GB,
+    MAX_COUNT,
+    device_weight_bytes,
+    refuse,
+    room_for_kv,
+)
 from twostroke.simulator.deployment.options import MAX_LENGTH, DeploymentOptions
 
 # Blocks that are simulated at all, of a tiny model on a large device: each takes some 50 bytes.
 _MAX_BLOCKS = MAX_LENGTH
+# What becomes of requests that a KV cache does not hold.
+TOO_LONG = "longer requests are refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +91,7 @@ def _sizes(
 ) -> _Sizes:
     draft, speculation = _drafting(options, model).model, options.resolve_speculation()
     format_ = None if options.weight_dtype == "auto" else options.weight_dtype
-    weights = model.weight_bytes(format_, options.tp)
+    weights = device_weight_bytes(model, format_, options.parallel)
     per_token = model.kv_bytes_per_token(cache.kv_format, options.tp)
     state = model.state_bytes(options.tp)
     members = groups_beside(model, speculation.method if speculation else None)
@@ -94,6 +103,9 @@ def _sizes(
         per_token += drafts_per_token
         state += draft.state_bytes(options.tp)
         in_slot += drafts_per_token
+    stages = options.pipeline_parallel_size
+    if stages > 1:
+        per_token, state, in_slot = per_token / stages, -(-state // stages), in_slot / stages
     size = state_size(cache, state, round(per_token), speculation)
     return _Sizes(weights, per_token, size, groups, cache.block_size * in_slot)
 
@@ -148,7 +160,7 @@ def deploy_with(
             model_id=options.model,
             vocab_size=model.vocab_size,
             max_model_len=length,
-            num_blocks=num_blocks,
+            num_blocks=num_blocks * options.data_parallel_size,
             block_size=cache.block_size,
             kv_bytes_per_token=round(per_token),
             kv_groups=groups,
@@ -160,12 +172,28 @@ def deploy_with(
             weight_bytes=weights,
             device="simulated",
         ),
-        scheduler=scheduler,
+        scheduler=_of_groups(scheduler, options.data_parallel_size),
         weight_bytes=weights,
         kv_bytes=round(num_blocks * block_bytes),
         state_bytes=num_slots * state.num_bytes,
         max_model_len=length,
         notes=tuple(_notes(options, cost, capacity if capacity < wanted else None)),
+    )
+
+
+def _of_groups(scheduler: SchedulerConfig, groups: int) -> SchedulerConfig:
+    """One scheduler in place of those of all groups, which have their own in a live server.
+
+    A request is in one group: its chunks stay as small.
+    """
+    if groups == 1:
+        return scheduler
+    chunk = min(scheduler.max_prefill_chunk or MAX_COUNT, scheduler.max_num_batched_tokens)
+    return replace(
+        scheduler,
+        max_num_seqs=groups * scheduler.max_num_seqs,
+        max_num_batched_tokens=groups * scheduler.max_num_batched_tokens,
+        max_prefill_chunk=chunk,
     )
 
 
@@ -193,17 +221,38 @@ def make_cost_model(options: DeploymentOptions, cache: CacheConfig) -> RooflineC
     """What a step takes on these devices. Raises ConfigError or ModelLoadError."""
     hardware = load_hardware(options.gpu)
     model = find_model(options.model).with_states_in(cache.mamba_ssm_cache_dtype)
+    _check_split(options, model)
     efficiencies = find_efficiencies(hardware, options)
     path = options.kernel_tables
     return RooflineCostModel(
         hardware,
         model,
-        Parallel(tensor=options.tp, experts_apart=options.enable_expert_parallel),
+        options.parallel,
         Dtypes(weights=options.weight_dtype, kv_cache=cache.kv_format),
         efficiencies,
         tables=None if path is None else KernelTables.read(path, hardware, efficiencies),
         drafting=_drafting(options, model),
     )
+
+
+def _check_split(options: DeploymentOptions, model: ModelSpec) -> None:
+    """Raise ConfigError for ways to split that the model does not allow."""
+    has_experts = any(layer.experts for layer in model.layers)
+    if options.enable_expert_parallel and not has_experts:
+        raise ConfigError(f"{options.model} has no experts", hint="no --enable-expert-parallel")
+    devices = options.parallel.expert_devices
+    for layer in model.layers if options.enable_expert_parallel else ():
+        if layer.experts and layer.experts.count < devices:
+            raise ConfigError(
+                f"{layer.experts.count} experts cannot be dealt out over {devices} devices",
+                hint="no --enable-expert-parallel, or fewer devices for each replica",
+            )
+    if options.pipeline_parallel_size > model.num_layers:
+        raise ConfigError(
+            f"{options.model} has {model.num_layers} layers for"
+            f" --pipeline-parallel-size {options.pipeline_parallel_size}",
+            hint="give no more groups than layers",
+        )
 
 
 def _drafting(options: DeploymentOptions, model: ModelSpec) -> Drafting:
@@ -231,7 +280,7 @@ def _notes(
 ) -> Iterator[str]:
     hardware = cost.hardware
     if capacity is not None:
-        yield f"the KV cache holds {capacity} tokens: longer requests are refused"
+        yield f"the KV cache holds {capacity} tokens: {TOO_LONG}"
     if cost.compute_format != cost.weights.compute:
         yield (
             f"{hardware.name} has no {cost.weights.compute} arithmetic: products run in"
@@ -267,6 +316,19 @@ def find_efficiencies(hardware: HardwareSheet, options: DeploymentOptions) -> Ef
     )
 
 
+def _describe_split(options: DeploymentOptions) -> str:
+    """The ways in which a model is split, if not by tensors alone."""
+    if options.parallel.splits_tensors_only:
+        return ""
+    ways = {
+        "tensor": options.tp,
+        "data": options.data_parallel_size,
+        "pipeline": options.pipeline_parallel_size,
+    }
+    told = [f"{name} parallel {size}" for name, size in ways.items() if size > 1]
+    return f" ({', '.join([*told, *['expert parallel'] * options.enable_expert_parallel])})"
+
+
 def describe(deployment: Deployment, options: DeploymentOptions) -> str:
     """One line: which model, in which formats, on what, and what is left for the KV cache."""
     per_token, states, cost = (
@@ -284,6 +346,7 @@ def describe(deployment: Deployment, options: DeploymentOptions) -> str:
     weights = format_decimal_bytes(deployment.weight_bytes)
     kept = f"{format_decimal_bytes(states)} of recurrent states, " if states else ""
     return (
-        f"{options.model} on {replicas}{options.tp} x {deployment.hardware.title}; on each device "
+        f"{options.model} on {replicas}{options.num_devices} x {deployment.hardware.title}"
+        f"{_describe_split(options)}; on each device "
         f"{weights} of {cost.weights.name} weights, {kept}{cache}"
     )

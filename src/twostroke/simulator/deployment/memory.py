@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NoReturn
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.model_spec.number_formats import weight_format
 from twostroke.model_spec.spec import ModelSpec
+from twostroke.simulator.cost.configuration import Parallel
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.deployment.options import DeploymentOptions
 
@@ -26,6 +28,29 @@ def activation_bytes(model: ModelSpec, scheduler: SchedulerConfig) -> tuple[int,
     tokens = min(scheduler.max_num_batched_tokens, MAX_COUNT)
     activations = 2 * ACTIVATION_WIDTHS * model.hidden_size * tokens
     return activations, 4 * LOGIT_COPIES * model.vocab_size * min(scheduler.max_num_seqs, tokens)
+
+
+def device_weight_bytes(model: ModelSpec, format_: str | None, parallel: Parallel) -> int:
+    """Bytes of the weights on one device, the fullest.
+
+    Experts are spread over all groups of devices that share the layers, all else is whole in each.
+    """
+    total = model.weight_bytes(format_, parallel.tensor)
+    if parallel.splits_tensors_only:
+        return total
+    bits = weight_format(format_ or model.format).bits
+    devices, of_experts = parallel.tensor * parallel.data, 0.0
+    for layer in model.layers:
+        if layer.experts is None:
+            continue
+        linears, count = layer.experts.linears, layer.experts.count
+        before = count * sum(linear.rank_parameters(parallel.tensor) for linear in linears)
+        if parallel.expert:
+            after = -(-count // devices) * sum(linear.rank_parameters(1) for linear in linears)
+        else:
+            after = count * sum(linear.rank_parameters(devices) for linear in linears)
+        of_experts += layer.count * (after - before) * bits / 8
+    return -(-round(total + of_experts) // parallel.pipeline)
 
 
 def usable_bytes(cache: CacheConfig, hardware: HardwareSheet) -> float:
@@ -105,7 +130,9 @@ def refuse(
     more_ranks = [
         ranks
         for ranks in (2, 4, 8, 16)
-        if ranks > options.tp and model.weight_bytes(format_, ranks) < max_weights
+        if ranks > options.tp
+        and device_weight_bytes(model, format_, replace(options.parallel, tensor=ranks))
+        < max_weights
     ]
     bits = weight_format(format_ or model.format).bits
     smaller_formats = [name for name in ("fp8", "int4") if weight_format(name).bits < bits]
@@ -113,7 +140,7 @@ def refuse(
     flags += [f"--tp {more_ranks[0]}"] if more_ranks else []
     flags += ["--weight-dtype " + " or ".join(smaller_formats)] if smaller_formats else []
     raise InsufficientMemoryError(
-        f"{options.model} does not fit on {options.tp} x {hardware.name}: {what} are"
+        f"{options.model} does not fit on {options.num_devices} x {hardware.name}: {what} are"
         f" {missing / GB:.1f} GB too much for each device's {hardware.memory_bytes / GB:.1f} GB"
         f" ({weights / GB:.1f} GB are weights)",
         hint="try " + ", ".join([*flags, "or a device with more memory"]),

@@ -17,6 +17,7 @@ from twostroke.core.speculation_config import (
     SpeculationConfig,
 )
 from twostroke.routing.routers import RouterName
+from twostroke.simulator.cost.configuration import Parallel
 from twostroke.simulator.cost.efficiencies import stack_names
 
 MAX_DEVICES = 10_000
@@ -36,8 +37,12 @@ class DeploymentOptions:
     """Hardware by name (a wrong one lists them), or a sheet of your own (.toml)."""
     tp: NumDevices = 1
     """Devices that share the model (tensor parallelism)."""
+    data_parallel_size: NumDevices = 1
+    """Groups of --tp devices in each replica with requests of their own; they share experts."""
+    pipeline_parallel_size: NumDevices = 1
+    """Groups of all these devices that have layers of their own."""
     enable_expert_parallel: bool = False
-    """Deal whole experts out to those devices, instead of a part of each."""
+    """Devices of a replica have whole experts, not parts of each."""
     replicas: NumDevices = 1
     """Engines, each on its own devices; with --autoscale those at the beginning."""
     router: RouterName = "round-robin"
@@ -89,6 +94,21 @@ class DeploymentOptions:
         if self.speculative_model is not None and speculation is None:
             hint = "give both: --speculative-model NAME --speculative-tokens 4"
             raise ConfigError("--speculative-model needs --speculative-tokens", hint=hint)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of one replica."""
+        return self.parallel.num_devices
+
+    @property
+    def parallel(self) -> Parallel:
+        """How the model is split over them."""
+        return Parallel(
+            tensor=self.tp,
+            data=self.data_parallel_size,
+            pipeline=self.pipeline_parallel_size,
+            expert=self.enable_expert_parallel,
+        )
 
     def resolve_speculation(self) -> Speculation | None:
         """How far ahead tokens are guessed, and how likely a guess is right."""

@@ -45,11 +45,12 @@ class SimulatedExecutor:
         tiers: SimulatedTiers | None = None,
     ) -> None:
         self.info = info if tiers is None else replace(info, tiers=tiers.infos)
-        self._tiers = tiers
+        self.tiers = tiers
         self.clock = clock
         self.acceptance = acceptance
         self.last_shape = StepShape(0, 0, (), 0)
         self.last_binding = ""
+        self.waits = False  # for other replicas, as the last step had nothing to compute
         self.last_bindings: list[tuple[str, int]] = []
         self._seeds: dict[str, int] = {}
         self._cost = cost
@@ -67,8 +68,9 @@ class SimulatedExecutor:
         Drafts are ``TOKEN`` too; how many of them are accepted is drawn.
         """
         self._update_requests(plan)
-        if self._tiers is not None:
-            self.clock.advance(self._tiers.begin(plan, self.clock.now))
+        if self.tiers is not None:
+            self.waits = False
+            self.clock.advance(self.tiers.begin(plan, self.clock.now))
             if not plan.scheduled:
                 return self._wait_for_blocks()
         shape = self._tell_apart(self._shape(plan))
@@ -89,19 +91,23 @@ class SimulatedExecutor:
         if rounds:
             result.timings = {"forward": seconds - drafting, "draft": drafting}
         self._draw(plan, sampled, result)
-        if self._tiers is not None:
-            self._tiers.end(result, self.clock.now)
+        if self.tiers is not None:
+            self.tiers.end(result, self.clock.now)
         return result
 
     def _wait_for_blocks(self) -> StepResult:
-        """A step without a pass: until the next blocks have arrived, if any are to come."""
-        assert self._tiers is not None
-        began, arrival = self.clock.now, self._tiers.next_arrival()
-        if arrival is not None:
+        """A step without a pass: until the next blocks have arrived, if any are to come.
+
+        Where other replicas send some, it ends at once: until then, a request may come.
+        """
+        assert self.tiers is not None
+        began, arrival = self.clock.now, self.tiers.next_arrival()
+        self.waits = self.tiers.peers is not None
+        if arrival is not None and not self.waits:
             self.clock.advance_to(arrival)
         result = StepResult(duration=self.clock.now - began)
         self.last_shape, self.last_binding = StepShape(0, 0, (), 0), ""
-        self._tiers.end(result, self.clock.now)
+        self.tiers.end(result, self.clock.now)
         return result
 
     @property

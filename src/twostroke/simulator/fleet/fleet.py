@@ -5,82 +5,21 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-
-import msgspec
 
 from twostroke.core.request import FinishReason, Request
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.observability.latency import time_per_output_token
 from twostroke.observability.routes import RouteEvent
 from twostroke.routing.routers import Route, Router
+from twostroke.simulator.deployment.fleet_options import Role
+from twostroke.simulator.fleet.journey import Journey
 from twostroke.simulator.fleet.loads import ReplicaLoads
-from twostroke.simulator.fleet.pool import Pool, ScalingEvent
-from twostroke.simulator.fleet.requests import make_request, to_routed
-from twostroke.simulator.fleet.step_log import StepLog
+from twostroke.simulator.fleet.peers import Sender
+from twostroke.simulator.fleet.pool import Pool
+from twostroke.simulator.fleet.replica import Replica
+from twostroke.simulator.fleet.requests import make_request, resume_request, to_routed
+from twostroke.simulator.fleet.result import FleetResult
+from twostroke.simulator.fleet.split import Split
 from twostroke.simulator.workloads.base import RequestSpec, Workload
-
-
-class RequestResult(msgspec.Struct, frozen=True):
-    """One finished request; times in seconds since the start."""
-
-    number: int
-    replica: int
-    arrival: float
-    scheduled: float
-    first_token: float
-    finish: float
-    prompt_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    preemptions: int
-    priority: int = 0
-    tenant: int = 0
-
-    @property
-    def ttft(self) -> float:
-        return self.first_token - self.arrival
-
-    @property
-    def tpot(self) -> float:
-        """Mean time per output token after the first; 0 if there is no second."""
-        return time_per_output_token(self.first_token, self.finish, self.output_tokens)
-
-    @property
-    def e2el(self) -> float:
-        return self.finish - self.arrival
-
-
-@dataclass(slots=True)
-class FleetResult:
-    """What a simulation produced, complete or not.
-
-    Attributes:
-        requests: Those that finished, by number.
-        refused: Numbers of those that no replica could ever hold.
-        refused_early: Numbers of those that would have missed their targets.
-        logs: One per replica that there ever was.
-        replica_seconds: How long replicas were paid for, all together.
-        replicas_most: Most of them at once.
-        scaling: What an autoscaler decided.
-        prefix_queries: Tokens looked up in the prefix caches.
-        prefix_hits: Tokens found there.
-        interrupted: Ctrl-C stopped it before the end.
-    """
-
-    requests: list[RequestResult] = field(default_factory=list)
-    refused: list[int] = field(default_factory=list)
-    refused_early: list[int] = field(default_factory=list)
-    logs: list[StepLog] = field(default_factory=list)
-    total_blocks: int = 0
-    block_size: int = 0
-    replica_seconds: float = 0.0
-    replicas_most: int = 0
-    scaling: list[ScalingEvent] = field(default_factory=list)
-    prefix_queries: int = 0
-    prefix_hits: int = 0
-    num_preemptions: int = 0
-    interrupted: bool = False
 
 
 class Fleet:
@@ -89,11 +28,14 @@ class Fleet:
     The earliest of three things happens first: the next arrival, a change of the pool, or the next
     event of a replica. A replica may run ahead up to the next time at which it can get a request,
     and stay behind while its requests only decode. Where no replica takes requests, they are held
-    until one does.
+    until one does. A request goes on in another replica when its own has computed its prompt for
+    that, or dies.
 
     Args:
+        router: Chooses among all replicas, or those that write answers.
         max_model_len: Most tokens of a request, prompt and output.
         on_route: Told of each request's way to a replica.
+        split: Prompts are computed apart.
     """
 
     def __init__(
@@ -103,13 +45,16 @@ class Fleet:
         workload: Workload,
         max_model_len: int,
         on_route: Callable[[RouteEvent], None] | None = None,
+        split: Split | None = None,
     ) -> None:
         self._on_route = on_route
         self._pool = pool
-        self._info = pool.replicas[0].executor.info
-        self._router = router
+        # Of a replica that writes answers; those that compute prompts come first.
+        self._info = pool.replicas[-1].executor.info
+        self._router, self._split = router, split
         self._workload = workload
-        self._reactive = workload.reactive
+        # Whether the end of a request on one replica may bring one to another.
+        self._reactive = workload.reactive or split is not None
         self._max_model_len = max_model_len
         self._params = SamplingParams(
             temperature=0, max_tokens=None, ignore_eos=True, detokenize=False
@@ -119,8 +64,10 @@ class Fleet:
         self._follow_ups: list[tuple[float, int, RequestSpec]] = []  # a heap, by arrival
         self._events: dict[int, float] = {}  # the next one of each replica that has work
         self._event_heap: list[tuple[float, int]] = []  # with some that are no more
-        self._held: list[RequestSpec] = []  # since no replica takes requests
-        self._specs: dict[str, tuple[RequestSpec, int]] = {}
+        self._held: list[Journey] = []  # since no replica takes requests
+        self._moving: list[tuple[float, int, Journey]] = []  # a heap: on to another, from a time
+        self._journeys: dict[str, Journey] = {}
+        self._senders: dict[int, Sender] = {}  # of replicas that have computed prompts
         self._num_blocks = 0  # that all requests so far will fill, in one group of layers
         self._result = FleetResult()
 
@@ -144,10 +91,13 @@ class Fleet:
         until = min(arrival, change)
         first = self._first_event()
         if first is None or first[0] >= until:
-            if arrival == math.inf and first is None and not self._held:
+            held = self._held and change < math.inf
+            if arrival == math.inf and first is None and not held:
                 return False
             if change <= arrival:
                 self._change_pool(change, progress)
+            elif self._moving and self._moving[0][0] <= arrival:
+                self._send(heapq.heappop(self._moving)[2], arrival, progress)
             else:
                 self._admit(self._pop_arrival(), arrival, progress)
             return True
@@ -172,9 +122,7 @@ class Fleet:
         replica = self._pool.replicas[number]
         while True:
             if finished := replica.run(until):
-                for request in finished:
-                    self._finish(request)
-                progress(len(finished))
+                progress(sum([self._finish(request) for request in finished]))
                 if self._reactive:
                     break
             if replica.clock.now >= until or not replica.has_work():
@@ -198,6 +146,8 @@ class Fleet:
 
     def _next_arrival(self) -> float:
         arrival = math.inf if self._next_scheduled is None else self._next_scheduled.arrival
+        if self._moving:
+            arrival = min(arrival, self._moving[0][0])
         return min(arrival, self._follow_ups[0][0]) if self._follow_ups else arrival
 
     def _pop_arrival(self) -> RequestSpec:
@@ -210,11 +160,12 @@ class Fleet:
     def _change_pool(self, now: float, progress: Callable[[int], None]) -> None:
         for number in list(self._events):
             self._catch_up(number, now, progress)
-        self._pool.change(len(self._held))
+        for number in self._pool.change(len(self._held)):
+            self._lose(number, now)
         if self._held and self._pool.loads(now):
             held, self._held = self._held, []
-            for spec in held:
-                self._admit(spec, now, progress)
+            for journey in held:
+                self._send(journey, now, progress)
 
     def _admit(self, spec: RequestSpec, now: float, progress: Callable[[int], None]) -> None:
         """Send a request to a replica, or refuse it as the live engine does: early, or too long."""
@@ -226,26 +177,53 @@ class Fleet:
         ):
             self._refuse(spec, now, self._result.refused, progress)
             return
-        loads = self._pool.loads(now)
+        self._send(Journey(spec), now, progress)
+
+    def _send(self, journey: Journey, now: float, progress: Callable[[int], None]) -> None:
+        """Send a request on its way to a replica, or hold it while there is none."""
+        role, loads, router = self._role_of(journey, now)
         if not loads:
-            self._held.append(spec)
+            self._held.append(journey)
             self._pool.ask_for_one(now)
             return
-        route = self._router.route(to_routed(spec), loads)
+        spec, is_first = journey.spec, journey.request is None
+        route = router.route(to_routed(spec), loads)
         number = route.replica
         self._catch_up(number, now, progress)
         replica = self._pool.replicas[number]
-        request = make_request(spec, self._params, info.block_size, self._num_blocks, groups.count)
-        refused = replica.refuses(request)
+        request = self._make_request(journey, role, now)
+        refused = is_first and replica.refuses(request)
         if self._on_route is not None:
             self._on_route(_route_event(spec, route, loads, refused))
         if refused:
             self._refuse(spec, now, self._result.refused_early, progress)
             return
-        self._num_blocks += len(request.block_hashes) // groups.count
-        self._specs[request.request_id] = spec, number
+        if is_first:
+            self._num_blocks += len(request.block_hashes) // self._info.kv_groups.count
+        journey.request, journey.role, journey.replica = request, role, number
+        if role == "decode" and journey.sender is not None:
+            replica.expect(request, journey.sender)
+        self._journeys[request.request_id] = journey
         replica.add(request)
         self._note(number)
+
+    def _role_of(self, journey: Journey, now: float) -> tuple[Role, ReplicaLoads, Router[int]]:
+        """What the next replica of a request is to do, and which replicas and router it is for."""
+        split = self._split
+        if split is None:
+            return "both", self._pool.loads(now), self._router
+        if split.computes(journey) and (loads := self._pool.loads(now, "prefill")):
+            return "prefill", loads, split.router
+        return "decode", self._pool.loads(now, "decode"), self._router
+
+    def _make_request(self, journey: Journey, role: Role, now: float) -> Request:
+        """What the next replica's scheduler runs: all that is left, or up to the next token."""
+        spec, former, groups = journey.spec, journey.request, self._info.kv_groups
+        until = journey.num_known + 1 if role == "prefill" else spec.total_tokens
+        if former is not None:
+            return resume_request(former, spec, now, journey.num_done, until)
+        size = self._info.block_size
+        return make_request(spec, self._params, size, self._num_blocks, groups.count, until)
 
     def _refuse(
         self, spec: RequestSpec, now: float, refused: list[int], progress: Callable[[int], None]
@@ -260,41 +238,72 @@ class Fleet:
 
     # ---- ends ------------------------------------------------------------------------------------
 
-    def _finish(self, request: Request) -> None:
-        spec, replica = self._specs.pop(request.request_id)
-        finish = request.finish_time or 0.0
+    def _finish(self, request: Request) -> bool:
+        """A replica is done with a request. Whether that was its end."""
+        journey = self._journeys.pop(request.request_id)
+        spec, finish = journey.spec, request.finish_time or 0.0
         if request.finish_reason is FinishReason.ABORT:  # it waited too long to be in time
             self._result.refused_early.append(spec.number)
-            if self._reactive:
-                self._expect(self._workload.after(spec, finish))
-            return
-        self._result.requests.append(
-            RequestResult(
-                number=spec.number,
-                replica=replica,
-                arrival=request.arrival_time,
-                scheduled=request.first_scheduled_time or 0.0,
-                first_token=request.first_token_time or 0.0,
-                finish=finish,
-                prompt_tokens=request.num_prompt_tokens,
-                output_tokens=request.num_output_tokens,
-                cached_tokens=request.num_cached_tokens,
-                preemptions=request.num_preemptions,
-                priority=request.spec.priority,
-                tenant=spec.tenant,
-            )
-        )
+        elif self._hand_on(journey, request, finish):
+            return False
+        else:
+            self._leave(journey, request.num_output_tokens, finish)
+            self._result.requests.append(journey.result(finish))
         if self._reactive:
             self._expect(self._workload.after(spec, finish))
+        return True
+
+    def _hand_on(self, journey: Journey, request: Request, now: float) -> bool:
+        """Send a request whose prompt was computed on its way to where its answer is written."""
+        if self._split is None or journey.role != "prefill":
+            return False
+        num_tokens = request.num_output_tokens if self._split.keeps_first else 0
+        if journey.num_done + num_tokens == journey.spec.output_tokens:
+            return False  # that was its answer
+        self._leave(journey, num_tokens, now)
+        journey.sender = self._senders.setdefault(journey.replica, Sender())
+        self._result.num_handed_on += 1
+        heapq.heappush(self._moving, (now, journey.spec.number, journey))
+        return True
+
+    def _leave(self, journey: Journey, num_tokens: int, now: float) -> None:
+        """Note what its replica has done for a request."""
+        gap = journey.leave(num_tokens, now)
+        if gap is not None:
+            self._pool.replicas[journey.replica].log.other_gaps.append(gap)
+
+    def _lose(self, number: int, now: float) -> None:
+        """A replica has died: its requests go on in others, as those of a live engine do.
+
+        They have the tokens of the step that was under way.
+        """
+        replica: Replica = self._pool.replicas[number]
+        now = max(now, replica.clock.now) if replica.has_work() else now
+        for request in replica.die(now):
+            journey = self._journeys.pop(request.request_id)
+            self._leave(journey, request.num_output_tokens, now)
+            self._result.num_moved += 1
+            heapq.heappush(self._moving, (now, journey.spec.number, journey))
+        self._events.pop(number, None)
+        self._senders.setdefault(number, Sender()).died = now
 
     def _sum_up(self) -> FleetResult:
         result, replicas = self._result, self._pool.replicas
+        if self._split is not None and not self._split.keeps_first:
+            for replica, role in zip(replicas, self._pool.roles):
+                if role == "prefill":
+                    replica.log.forget_tokens()
         result.requests.sort(key=lambda request: request.number)
         result.logs = [replica.log for replica in replicas]
         result.block_size = self._info.block_size
-        result.total_blocks = self._pool.most * replicas[0].kv.pool.num_blocks
+        result.total_blocks = self._pool.num_blocks
+        result.blocks = [replica.kv.pool.num_blocks for replica in replicas]
+        result.roles = list(self._pool.roles)
         result.prefix_queries = sum(replica.kv.prefix_queries for replica in replicas)
         result.prefix_hits = sum(replica.kv.prefix_hits for replica in replicas)
+        if self._split is not None:  # what a replica gets from another is no hit
+            result.prefix_queries = sum(each.prompt_tokens for each in result.requests)
+            result.prefix_hits = sum(each.cached_tokens for each in result.requests)
         result.num_preemptions = sum(
             replica.scheduler.batch.num_preemptions for replica in replicas
         )

@@ -14,6 +14,7 @@ from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.executor import SimulatedExecutor
+from twostroke.simulator.fleet.peers import Link, SimulatedPeers
 from twostroke.simulator.fleet.pool import FixedPool, Pool
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.scaled_pool import ScaledPool
@@ -54,6 +55,7 @@ def replica_maker(
     seed: int = 0,
     observers: Sequence[Sequence[Observer]] = (),
     targets: Sequence[Target] = (),
+    link: Link | None = None,
 ) -> Callable[[int], Replica]:
     """What makes the engine of an index, fresh at time 0.
 
@@ -63,6 +65,7 @@ def replica_maker(
         seed: Seed for drawing which drafts are accepted.
         observers: For each replica its own, or none: steps of all replicas are numbered alike.
         targets: When first tokens are due.
+        link: What moving blocks here from replicas that compute prompts takes, if there are any.
     """
     speculation, acceptance = options.resolve_speculation(), None
     if speculation is not None:
@@ -71,9 +74,12 @@ def replica_maker(
     host = deployment.cost.efficiencies.host
 
     def make(number: int) -> Replica:
-        below = None
-        if tiers is not None and tiers.needs_tiers:
-            below = SimulatedTiers(tiers, deployment.info, bandwidths)
+        below, info = None, deployment.info
+        if link is not None or (tiers is not None and tiers.needs_tiers):
+            peers = (
+                None if link is None else SimulatedPeers(link, info.num_blocks, info.block_bytes)
+            )
+            below = SimulatedTiers(tiers or KVTierConfig(), info, bandwidths, peers)
         executor = SimulatedExecutor(
             deployment.info,
             deployment.cost,

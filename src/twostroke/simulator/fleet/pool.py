@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from twostroke.simulator.deployment.fleet_options import Role
 from twostroke.simulator.fleet.loads import ReplicaLoads
 from twostroke.simulator.fleet.replica import Replica
 
@@ -39,24 +40,41 @@ class Pool(Protocol):
         """When ``change`` is to be called next, in seconds since the start."""
         ...
 
-    def change(self, num_held: int) -> None:
+    @property
+    def roles(self) -> Sequence[Role]:
+        """What each of ``replicas`` does."""
+        ...
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks of all replicas that there were at once, at most."""
+        ...
+
+    def change(self, num_held: int) -> Sequence[int]:
         """Start and end replicas; at ``next_change``, when none has steps before it.
 
         Args:
             num_held: Requests that no replica was there for.
+
+        Returns:
+            Indices of replicas that have died: their requests are not theirs any more.
         """
         ...
 
-    def loads(self, now: float) -> ReplicaLoads:
-        """Count requests, of replicas that take some at ``now``: not before the latest change."""
+    def loads(self, now: float, role: Role = "both") -> ReplicaLoads:
+        """Count requests, of replicas that take some at ``now``: not before the latest change.
+
+        Args:
+            role: What they do; ``both`` stands for any role.
+        """
         ...
 
     def ask_for_one(self, now: float) -> None:
         """A request has come, and there is no replica that takes it."""
         ...
 
-    def replica_seconds(self, end: float) -> float:
-        """How long replicas were paid for until the run's ``end``, all together."""
+    def replica_seconds(self, end: float, role: Role = "both") -> float:
+        """How long replicas of a role were paid for until the run's ``end``, all together."""
         ...
 
     @property
@@ -80,16 +98,24 @@ class FixedPool:
     def next_change(self) -> float:
         return math.inf
 
-    def change(self, num_held: int) -> None:
-        """Nothing changes."""
+    @property
+    def roles(self) -> Sequence[Role]:
+        return ["both"] * len(self.replicas)
 
-    def loads(self, now: float) -> ReplicaLoads:
+    @property
+    def num_blocks(self) -> int:
+        return len(self.replicas) * self.replicas[0].kv.pool.num_blocks
+
+    def change(self, num_held: int) -> Sequence[int]:
+        return ()
+
+    def loads(self, now: float, role: Role = "both") -> ReplicaLoads:
         return ReplicaLoads(self.replicas, range(len(self.replicas)), now)
 
     def ask_for_one(self, now: float) -> None:
         """There always is one."""
 
-    def replica_seconds(self, end: float) -> float:
+    def replica_seconds(self, end: float, role: Role = "both") -> float:
         return end * len(self.replicas)
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import replace
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_tier_config import PreemptionName
 from twostroke.core.output import RequestOutput
+from twostroke.core.prefix_hit import KVOffer
 from twostroke.core.request import Request
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.engine import Engine
@@ -20,6 +21,7 @@ from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.scheduling.assemble import assemble_scheduler
 from twostroke.simulator.fleet.executor import TOKEN, SimulatedExecutor
+from twostroke.simulator.fleet.peers import PEERS, Sender
 from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.jumping.decode_run import DecodeRun, find_decode_run
 from twostroke.simulator.jumping.jump import jump
@@ -72,7 +74,8 @@ class Replica:
             watching += [meter, self._overdue]
         self.engine = Engine(self.scheduler, executor, watching, clock=self.clock)
         # A run of steps is taken at once, without their times being learned from.
-        steps_alike = speculation is None and not info.tiers and not config.measures_steps
+        moves_none = all(tier.loads_only for tier in info.tiers)  # but while a request waits for it
+        steps_alike = speculation is None and moves_none and not config.measures_steps
         self._run_observers = [each for each in watching if isinstance(each, RunObserver)]
         self._jump = jump and steps_alike and len(self._run_observers) == len(watching)
         self._num_added = 0
@@ -101,11 +104,24 @@ class Replica:
             self._admission.enter(_arrival(request), request.arrival_time)
         if not self.engine.has_work():
             self.clock.advance_to(request.arrival_time)
+        self.executor.waits = False
         self._num_added += 1
         self.engine.add([request])
 
+    def expect(self, request: Request, sender: Sender) -> None:
+        """Another replica has computed the prompt of a request that is about to be added."""
+        tiers = self.executor.tiers
+        assert tiers is not None and tiers.peers is not None
+        request.offer = KVOffer(PEERS, request.num_prompt_tokens)
+        tiers.peers.expect(request.request_id, sender)
+
     def has_work(self) -> bool:
         return self.engine.has_work()
+
+    def die(self, now: float) -> list[Request]:
+        """Return the requests that it has, and may not be used any more."""
+        self.log.on_death(max(now, self.clock.now), self.kv.pool.num_blocks)
+        return list(self.scheduler.requests.values())
 
     def num_unfinished(self, now: float) -> int:
         """Requests here at ``now``.
@@ -138,6 +154,8 @@ class Replica:
         Until then requests only decode: those steps may be taken later, all or up to an arrival.
         """
         run = None
+        if (arrival := self._next_arrival()) is not None:
+            return arrival
         if self._overdue is None and self._may_jump():
             run = find_decode_run(self.scheduler, TOKEN)
         if run is None:
@@ -145,7 +163,14 @@ class Replica:
         return self.executor.last_step_of_run(run.num_requests, run.context, run.max_steps)
 
     def run(self, until: float) -> list[Request]:
-        """Take one step, or a run of those that begin before ``until``. Returns what has ended."""
+        """Take one step, or a run of those that begin before ``until``. Returns what has ended.
+
+        While it only waits for another replica, it takes none.
+        """
+        if (arrival := self._next_arrival()) is not None:
+            self.clock.advance_to(min(arrival, until))
+            if until <= arrival:
+                return []
         if self._overdue is not None:
             refuse_overdue(self.engine, self._overdue)
         run = find_decode_run(self.scheduler, TOKEN) if self._may_jump() else None
@@ -156,6 +181,14 @@ class Replica:
         ended = self._ended.take()
         self._finish_times += [request.finish_time or 0.0 for request in ended]
         return ended
+
+    def _next_arrival(self) -> float | None:
+        """When blocks come from another replica, if there is nothing to compute before."""
+        executor = self.executor
+        if not executor.waits or executor.tiers is None:
+            return None
+        arrival = executor.tiers.next_arrival()
+        return None if arrival is None else max(arrival, self.clock.now)
 
     def _may_jump(self) -> bool:
         return self._jump and self.executor.settled

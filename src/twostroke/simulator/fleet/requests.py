@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.kv_groups import keys_of_groups
 from twostroke.core.request import BlockKey, Request
@@ -47,13 +49,15 @@ def make_request(
     block_size: int,
     first_private: int,
     num_groups: int = 1,
+    max_total_tokens: int | None = None,
 ) -> Request:
-    """The request that the scheduler runs.
+    """The request that the scheduler of its first replica runs.
 
     Args:
         params: Shared by all: ``ignore_eos``, so that only ``max_total_tokens`` ends a request.
         first_private: See ``block_keys``.
         num_groups: Groups of the model's layers; each has a block, and so a key, for each position.
+        max_total_tokens: Where it ends here, if not where its answer does.
     """
     keys = block_keys(spec, block_size, first_private)
     if num_groups > 1:
@@ -63,8 +67,26 @@ def make_request(
         parent_id=spec.request_id,
         prompt_token_ids=bytes(spec.prompt_tokens),  # ``TOKEN`` is 0: a byte a token
         params=params,
-        max_total_tokens=spec.total_tokens,
+        max_total_tokens=max_total_tokens or spec.total_tokens,
         priority=spec.priority,
         tenant=f"tenant-{spec.tenant}",
     )
     return Request(resolved, arrival_time=spec.arrival, block_hashes=keys)
+
+
+def resume_request(
+    former: Request, spec: RequestSpec, now: float, num_done: int, max_total_tokens: int
+) -> Request:
+    """The request that its next replica's scheduler runs.
+
+    Args:
+        former: The one before.
+        num_done: Tokens of its answer that were drawn before: they are part of the prompt.
+    """
+    resolved = replace(
+        former.spec,
+        prompt_token_ids=bytes(spec.prompt_tokens + num_done),
+        max_total_tokens=max_total_tokens,
+        waited=now - spec.arrival,
+    )
+    return Request(resolved, arrival_time=now, block_hashes=former.block_hashes)

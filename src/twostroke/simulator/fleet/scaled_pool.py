@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twostroke.routing.autoscaler import Autoscaler, AutoscalerOptions, ReplicaReading
+from twostroke.simulator.deployment.fleet_options import Role
 from twostroke.simulator.fleet.loads import ReplicaLoads
 from twostroke.simulator.fleet.pool import ScalingEvent
 from twostroke.simulator.fleet.replica import Replica
@@ -69,10 +70,18 @@ class ScaledPool:
         starting = (each.ready for each in self._members if each.ready > self._now)
         return min([self._next_decision, *starting])
 
-    def change(self, num_held: int) -> None:
+    @property
+    def roles(self) -> list[Role]:
+        return ["both"] * len(self.replicas)
+
+    @property
+    def num_blocks(self) -> int:
+        return self.most * self.replicas[0].kv.pool.num_blocks
+
+    def change(self, num_held: int) -> tuple[int, ...]:
         self._now = now = self.next_change
         if now < self._next_decision:
-            return  # one is ready: that is all
+            return ()  # one is ready: that is all
         self._next_decision = now + self._interval
         self._end_drained()
         taking = self._taking(now)
@@ -88,15 +97,16 @@ class ScaledPool:
         leaving = [*reversed(starting), *sorted(taking, key=lambda each: self._rest(each, now))]
         for member in leaving[: max(0, present - wanted)]:
             self._drain(member, now)
+        return ()
 
-    def loads(self, now: float) -> ReplicaLoads:
+    def loads(self, now: float, role: Role = "both") -> ReplicaLoads:
         return ReplicaLoads(self.replicas, [each.index for each in self._taking(now)], now)
 
     def ask_for_one(self, now: float) -> None:
         if all(each.draining for each in self._members):
             self._next_decision = now
 
-    def replica_seconds(self, end: float) -> float:
+    def replica_seconds(self, end: float, role: Role = "both") -> float:
         paid = [*self._ended, *((each.started, end) for each in self._members)]
         return math.fsum(max(0.0, min(until, end) - started) for started, until in paid)
 

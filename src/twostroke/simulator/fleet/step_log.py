@@ -132,6 +132,24 @@ class StepLog:
     def close(self) -> None:
         """The columns stay readable."""
 
+    def on_death(self, now: float, num_blocks: int) -> None:
+        """A last step without duration: nothing is here any more."""
+        self.start.append(now)
+        self.end.append(now)
+        for column in (self.decode_requests, self.decode_context, self.prefill_tokens):
+            column.append(0)
+        for column in (self.prefill_context, self.drafts, self.new_tokens, self.gaps):
+            column.append(0)
+        for column in (self.accepted, self.rejected, self.running, self.waiting):
+            column.append(0)
+        self.free_blocks.append(num_blocks)
+        self.binding.append(self.bindings[""])
+        self.kept_out.append(self.reasons[""])
+
+    def forget_tokens(self) -> None:
+        """None of its tokens was kept: others drew them again."""
+        self.new_tokens = array("i", bytes(self.new_tokens.itemsize * len(self.new_tokens)))
+
     def drop_unfinished(self) -> None:
         """Forget what an interruption left half written: Ctrl-C comes between any two lines."""
         columns: list[array[int] | array[float]] = [

@@ -89,12 +89,49 @@ def summary_fields(summary: Summary) -> dict[str, Any]:
     }
 
 
+def _fleet_fields(summary: Summary) -> dict[str, Any]:
+    """What there is to say of pools, and of replicas that died; nothing without either."""
+    fields: dict[str, Any] = {}
+    if summary.moved:
+        fields["moved"] = summary.moved
+    if not summary.pools:
+        return fields
+    return {
+        **fields,
+        "handed_on": summary.handed_on,
+        "pools": [
+            {
+                "role": pool.role,
+                "description": pool.description,
+                "replicas": pool.replicas,
+                "busy": pool.use.busy,
+                "mfu": pool.use.mfu,
+                "mbu": pool.use.mbu,
+                "kv_mean": pool.use.kv_mean,
+                "kv_peak": pool.use.kv_peak,
+                "batch_mean": pool.use.batch_mean,
+                "binding": pool.use.binding,
+                "dollars": pool.dollars,
+            }
+            for pool in summary.pools
+        ],
+    }
+
+
+def describe_run(run: Run) -> str:
+    """Which model, in which formats, on what; of two pools each, and how busy it was."""
+    pools = run.summary.pools
+    if not pools:
+        return describe(run.deployment, run.scenario.deployment)
+    return "; ".join(f"{pool.role}: {pool.description}, busy {pool.use.busy:.0%}" for pool in pools)
+
+
 def run_fields(run: Run) -> dict[str, Any]:
     """One run for a file: setting, deployment, summary, timeline."""
     deployment, hardware, model = run.deployment, run.deployment.hardware, run.deployment.model
     return {
         "label": run.scenario.label,
-        "setting": run.scenario.setting(),
+        "setting": {**run.scenario.setting(), "replicas": run.scenario.num_replicas},
         "targets": dict(run.scenario.targets),
         "notes": list(run.notes),
         "interrupted": run.result.interrupted,
@@ -106,7 +143,7 @@ def run_fields(run: Run) -> dict[str, Any]:
             "dense_flops": dict(hardware.dense_flops),
             "price_per_hour": hardware.price_per_hour,
         },
-        "description": describe(deployment, run.scenario.deployment),
+        "description": describe_run(run),
         "deployment": {
             "parameters": model.num_parameters,
             "active_parameters": model.active_parameters,
@@ -121,6 +158,7 @@ def run_fields(run: Run) -> dict[str, Any]:
             "times_from": deployment.cost.efficiencies.source,
         },
         **summary_fields(run.summary),
+        **_fleet_fields(run.summary),
         "interval": {bound: summary_fields(summary) for bound, summary in run.interval.items()},
         "scaling": [
             {"time": event.time, "before": event.before, "wanted": event.wanted}
@@ -150,9 +188,7 @@ def timeline(run: Run) -> dict[str, list[float]]:
         begun = last >= 0
         running += np.where(begun, columns.running[steps][last], 0)
         waiting += np.where(begun, columns.waiting[steps][last], 0)
-        used += np.where(
-            begun, run.deployment.info.num_blocks - columns.free_blocks[steps][last], 0
-        )
+        used += np.where(begun, run.result.blocks[number] - columns.free_blocks[steps][last], 0)
         computed = np.concatenate(
             [[0], np.cumsum(columns.prefill_tokens[steps] + columns.new_tokens[steps])]
         )

@@ -7,8 +7,7 @@ from typing import TextIO
 
 from twostroke.observability.latency import latency_rows
 from twostroke.observability.tables import print_table
-from twostroke.simulator.deployment.deployment import describe
-from twostroke.simulator.reports.fields import WAITS
+from twostroke.simulator.reports.fields import WAITS, describe_run
 from twostroke.simulator.results.run import Run
 from twostroke.simulator.results.summary import RUN_LATENCIES, Summary
 
@@ -20,7 +19,7 @@ def print_run(run: Run, stream: TextIO) -> None:
     """What ran on which devices; counts, throughput and utilisation; latencies."""
     summary = run.summary
     print(summary.steady.describe(), file=stream)
-    print(describe(run.deployment, run.scenario.deployment), file=stream)
+    print(describe_run(run), file=stream)
     efficiencies = run.deployment.cost.efficiencies
     print(f"Times: {efficiencies.source}", file=stream)
     if not run.interval:
@@ -32,6 +31,8 @@ def print_run(run: Run, stream: TextIO) -> None:
             file=stream,
         )
     print_table(("", ""), _count_rows(run), stream)
+    if summary.pools:
+        print_table(*_pool_rows(summary), stream)
     latencies = {title: summary.latencies[key] for key, title in RUN_LATENCIES.items()}
     for priority, ttft in summary.ttft_by_priority.items():
         latencies[f"TTFT, priority {priority}"] = ttft
@@ -64,6 +65,7 @@ def _count_rows(run: Run) -> list[tuple[str, str]]:
         ("MFU, MBU while it runs", f"{use.mfu:.1%}, {use.mbu:.1%}"),
         ("KV cache, mean and peak", f"{use.kv_mean:.1%}, {use.kv_peak:.1%}"),
         *_scaling_rows(run),
+        *_fleet_rows(run),
         ("Steps wait mostly for", _shares(use.binding)),
         ("Requests wait mostly for", waits or "none waits"),
         ("Cost per million tokens ($)", f"{summary.dollars_per_million_tokens:.3f}"),
@@ -77,6 +79,34 @@ def _count_rows(run: Run) -> list[tuple[str, str]]:
     ):
         if count:
             rows.insert(1, (name, f"{count}"))
+    return rows
+
+
+def _pool_rows(summary: Summary) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Each pool's part."""
+    uses = [pool.use for pool in summary.pools]
+    rows = [
+        ("Replicas", *(f"{pool.replicas}" for pool in summary.pools)),
+        ("Time with a step running", *(f"{use.busy:.1%}" for use in uses)),
+        ("MFU while it runs", *(f"{use.mfu:.1%}" for use in uses)),
+        ("MBU while it runs", *(f"{use.mbu:.1%}" for use in uses)),
+        ("Requests per step", *(f"{use.batch_mean:.1f}" for use in uses)),
+        ("KV cache, mean", *(f"{use.kv_mean:.1%}" for use in uses)),
+        ("KV cache, peak", *(f"{use.kv_peak:.1%}" for use in uses)),
+        ("Steps wait mostly for", *(_shares(use.binding) for use in uses)),
+        ("Cost ($)", *(f"{pool.dollars:.2f}" for pool in summary.pools)),
+    ]
+    return ("pool", *(pool.role for pool in summary.pools)), rows
+
+
+def _fleet_rows(run: Run) -> list[tuple[str, str]]:
+    """What moved between replicas, where some does."""
+    summary, rows = run.summary, []
+    if summary.pools:
+        rows.append(("Prompts computed apart", f"{summary.handed_on}"))
+    if run.scenario.fleet.fail:
+        rows.append(("Requests that went on elsewhere", f"{summary.moved}"))
+        rows.append(("Replicas that came back", f"{summary.started}"))
     return rows
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from twostroke.simulator.deployment.deployment import Deployment
-from twostroke.simulator.fleet.fleet import FleetResult
+from twostroke.simulator.fleet.result import FleetResult
 from twostroke.simulator.results.columns import Columns, to_columns
 from twostroke.simulator.results.summary import Summary
 from twostroke.simulator.scenario import Scenario

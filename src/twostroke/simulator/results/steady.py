@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
 
-from twostroke.simulator.fleet.fleet import RequestResult
+from twostroke.simulator.fleet.result import RequestResult
 from twostroke.simulator.results.columns import Columns
 
 Verdict = Literal["stable", "backlogged", "overloaded", "undecided"]

@@ -15,13 +15,13 @@ from twostroke.observability.latency import (
     LatencyDistribution,
     meets_targets,
 )
-from twostroke.simulator.deployment.deployment import Deployment
-from twostroke.simulator.deployment.options import DeploymentOptions
-from twostroke.simulator.fleet.fleet import FleetResult, RequestResult
+from twostroke.simulator.deployment.deployment import describe
+from twostroke.simulator.fleet.result import FleetResult, RequestResult
 from twostroke.simulator.results.columns import Columns
 from twostroke.simulator.results.distributions import weighted_distribution
+from twostroke.simulator.results.pools import PoolRun, PoolSummary, use_of_all
 from twostroke.simulator.results.steady import SteadyState, steady_state
-from twostroke.simulator.results.utilisation import Utilisation, utilisation
+from twostroke.simulator.results.utilisation import Utilisation
 
 # Those of one request, and its wait for the first step.
 RUN_LATENCIES = {**LATENCIES, "queue": "Queue"}
@@ -48,6 +48,9 @@ class Summary:
         replicas_most: Most at once.
         started: Replicas that an autoscaler started.
         drafts: Drafts of all requests, including those that an interruption left.
+        handed_on: Prompts that were computed apart from their answers.
+        moved: How often a request went on in another replica, as its own had died.
+        pools: What each of two pools did; empty where replicas have no roles.
         dollars: Cost of all devices for as long as their replicas were there.
         watt_hours: At the devices' rated power for as long: an upper bound.
     """
@@ -76,6 +79,9 @@ class Summary:
     started: int
     dollars: float
     watt_hours: float
+    handed_on: int = 0
+    moved: int = 0
+    pools: tuple[PoolSummary, ...] = ()
 
     @property
     def request_throughput(self) -> float:
@@ -102,20 +108,17 @@ class Summary:
 def summarize_run(
     result: FleetResult,
     columns: Columns,
-    deployment: Deployment,
-    options: DeploymentOptions,
+    pools: Sequence[PoolRun],
     targets: Mapping[str, float],
     total: int,
 ) -> Summary:
-    """The summary of a run of ``total`` requests."""
+    """The summary of a run of ``total`` requests on these pools."""
     requests = result.requests
     duration = float(columns.end.max()) if len(columns.end) else 0.0
     good = (
         sum(meets_targets(request, targets) for request in requests) if targets else len(requests)
     )
-    hardware = deployment.hardware
-    price = hardware.price_per_hour if options.price_per_hour is None else options.price_per_hour
-    device_hours = options.tp * result.replica_seconds / 3600
+    uses = [pool.use() for pool in pools]
     return Summary(
         duration=duration,
         completed=len(requests),
@@ -135,18 +138,36 @@ def summarize_run(
         if result.prefix_queries
         else 0.0,
         preemptions=result.num_preemptions,
-        use=utilisation(
-            columns, deployment, result.replica_seconds, deployment.info.kv_cache_dtype
-        ),
+        use=use_of_all(uses, pools),
         steady=steady_state(requests, columns),
         drafts=DraftCounts(
             int(columns.accepted.sum()), int(columns.rejected.sum()), int(columns.new_tokens.sum())
         ),
         replicas_mean=result.replica_seconds / duration if duration else 0.0,
         replicas_most=result.replicas_most,
-        started=len(result.logs) - options.replicas,
-        dollars=price * device_hours,
-        watt_hours=hardware.power_watts * device_hours,
+        started=len(result.logs) - sum(pool.options.replicas for pool in pools),
+        dollars=sum(pool.dollars for pool in pools),
+        watt_hours=sum(pool.watt_hours for pool in pools),
+        handed_on=result.num_handed_on,
+        moved=result.num_moved,
+        pools=_pool_summaries(uses, pools),
+    )
+
+
+def _pool_summaries(
+    uses: Sequence[Utilisation], pools: Sequence[PoolRun]
+) -> tuple[PoolSummary, ...]:
+    if len(pools) == 1:
+        return ()
+    return tuple(
+        PoolSummary(
+            role=pool.role,
+            description=describe(pool.deployment, pool.options),
+            replicas=pool.options.replicas,
+            use=use,
+            dollars=pool.dollars,
+        )
+        for use, pool in zip(uses, pools)
     )
 
 

@@ -47,7 +47,7 @@ def utilisation(
     if not busy:
         return Utilisation(busy=0, mfu=0, mbu=0, kv_mean=0, kv_peak=0, batch_mean=0, binding={})
     cost, hardware = deployment.cost, deployment.hardware
-    devices = cost.ranks
+    devices = cost.parallel.num_devices
     used = 1 - columns.free_blocks / deployment.info.num_blocks
     if not deployment.kv_bytes:  # the blocks of a model that caches nothing by the token only count
         used = np.zeros(len(used))
@@ -109,6 +109,9 @@ def step_bytes(columns: Columns, deployment: Deployment, kv_dtype: str) -> Numbe
 def _weight_bytes(tokens: Numbers, deployment: Deployment) -> Numbers:
     """Weights that a step reads: all but the embedding table and experts without a token."""
     model, cost = deployment.model, deployment.cost
+    if not cost.parallel.splits_tensors_only:  # all that is there
+        whole = float(deployment.weight_bytes * cost.parallel.num_devices)
+        return np.full(len(tokens), whole)
     total = float(model.weight_bytes(cost.weights.name, cost.ranks) * cost.ranks)
     if not model.tied:
         total -= model.vocab_size * model.hidden_size * cost.plain_bytes

@@ -9,6 +9,8 @@ import { store } from "../lib/store.js";
 const MOST = 8;
 const SHOWN_ON = ["live", "timeline", "request", "kv", "speculation"]; // pages about a selection
 
+const narrow = matchMedia("(max-width: 640px)"); // its field has no room for more words
+
 /** What a search answered, or in `problem` why it could not; null before any. */
 const found = signal(null);
 
@@ -79,7 +81,7 @@ export const Find = view(
         class="find"
         type="search"
         maxlength="200"
-        placeholder="Find a request  /"
+        placeholder=${narrow.matches ? "Find" : "Find a request  /"}
         value=${filter.value}
         onInput=${(event) => {
           filter.value = event.target.value;

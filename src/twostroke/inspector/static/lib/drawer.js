@@ -12,6 +12,8 @@ import {
   worstGap,
 } from "./explain.js";
 import { clock, count, foreign, shortId, time } from "./format.js";
+import { isKept } from "./kept.js";
+import { saveStutter } from "./share/stutter_picture.js";
 import { description, seek, seesAll } from "./source.js";
 import { store } from "./store.js";
 import { aboutBlock } from "./blocks.js";
@@ -37,9 +39,11 @@ const Why = ({ lines }) =>
 
 /** Where one can go on from a gap. */
 export const OfGap = ({ record, gap }) => {
-  const links = linksOfGap(record, gap).filter(([to]) => seesAll() || !to.includes("compare="));
-  if (!links.length) return null;
+  const links = linksOfGap(record, gap).filter(
+    ([to]) => !isKept && (seesAll() || !to.includes("compare=")),
+  );
   return html`<p class="links">
+    <button onClick=${() => saveStutter(record, gap)}>Save as a picture</button>
     ${links.map(([to, title]) => html`<a key=${to} href=${to}>${title}</a>`)}
   </p>`;
 };
@@ -108,8 +112,8 @@ function requestPart(id) {
 
 /** A record without what only the page needs. */
 function plain(record) {
-  const { number: _, firstRow: __, lastRow: ___, worstRow: ____, ...rest } = record;
-  return rest;
+  const { number: _, firstRow: __, lastRow: ___, worstRow: ____, preemptedBy, ...rest } = record;
+  return { ...rest, preemptedBy: preemptedBy?.id ?? null };
 }
 
 function stepPart(step) {

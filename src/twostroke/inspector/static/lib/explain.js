@@ -3,10 +3,12 @@
 import { count, shortId, time } from "./format.js";
 import { seesAll } from "./source.js";
 import { store } from "./store.js";
+import { aboutGap, linksOfGap, standsOut, usualGap, worstGap } from "./stutter.js";
 
 const REASONS = {
   token_budget: (by, about) =>
     `the step's token budget is used up${about.budget ? ` (${count(about.budget)} tokens)` : ""}`,
+  tpot_target: () => "the step's budget is small, so that steps keep --tpot-target",
   prefill_chunk: () => "its prompt runs in chunks, and this chunk is as large as it may be",
   no_free_block: (by, about) =>
     `too few KV blocks are free${seesAll() ? ` (${count(about.free)} are)` : ""}`,
@@ -21,6 +23,8 @@ const REASONS = {
 
 const WORDS = {
   token_budget: "token budget",
+  tpot_target: "TPOT target",
+  next_step: "a step was running",
   prefill_chunk: "chunk",
   no_free_block: "no free block",
   max_num_seqs: "all places taken",
@@ -123,7 +127,8 @@ export function aboutRequest(record) {
   if (record.preemptions) {
     lines.push(
       `It was preempted ${record.preemptions === 1 ? "once" : `${record.preemptions} times`}:` +
-        " others needed its blocks, and it computed its tokens again.",
+        ` ${record.preemptedBy ? shortId(record.preemptedBy.id) : "another request"} needed its` +
+        " blocks, and it computed its tokens again.",
     );
   }
   const held = record.status === "running" && heldBack(record);
@@ -138,7 +143,7 @@ export function aboutRequest(record) {
   return lines;
 }
 
-export { aboutGap, linksOfGap, standsOut, usualGap, worstGap } from "./stutter.js";
+export { aboutGap, linksOfGap, standsOut, usualGap, worstGap };
 
 /** Shares of a step that are of answers alone. */
 function decodesIn(first, end) {

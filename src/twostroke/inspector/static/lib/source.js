@@ -1,6 +1,7 @@
 // Fills the store: from the feed of a live engine, or by ranges of a recording or a simulation.
 
 import { batch, signal } from "./html.js";
+import { isKept, keptAnswer } from "./kept.js";
 import { store } from "./store.js";
 
 const BASE = new URL("../v1/inspect", document.baseURI).href;
@@ -31,6 +32,7 @@ export class NeedsKey extends Error {}
 
 /** Any route beside `/v1/inspect`, which paths begin at; `body` makes it a POST. */
 export async function api(path, { signal: abort, accept = "application/json", body } = {}) {
+  if (isKept) return keptAnswer(path);
   const headers = body ? { accept, "content-type": "application/json" } : { accept };
   const sent = body ? { method: "POST", body: JSON.stringify(body) } : {};
   if (key) headers.authorization = `Bearer ${key}`;

@@ -103,6 +103,7 @@ export class Store extends Rows {
         blocks: 0,
         preemptions: 0,
         preemptedAt: null,
+        preemptedBy: null, // the record of the request that needed its blocks last
         failed: false,
         worstGap: 0,
         worstRow: -1,
@@ -258,6 +259,7 @@ export class Store extends Rows {
       record.status = "preempted";
       record.preemptions += 1;
       record.preemptedAt = this.steps.get("time", row);
+      record.preemptedBy = recordOf(by);
       kept.preempted.push([record, recordOf(by)]);
     }
     if (note.error) this.sample(this.errors, [this.steps.get("time", row), note.error]);

@@ -11,6 +11,7 @@ import { store } from "../lib/store.js";
 import { Arithmetic } from "./kv_arithmetic.js";
 
 const MAX_EMPTY = 0.5; // of the cells that are drawn, at most, beside the used ones
+const LARGEST = 28; // pixels of a cell: few blocks fill the space, too
 const MAX_COUNTED = 32768; // cells, whatever a recording says
 let cells = null; // of the last drawing, for the pointer
 
@@ -24,7 +25,7 @@ function drawMap(context, width, height, palette) {
   const map = blocks.value;
   if (!map) return;
   const number = numDrawn(map);
-  let size = 14;
+  let size = LARGEST;
   while (size > 3 && Math.floor(width / size) * Math.floor(height / size) < number) size -= 1;
   const columns = Math.floor(width / size);
   const inset = size > 5 ? 1 : 0;
@@ -105,7 +106,7 @@ function drawCounts(context, width, height, palette) {
     MAX_COUNTED,
     Math.max(512, running.reduce((sum, record) => sum + record.blocks, 0) * 1.5),
   );
-  let size = 14;
+  let size = LARGEST;
   while (size > 3 && Math.floor(width / size) * Math.floor(height / size) < number) size -= 1;
   const columns = Math.floor(width / size);
   let at = 0;

@@ -48,7 +48,8 @@ function kinds(model, kept) {
     .map((term) => {
       const window = term.window === null ? "" : `, the latest ${count(term.window)} tokens`;
       const size = count(term.bytes_per_token[kept]);
-      return `${term.count} x ${term.kind} (${term.source}: ${size} bytes a token${window})`;
+      const each = `${size} bytes a token in each layer`;
+      return `${term.count} x ${term.kind} (${term.source}: ${each}${window})`;
     })
     .join("; ");
 }
@@ -58,6 +59,7 @@ function Room({ model, each }) {
   const found = description.value;
   const slots = found.num_blocks * found.block_size;
   const perToken = found.configuration?.kv_bytes_per_token;
+  const fitting = Math.floor(slots / Math.max(1, each));
   if (!perToken || !slots) {
     return html`<p class="muted">
       How many bytes this cache has, only a live engine says; it holds ${count(slots)} tokens.
@@ -65,7 +67,8 @@ function Room({ model, each }) {
   }
   return html`<p>
     This engine's cache has <b>${bytes(slots * perToken)}</b>, ${count(slots)} tokens:${" "}
-    <b>${count(Math.floor(slots / Math.max(1, each)))}</b> conversations of this length at once,
+    <b>${count(fitting)}</b> ${fitting === 1 ? "conversation" : "conversations"} of this length at
+    once,
     beside ${bytes(found.configuration.weight_bytes)} of weights.
   </p>`;
 }

@@ -1,7 +1,7 @@
 // Live: how the server fares, the step being run, and the requests as rows that fill up.
 
 import { DemoOffer, isEmpty } from "../demo/panel.js";
-import { html, signal, view } from "../lib/html.js";
+import { Component, html, signal, view } from "../lib/html.js";
 import { numWaiting, reasonWord, whyHeld } from "../lib/explain.js";
 import { Figure } from "../lib/figure.js";
 import { bytes, count, duration, percentile, short, time } from "../lib/format.js";
@@ -10,6 +10,7 @@ import { store } from "../lib/store.js";
 import { lateGaps } from "./live_gaps.js";
 import { Requests } from "./live_requests.js";
 import { Step } from "./live_step.js";
+import { BoundLine, WhyPanel, watchBound } from "./why/live_why.js";
 
 const MOST_SECONDS = 60; // that the sparklines show
 const BINS = 60;
@@ -26,11 +27,13 @@ function inWindow(now) {
 /** What `--target` holds the server to: drawn as lines. */
 async function learnTargets() {
   const now = performance.now();
-  if (description.value?.kind !== "live" || (askedTargets && now - askedTargets < 10000)) return;
+  if (description.value?.kind !== "live" || (askedTargets && now - askedTargets < 5000)) return;
   askedTargets = now;
   try {
     const found = await api("/../targets");
-    targets.value = (await found.json()).data ?? [];
+    const data = (await found.json()).data ?? [];
+    // Only another judgement is a change: what follows it draws all figures.
+    if (JSON.stringify(data) !== JSON.stringify(targets.value)) targets.value = data;
   } catch {
     targets.value = [];
   }
@@ -185,6 +188,7 @@ function tpotLately(now) {
 
 const Figures = view(() => {
   store.beat.value;
+  learnTargets(); // again and again: a target is missed, or kept again, while the page is open
   const now = store.now;
   const series = overSteps(now);
   const ttft = recent(store.ttft, now).sort((one, other) => one - other);
@@ -299,7 +303,9 @@ function preemptions() {
 const Lead = view(() => {
   store.beat.value;
   return html`<p class="lead">
-    ${lead() ?? (connection.value === "opening" ? "Opening." : "Nothing has run yet.")}
+    <${BoundLine} /><span class="rest"
+      >${lead() ?? (connection.value === "opening" ? "Opening." : "Nothing has run yet.")}</span
+    >
   </p>`;
 });
 
@@ -322,17 +328,31 @@ const Empty = view(() => {
     <pre>
 curl -N ${url} -H 'Content-Type: application/json'${key} -d '${body}'</pre>
     <p>
-      Or read <a href="#/learn">how it works, in thirteen short chapters</a>: they need no request.
+      Or read <a href="#/learn">how it works, in short chapters</a>: they need no request.
     </p>
   </section>`;
 });
 
-export const Live = view(() => {
-  learnTargets();
+const Content = view(() => {
   if (isEmpty.value) {
     return html`<${Lead} />
       <div class="columns"><${Empty} /><${DemoOffer} /></div>
       <${Figures} />`;
   }
-  return html`<${Lead} /><${Figures} /><${Step} /><${Requests} /><${DemoOffer} />`;
+  return html`<${Lead} /><${Figures} /><${Step} /><${WhyPanel} /><${Requests} /><${DemoOffer} />`;
 });
+
+export class Live extends Component {
+  componentDidMount() {
+    const target = () => targets.value.find((one) => one.metric === "tpot")?.limit ?? null;
+    this.stop = watchBound(target);
+  }
+
+  componentWillUnmount() {
+    this.stop();
+  }
+
+  render() {
+    return html`<${Content} />`;
+  }
+}

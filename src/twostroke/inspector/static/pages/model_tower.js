@@ -122,7 +122,7 @@ const Parts = ({ tower, storey }) =>
       ${
         storey.kv_bytes_per_token
           ? html`<tr>
-              <td>KV cache, a token</td>
+              <td>KV cache, a token in this layer</td>
               <td class="n">–</td>
               <td class="n">–</td>
               <td class="n">${bytes(storey.kv_bytes_per_token)}</td>

@@ -11,6 +11,7 @@ import { Blocks } from "./request_blocks.js";
 import { watchDetails } from "./request_details.js";
 import { Gaps } from "./request_gaps.js";
 import { ContextBudget, Stations } from "./request_stations.js";
+import { Waits } from "./why/request_waits.js";
 import { Tokens, watchTokens } from "./request_tokens.js";
 
 let lastShown = null; // stays while a step or a block of it is looked at
@@ -111,6 +112,7 @@ const Shown = view(() => {
   return html`<${Others} />
     <p class="lead">${aboutRequest(record).join(" ")}</p>
     <${Stations} record=${record} />
+    <${Waits} record=${record} />
     <${ContextBudget} record=${record} />
     <${Tokens} record=${record} />
     ${

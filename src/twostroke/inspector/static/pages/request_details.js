@@ -6,7 +6,7 @@ import { moment } from "../lib/blocks.js";
 import { api, description } from "../lib/source.js";
 import { store } from "../lib/store.js";
 
-/** `{id, call, blocks}` of `/v1/inspect/request`; of another request than the shown one: old. */
+/** `{id, call, blocks, waits}` of `/v1/inspect/request`; of another request: old. */
 export const details = signal(null);
 const EVERY_MS = 400;
 
@@ -27,13 +27,20 @@ export function watchDetails(current) {
   };
   return askAgain(EVERY_MS, about, async ({ id }) => {
     const path = `/request?id=${encodeURIComponent(id)}&blocks=true${moment()}`;
-    details.value = { id, ...(await (await api(path)).json()) };
+    const [found, waits] = await Promise.all([
+      api(path).then((answer) => answer.json()),
+      api(`/waits?id=${encodeURIComponent(id)}`).then((answer) => answer.json()),
+    ]);
+    details.value = { id, ...found, waits };
   }).stop;
 }
 
 /** The call of a request; null if there is none, undefined until it is known. */
 export const callOf = (record) =>
   details.value?.id === record.id ? details.value.call : undefined;
+
+/** Seconds that it waited, by reason; null where nothing is known of it. */
+export const waitsOf = (record) => (details.value?.id === record.id ? details.value.waits : null);
 
 export const blocksOf = (record) =>
   details.value?.id === record.id ? details.value.blocks : undefined;

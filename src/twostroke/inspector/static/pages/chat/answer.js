@@ -16,6 +16,7 @@ const ENDS = {
   tool_calls: null,
   length: "It reached its greatest length (max_tokens, or the model's context).",
   stopped: "You stopped it.",
+  elsewhere: "Another tab of this page is writing it.",
   left: "This page was left while it was being written.",
   cut: "The connection ended before the answer did.",
   error: null, // its message is shown

@@ -10,6 +10,7 @@ const PREFIX = "twostroke-chat:";
 const MOST_KEPT = 100; // conversations
 const MOST_STORED = 2_000_000; // characters of one of them, of the five million or so there are
 const SAVE_MS = 500; // while an answer comes
+const SILENT_MS = 10_000; // after which nothing writes an answer that another tab began
 const TITLE = 60; // letters
 const FULL = "This browser had no room left:";
 export const NO_SETTINGS = { system: "", tools: "", thoughts: "", fit: true, values: {} };
@@ -104,7 +105,7 @@ export function save(chat, atOnce = true) {
   clearTimeout(timers.get(chat.id));
   timers.delete(chat.id);
   for (const old of chats.value.slice(MOST_KEPT).filter(canGo)) remove(old);
-  const text = JSON.stringify(chat);
+  const text = JSON.stringify({ ...chat, saved: Date.now() });
   if (text.length > MOST_STORED) {
     trouble.value = "The conversation is too long for this browser to keep: copy what matters.";
     return;
@@ -155,7 +156,10 @@ export function remove(chat) {
   if (current.value.id === chat.id) current.value = makeChat(chat.settings);
 }
 
-/** A kept conversation, or null where the text is none; another version may have written it. */
+/**
+ * A kept conversation, or null where the text is none; another version may have written it.
+ * An answer without an end is written by another tab, if it was saved a moment ago.
+ */
 function read(text) {
   try {
     const chat = JSON.parse(text);
@@ -167,11 +171,22 @@ function read(text) {
         (node) => typeof node.id === "string" && typeof (node.content ?? "") === "string",
       );
     if (!whole) return null;
-    for (const node of chat.nodes) if (node.role === "assistant") node.finish ??= "left";
+    const end = Date.now() - (chat.saved ?? 0) < SILENT_MS ? "elsewhere" : "left";
+    for (const node of chat.nodes) {
+      if (node.role !== "assistant") continue;
+      node.finish ??= end;
+      // That tab may have been closed: what it saves next says otherwise.
+      if (node.finish === "elsewhere") setTimeout(() => silent(node), SILENT_MS);
+    }
     return { ...chat, settings: { ...NO_SETTINGS, ...chat.settings } };
   } catch {
     return null;
   }
+}
+
+function silent(node) {
+  node.finish = "left";
+  touch();
 }
 
 /** Add what another tab said to a conversation in which this one is being answered. */

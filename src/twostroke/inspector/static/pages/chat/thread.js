@@ -123,7 +123,7 @@ const Start = view(
         )}
       </ul>
       <p class="muted">
-        New to this? <a href="#/learn">Thirteen short chapters</a> say how it works.
+        New to this? <a href="#/learn">Short chapters</a> say how it works.
       </p>
     </section>`,
 );

@@ -7,6 +7,8 @@ import { misconceptions } from "./misconceptions.js";
 import { sampling } from "./sampling.js";
 import { cache } from "./cache.js";
 import { decode, prefill } from "./strokes.js";
+import { sums } from "./sums.js";
+import { symptoms } from "./symptoms.js";
 import { tokens } from "./tokens.js";
 import { watching } from "./watching.js";
 
@@ -23,5 +25,7 @@ export const CHAPTERS = [
   speculation,
   disaggregation,
   watching,
+  sums,
+  symptoms,
   misconceptions,
 ];

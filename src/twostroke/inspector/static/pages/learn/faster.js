@@ -13,7 +13,10 @@ const DRAFTS = [0, 1, 2, 4, 6, 8];
 const RIGHT = [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1];
 const TOGETHER = [1, 4, 16, 64];
 const OUTPUT = 100;
+const PRICES = [0, 0.02, 0.05, 0.1, 0.2, 0.5]; // of a pass
 const right = signal(0.7);
+/** What one draft costs, as a share of a pass without drafts; 0: it is guessed from the text. */
+const draftCost = signal(0);
 const together = signal(1);
 
 async function speculated(acceptance, number) {
@@ -47,6 +50,26 @@ const speculationAnswer = experiment(async () => {
   return { alone: await speculated(right.value, 1), crowd: await speculated(right.value, 64) };
 });
 
+/** Seconds of a token where each draft costs its share of a plain pass, before the pass. */
+const withCost = (rows, row) =>
+  row.tpot + (rows[0].tpot * draftCost.value * row.drafts) / row.perPass;
+
+/** In words, which number of drafts is best, and the share from which on none pays. */
+function catchOf(rows) {
+  const best = rows.reduce((one, row) => (withCost(rows, row) < withCost(rows, one) ? row : one));
+  const limit = 1 / (1 - Math.min(0.999, right.value));
+  const bound =
+    right.value < 1
+      ? `With ${Math.round(100 * right.value)} % right, a pass gives at most ${short(limit)}` +
+        " tokens, however many guesses."
+      : "";
+  const verdict = best.drafts
+    ? `Best: ${best.drafts} ${best.drafts === 1 ? "guess" : "guesses"},` +
+      ` ${time(withCost(rows, best))} a token instead of ${time(rows[0].tpot)}.`
+    : "Best: no guess at all. They cost more than they bring.";
+  return `${bound} ${verdict}`;
+}
+
 const gain = (rows, drafts) =>
   rows[0].tpot / rows.find((candidate) => candidate.drafts === drafts).tpot;
 
@@ -68,6 +91,15 @@ const SpeculationFigure = view(() => {
       value=${together.value}
       values=${TOGETHER}
       set=${change(together)}
+    />
+    <${Slider}
+      name="a draft costs"
+      value=${draftCost.value}
+      values=${PRICES}
+      shown=${`${Math.round(100 * draftCost.value)} % of a pass`}
+      set=${(value) => {
+        draftCost.value = value;
+      }}
     />
     ${
       found &&
@@ -94,11 +126,18 @@ const SpeculationFigure = view(() => {
           head=${["drafts a pass", "time of a token"]}
           rows=${found.rows.map((row) => ({
             name: String(row.drafts),
-            shown: time(row.tpot),
-            parts: [["decode", row.tpot]],
+            shown: time(withCost(found.rows, row)),
+            parts: [
+              ["decode", row.tpot],
+              ["alarm", withCost(found.rows, row) - row.tpot],
+            ],
           }))}
         />
-        <p class="muted">${SIMULATED} Drafts are guessed from the text, so they cost nothing.</p>`
+        <p aria-live="polite">${catchOf(found.rows)}</p>
+        <p class="muted">
+          ${SIMULATED} Guesses from the text cost nothing; a draft model of a tenth of the size
+          costs a tenth of a pass for each.
+        </p>`
     }`;
 });
 

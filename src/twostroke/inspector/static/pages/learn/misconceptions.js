@@ -1,7 +1,8 @@
-// Chapter 13: sentences that are often heard, each tried out.
+// The last chapter: sentences that are often heard, each tried out.
 
 import { html, signal, view } from "../../lib/html.js";
 import { count, foreign, short, time } from "../../lib/format.js";
+import { MORE_CLAIMS } from "./more_claims.js";
 import { Bars, experiment, Place } from "./parts.js";
 import {
   complete,
@@ -205,6 +206,7 @@ const CLAIMS = [
       }))}
     />`,
   },
+  ...MORE_CLAIMS,
 ];
 
 const open = signal("gpu");
@@ -276,7 +278,7 @@ const Figure = view(() => {
 export const misconceptions = {
   id: "misconceptions",
   title: "Often heard",
-  lead: "Five sentences. Which are true?",
+  lead: "Eight sentences. Which are true?",
   Figure,
   Text: view(
     () =>

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twostroke.cli.main import run
-from twostroke.cli.plan import EXIT_NO_PLAN
+from twostroke.cli.sizing.plan import EXIT_NO_PLAN
 
 FEW = ["--gpus", "h100,l40s", "--tp", "1", "--max-num-seqs", "64", "--seeds", "1"]
 FEW += ["--max-num-batched-tokens", "2048", "--simulate", "1"]

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from twostroke.cli.flags import CacheFlags, SchedulerFlags, TierFlags, flag_section
-from twostroke.cli.simulation_files import (
+from twostroke.cli.sizing.simulation_files import (
     fleet_file,
     new_metrics,
     new_targets,
@@ -22,6 +22,7 @@ from twostroke.core.config import CacheConfig, SchedulerOptions
 from twostroke.core.errors import ConfigError, InvalidRequestError
 from twostroke.core.kv_tier_config import KVTierConfig
 from twostroke.routing.autoscaler import AutoscalerOptions
+from twostroke.simulator.deployment.fleet_options import FleetOptions
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.reports.options import OutputOptions
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
@@ -41,6 +42,7 @@ EXIT_OVERLOADED = 3
 DeploymentFlags = Annotated[DeploymentOptions, flag_section("Deployment", 0)]
 WorkloadFlags = Annotated[SimulatedWorkloadOptions, flag_section("Workload", 1)]
 ScalingFlags = Annotated[AutoscalerOptions, flag_section("Autoscaling", 6)]
+FleetFlags = Annotated[FleetOptions, flag_section("Pools and failures", 7)]
 OutputFlags = Annotated[OutputOptions, flag_section("Output", 2)]
 
 
@@ -55,6 +57,7 @@ def simulate(
     cache: CacheFlags | None = None,
     tiers: TierFlags | None = None,
     scaling: ScalingFlags | None = None,
+    fleet: FleetFlags | None = None,
 ) -> int:
     """Simulate how MODEL would serve a workload on other hardware.
 
@@ -89,6 +92,7 @@ def simulate(
         cache=cache or CacheConfig(),
         tiers=tiers or KVTierConfig(),
         scaling=scaling or AutoscalerOptions(),
+        fleet=fleet or FleetOptions(),
         targets=output.targets(),
         watched=parse_targets(output.target),
     )
@@ -242,14 +246,24 @@ def report(
 def refuse_to_watch_a_pool(
     scenarios: Iterable[Scenario], flags: Iterable[tuple[str, object]]
 ) -> None:
-    """Raise ConfigError for what watches replicas that are there from the first second on."""
-    changes = any(scenario.scaling.autoscale is not None for scenario in scenarios)
-    for flag, value in flags:
-        if value and changes:
-            raise ConfigError(
-                f"{flag} watches replicas that stay, and --autoscale starts and ends them",
-                hint="leave out one of the two; --output-json has each start and end of a pool",
-            )
+    """Raise ConfigError for what watches equal replicas that are there from first to last."""
+    for scenario in scenarios:
+        fleet = scenario.fleet
+        why = (
+            "--autoscale starts and ends them"
+            if scenario.scaling.autoscale is not None
+            else "--fail ends some"
+            if fleet.fail
+            else "--prefill and --decode give them roles"
+            if fleet.is_split
+            else ""
+        )
+        for flag, value in flags:
+            if value and why:
+                raise ConfigError(
+                    f"{flag} watches equal replicas that stay, and {why}",
+                    hint="leave out one of the two; --output-json has what became of the pools",
+                )
 
 
 def refuse_without_answers(runs: Sequence[Run]) -> None:

@@ -44,6 +44,14 @@ class Address(NamedTuple):
         except ValueError:
             return False
 
+    def reached_by(self, host: str) -> Address:
+        """Where others reach what listens here, of a machine that they call ``host``."""
+        try:
+            is_any = ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            is_any = False
+        return Address(host, self.port) if is_any else self
+
 
 def is_address(text: str) -> bool:
     """Whether it reads as ``HOST:PORT``."""

@@ -14,7 +14,8 @@ import pytest
 from twostroke.cli.main import run
 from twostroke.observability.fleet_file import read_fleet_file
 from twostroke.observability.recorder import read_jsonl
-from twostroke.simulator.fleet.fleet import Fleet, FleetResult
+from twostroke.simulator.fleet.fleet import Fleet
+from twostroke.simulator.fleet.result import FleetResult
 
 FEW = ["--num-requests", "20", "--rate", "10"]
 

@@ -1,0 +1,1 @@
+"""The doctor on faults that were made on purpose."""

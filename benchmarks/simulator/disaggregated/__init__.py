@@ -1,0 +1,1 @@
+"""Prefill and decode apart: measured servers, and where it pays."""

@@ -1,0 +1,1 @@
+"""Addresses, and proofs that both ends of a connection have one secret."""

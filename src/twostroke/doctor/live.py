@@ -1,0 +1,257 @@
+"""A window from a live server: its step events over HTTP, its calls, targets and metrics."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from twostroke.core.errors import ConfigError
+from twostroke.core.request import FinishReason
+from twostroke.core.step import Reason
+from twostroke.core.targets import Target, parse_targets
+from twostroke.doctor.window import StepWindow, make_window, settings_of
+from twostroke.inspector.request_routes import RequestDetails
+from twostroke.inspector.source import Description
+from twostroke.observability.events import (
+    FinishedRequest,
+    HeldBackRequest,
+    PreemptedRequest,
+    ScheduledTokens,
+    StepEvent,
+)
+from twostroke.observability.frames.columns import RowNote, StepFrame
+from twostroke.observability.tracing.stations import CallStations
+
+SECONDS = 10.0  # of one answer
+PAGE_STEPS, PAGE_SHARES = 2048, 32_768
+# Calls whose stations are asked for, one by one: the longest.
+ASKED_CALLS = 24
+KEY_VARIABLE = "OPENAI_API_KEY"
+T = TypeVar("T")
+_SAMPLE = re.compile(r"^(?P<name>[a-z_:]+)(?:\{[^}]*\})? (?P<value>[0-9.e+-]+)$", re.MULTILINE)
+
+
+class ShownTarget(msgspec.Struct):
+    """A target of ``/v1/targets``, as far as it is read."""
+
+    target: str
+    verdict: str = ""
+
+
+class ShownTargets(msgspec.Struct):
+    """The answer of ``/v1/targets``."""
+
+    data: list[ShownTarget] = []
+
+
+class LiveServer:
+    """What a server tells. Use as a context manager.
+
+    Args:
+        url: The server, with or without /v1; the key comes from OPENAI_API_KEY.
+        transport: Stands in for the network in tests.
+
+    Raises:
+        ConfigError: The URL is malformed.
+    """
+
+    def __init__(self, url: str, transport: httpx.BaseTransport | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{url} is no URL of a server", hint="write http://HOST:PORT")
+        self.url = url.rstrip("/").removesuffix("/v1")
+        key = os.environ.get(KEY_VARIABLE)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(timeout=SECONDS, headers=headers, transport=transport)
+
+    def __enter__(self) -> LiveServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def window(self, seconds: float | None) -> StepWindow:
+        """The steps that it still knows, of the last ``seconds``.
+
+        Raises:
+            ConfigError: It cannot be reached, shows no steps, or had no requests.
+        """
+        shown = self._decode("/v1/inspect", Description, {})
+        if not shown.all_tenants:
+            raise ConfigError(
+                f"this key sees its own requests only, and {self.url} has others",
+                hint=f"put an administrator's key into {KEY_VARIABLE}",
+            )
+        if shown.last_step < 0:
+            raise ConfigError(
+                f"{self.url} has run no step yet", hint="ask again after some requests"
+            )
+        events = list(self._events(shown))
+        settings = settings_of(shown.configuration)
+        window = make_window(shown.name or self.url, events, (), settings, seconds)
+        for call in self._calls(window):
+            for request_id in call.request_ids:
+                window.calls[request_id] = call
+        self._count_refusals(window)
+        return window
+
+    def targets(self) -> list[tuple[Target, bool]]:
+        """Its targets, and whether each is missed; nothing where it has none."""
+        answer = self._get("/v1/targets", {})
+        if answer.status_code != 200:
+            return []
+        shown = _decoded(answer.content, ShownTargets, self.url)
+        pairs = []
+        for each in shown.data:
+            try:
+                (target,) = parse_targets([each.target])
+            except ConfigError:
+                continue  # of a later version
+            pairs.append((target, each.verdict == "missed"))
+        return pairs
+
+    def _events(self, shown: Description) -> Iterator[StepEvent]:
+        """Steps in order, as far as the server keeps them."""
+        step = shown.first_step
+        while step <= shown.last_step:
+            query: dict[str, str | int] = {"from": step, "to": shown.last_step, "fit": "first"}
+            limits = {"max_steps": PAGE_STEPS, "max_shares": PAGE_SHARES}
+            frame = self._decode("/v1/inspect/steps", StepFrame, {**query, **limits})
+            yield from events_of(frame, shown.num_blocks)
+            if frame.last < step:
+                return
+            step = frame.last + 1
+
+    def _calls(self, window: StepWindow) -> Iterator[CallStations]:
+        """Stations of the latest calls that have ended."""
+        ended = [request for request in window.requests if request.finish is not None]
+        for request in ended[-ASKED_CALLS:]:
+            details = self._decode(
+                "/v1/inspect/request", RequestDetails, {"id": request.request_id}
+            )
+            if details.call is not None:
+                yield details.call
+
+    def _count_refusals(self, window: StepWindow) -> None:
+        """What was refused since the start: no step tells of it."""
+        answer = self._get("/metrics", {})
+        if answer.status_code != 200:
+            return
+        window.refused += int(_sum(answer.text, "twostroke:requests_refused_total"))
+
+    def _decode(self, path: str, type_: type[T], query: Mapping[str, str | int]) -> T:
+        answer = self._get(path, query)
+        if answer.status_code in (401, 403):
+            hint = f"put an administrator's key into {KEY_VARIABLE}"
+            raise ConfigError(f"{self.url}{path} wants a key", hint=hint)
+        if answer.status_code != 200:
+            raise ConfigError(
+                f"{self.url}{path} answers {answer.status_code}",
+                hint="is a twostroke server running there, with its model loaded?",
+            )
+        return _decoded(answer.content, type_, self.url)
+
+    def _get(self, path: str, query: Mapping[str, str | int]) -> httpx.Response:
+        try:
+            return self._http.get(self.url + path, params=query)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            why = str(error).partition("\n")[0] or type(error).__name__
+            raise ConfigError(
+                f"cannot reach {self.url}: {why}",
+                hint="is a server running there? `twostroke serve` starts one",
+            ) from error
+
+
+def events_of(frame: StepFrame, num_blocks: int = 0) -> list[StepEvent]:
+    """The steps of a frame as events again, as far as its columns tell; none may be merged."""
+    steps, notes = frame.steps, {note.row: note for note in frame.notes}
+    shares = _shares_of(frame)
+    events, held = [], list[HeldBackRequest]()
+    for row, step in enumerate(steps.step):
+        note = notes.get(row, RowNote(row))
+        if note.held_back is not None:  # given where it changes
+            held = [
+                HeldBackRequest(
+                    request_id=_name(frame, each.request),
+                    reason=Reason(each.reason),
+                    behind=each.behind,
+                )
+                for each in note.held_back
+            ]
+        events.append(
+            StepEvent(
+                step=step,
+                time=steps.time[row],
+                duration=steps.duration[row],
+                scheduled=shares[row],
+                num_tokens=steps.tokens[row],
+                token_budget=steps.budget[row],
+                num_running=steps.running[row],
+                num_waiting=steps.waiting[row],
+                total_blocks=num_blocks,
+                free_blocks=steps.free[row],
+                cached_blocks=steps.cached[row],
+                allocated_slots=steps.allocated[row],
+                used_slots=steps.used[row],
+                prefix_queries=steps.queries[row],
+                prefix_hits=steps.hits[row],
+                preempted=[
+                    PreemptedRequest(request_id=_name(frame, request))
+                    for request, _ in note.preempted
+                ],
+                held_back=held,
+                finished=[
+                    FinishedRequest(request_id=_name(frame, request), reason=FinishReason(why))
+                    for request, why in note.finished
+                ],
+                started=note.started,
+                timings={name: column[row] for name, column in frame.timings.items()},
+            )
+        )
+    return events
+
+
+def _shares_of(frame: StepFrame) -> list[list[ScheduledTokens]]:
+    """What requests got, by step."""
+    shares: list[list[ScheduledTokens]] = [[] for _ in frame.steps.step]
+    columns = frame.shares
+    for index, row in enumerate(columns.row):
+        shares[row].append(
+            ScheduledTokens(
+                request_id=frame.ids[columns.request[index]],
+                start=columns.start[index],
+                num_tokens=columns.tokens[index],
+                num_prompt_tokens=columns.prompt[index],
+                sampled=columns.new[index] > 0,
+                num_new_tokens=columns.new[index],
+                num_blocks=columns.blocks[index],
+                num_drafts=columns.drafts[index],
+                num_accepted_drafts=columns.accepted[index],
+            )
+        )
+    return shares
+
+
+def _name(frame: StepFrame, index: int) -> str:
+    return frame.ids[index] if index >= 0 else ""
+
+
+def _decoded(body: bytes, type_: type[T], url: str) -> T:
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(
+            f"{url} answers what is not understood: {error}",
+            hint="is it a twostroke server, of this version?",
+        ) from error
+
+
+def _sum(text: str, name: str) -> float:
+    """The sum of a metric's series."""
+    return sum(float(m["value"]) for m in _SAMPLE.finditer(text) if m["name"] == name)

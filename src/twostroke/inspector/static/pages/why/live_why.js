@@ -1,0 +1,211 @@
+// What bounds the server, what its requests waited for, how many more fit: asked of the server.
+
+import { html, signal, view } from "../../lib/html.js";
+import { askAgain } from "../../lib/ask_again.js";
+import { reasonWord } from "../../lib/explain.js";
+import { clock, count, short, time } from "../../lib/format.js";
+import { description, json, playing, seesAll } from "../../lib/source.js";
+import { isKept } from "../../lib/kept.js";
+import { store } from "../../lib/store.js";
+
+const EVERY_MS = 3000;
+const MINUTES = 10; // that the panel shows
+
+/** `ShownBound` of `/v1/inspect/bound`, and the minutes of `/v1/inspect/waits/minutes`. */
+const found = signal(null);
+const minutes = signal([]);
+
+/** Ask while Live is shown; `target` says which TPOT may not be passed, or null. */
+export function watchBound(target) {
+  const about = () => {
+    const source = description.value;
+    if (!source || isKept || !seesAll() || store.lastStep < 0) return null;
+    const isNow = source.kind === "live" && playing.value;
+    const key = `${source.engine_id} ${isNow ? "" : store.lastStep} ${source.ready}`;
+    return { key, isNow, changes: isNow };
+  };
+  const { turn, stop } = askAgain(EVERY_MS, about, async ({ isNow }) => {
+    const values = new URLSearchParams();
+    if (!isNow) values.set("to", store.lastStep);
+    const limit = target();
+    if (limit) values.set("tpot", limit);
+    const end = store.now;
+    const path = `/waits/minutes?begin=${Math.max(0, end - 60 * MINUTES)}&end=${end}`;
+    [found.value, minutes.value] = await Promise.all([json(`/bound?${values}`), json(path)]);
+  });
+  const soon = setTimeout(turn, 400); // the first answer comes once the store is filled
+  return () => {
+    clearTimeout(soon);
+    stop();
+  };
+}
+
+const percent = (share) => `${short(100 * share)}\u00a0%`;
+
+const WORDS = {
+  compute: "arithmetic",
+  memory: "memory bandwidth",
+  host: "the host",
+  communication: "what devices exchange",
+};
+
+/** Why a step takes as long as it does. */
+function aboutSteps({ within, compute, memory, host }) {
+  if (within === "host") {
+    return `${percent(host)} of a step's time passes outside the model: scheduling and input.`;
+  }
+  if (within === "memory") {
+    return (
+      `each step reads the weights, at ${percent(memory)} of what this device's memory can;` +
+      ` its arithmetic is used to ${percent(compute)}.`
+    );
+  }
+  if (within === "compute") {
+    return (
+      `its arithmetic is used to ${percent(compute)} of the device's, its memory` +
+      ` to ${percent(memory)}.`
+    );
+  }
+  return "";
+}
+
+const ROOM = {
+  max_num_seqs: "all places are taken (--max-num-seqs)",
+  no_free_block: "no KV block is free",
+  batch_running: "a batch has to end first",
+};
+
+/** `[the short answer, the rest]`. */
+function words(bound) {
+  if (bound.kind === "idle") return ["Waits for requests.", ""];
+  if (bound.kind === "queue") {
+    const inside = WORDS[bound.within];
+    return [
+      "Bound by its queue:",
+      `${ROOM[bound.reason] ?? reasonWord(bound.reason)}.` +
+        (inside ? ` Within a step ${inside} is the limit: ${aboutSteps(bound)}` : ""),
+    ];
+  }
+  if (!WORDS[bound.kind]) return ["", ""];
+  return [`Bound by ${WORDS[bound.kind]}:`, aboutSteps(bound)];
+}
+
+export const BoundLine = view(() => {
+  if (!found.value || !seesAll()) return null;
+  const [begin, rest] = words(found.value.bound);
+  if (!begin) return null;
+  return html`<span class="bound"
+    ><b>${begin}</b> ${rest}${" "}<a href="#/model">See the roofline</a></span
+  >`;
+});
+
+const BINDS = {
+  places: "then all places are taken (--max-num-seqs)",
+  blocks: "then no KV block is free",
+  time: "then a token takes longer than that",
+};
+
+function aboutRoom(room) {
+  if (!room) return "No step lately that only decoded: how many more users fit is not known.";
+  const now = `${count(room.users)} ${room.users === 1 ? "request decodes" : "requests decode"}`;
+  const user = room.more === 1 ? "user" : "users";
+  const fit = room.more === 0 ? "No further user" : `${count(room.more)} more ${user}`;
+  return (
+    `${fit} like these ${room.more === 1 || room.more === 0 ? "fits" : "fit"} now, at a TPOT of` +
+    ` ${time(room.limit)}: ${room.more ? BINDS[room.binding] : NONE[room.binding]}. Now ${now} at` +
+    ` once, with ${count(room.context)} tokens of context each, at ${time(room.tpot)} a token.` +
+    " Their prompts come on top."
+  );
+}
+
+const NONE = {
+  places: "all places are taken (--max-num-seqs)",
+  blocks: "no KV block is free",
+  time: "a token would take longer",
+};
+
+function aboutDrafts(drafts) {
+  const [one, other] = [drafts.with_drafts, drafts.without];
+  const saved = (other - one) / other;
+  const how =
+    drafts.measured === 1
+      ? "measured in steps of as many requests"
+      : drafts.measured
+        ? "partly by the cost model"
+        : "by the cost model";
+  return (
+    `Guessing ${saved > 0 ? "pays" : "does not pay"}: ${time(one)} a token with guesses,` +
+    ` ${time(other)} without (${how}); ${percent(drafts.accepted)} of the guesses were right.`
+  );
+}
+
+/** Colours tell only lack of room from the rest. */
+const kindOf = (reason) =>
+  ["no_free_block", "preempted"].includes(reason)
+    ? "alarm"
+    : reason === "next_step"
+      ? "faint"
+      : "waiting";
+
+const byMost = (one, other) => other[1] - one[1];
+
+export const WhyPanel = view(() => {
+  if (!found.value || !seesAll()) return null;
+  const { room, drafts } = found.value;
+  const most = Math.max(
+    ...minutes.value.map(({ seconds }) => Object.values(seconds).reduce((a, b) => a + b, 0)),
+    1e-9,
+  );
+  return html`<section class="panel whypanel">
+    <h2>
+      Why, and how many more
+      <details class="how">
+        <summary aria-label="What is this?"></summary>
+        <p>
+          Waiting counts the seconds of all requests together: 3 that wait for 2 s are 6 s. A
+          request that gets a part of its prompt does not wait. How many more users fit is the least
+          of three: free places, free KV blocks, and how much longer a decode step may take by the
+          cost model, scaled to what steps take now.
+        </p>
+      </details>
+    </h2>
+    <p>${aboutRoom(room)}</p>
+    ${
+      drafts
+        ? html`<p>${aboutDrafts(drafts)}${" "}<a href="#/speculation">Speculation</a></p>`
+        : null
+    }
+    ${
+      minutes.value.length
+        ? html`<h3>Seconds waited, by minute</h3>
+            <ul class="waits">
+              ${minutes.value.map(({ begin, seconds }) => {
+                const sum = Object.values(seconds).reduce((one, other) => one + other, 0);
+                return html`<li key=${begin}>
+                  <span class="num">${clock(begin, description.value, 0)}</span>
+                  <span class="bar" aria-hidden="true"
+                    >${Object.entries(seconds)
+                      .sort(byMost)
+                      .map(
+                        ([reason, value]) =>
+                          html`<b
+                            key=${reason}
+                            class=${kindOf(reason)}
+                            style=${{ width: `${(100 * value) / most}%` }}
+                          ></b>`,
+                      )}</span
+                  >
+                  <span class="num">${time(sum)}</span>
+                  <span class="muted"
+                    >${Object.entries(seconds)
+                      .sort(byMost)
+                      .map(([reason, value]) => `${reasonWord(reason)} ${time(value)}`)
+                      .join(", ")}</span
+                  >
+                </li>`;
+              })}
+            </ul>`
+        : html`<p class="muted">Nothing waited in the last ten minutes.</p>`
+    }
+  </section>`;
+});

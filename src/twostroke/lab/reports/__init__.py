@@ -1,0 +1,1 @@
+"""Experiments on a terminal, as a page, and as plots."""

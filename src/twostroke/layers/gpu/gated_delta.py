@@ -1,0 +1,80 @@
+"""What a layer of the gated delta rule computes between its products, on a GPU."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from twostroke.kernels.triton.gated_delta import apply_delta, convolve_tokens
+from twostroke.layers.gpu.operators import GpuOperators
+from twostroke.layers.recurrent_state import LayerStates, write_further_copies
+from twostroke.model_spec.recurrent_forms import DeltaForm
+
+_CHANNELS = 128  # of a program
+MAX_TILE = 128 * 128  # of a head's state, which a program holds in registers
+
+
+class GpuDelta:
+    """Two launches for all tokens of all requests; their states change in place.
+
+    Args:
+        convolution: ``[channels, kernel]``.
+        log_rates, bias: Of the decays, ``[value_heads]``.
+        norm: ``[value_dim]``.
+    """
+
+    def __init__(
+        self,
+        form: DeltaForm,
+        convolution: Tensor,
+        log_rates: Tensor,
+        bias: Tensor,
+        norm: Tensor,
+        eps: float,
+        operators: GpuOperators,
+    ) -> None:
+        self._form, self._operators, self._eps = form, operators, eps
+        self._convolution = convolution.contiguous()
+        self._log_rates, self._bias, self._norm = log_rates, bias, norm
+        self._tiles = _tiles(form)
+
+    @staticmethod
+    def can_run(form: DeltaForm) -> bool:
+        """Whether a head's state fits a program."""
+        key, value = _tiles(form)
+        return key * value <= MAX_TILE and form.kernel > 1
+
+    def __call__(self, inputs: Tensor, gates: Tensor, states: LayerStates, layer: int) -> Tensor:
+        """Normalized and gated outputs, ``[tokens, values]`` in the inputs' dtype.
+
+        Args:
+            inputs: The first product's outputs, ``[tokens, channels + values]``.
+            gates: Float32 ``[tokens, 2 * value_heads]``, inputs of rates and then of decays.
+        """
+        form, overlaps = self._form, self._operators.overlaps
+        tokens, channels = len(inputs), form.channels
+        active = torch.empty(tokens, channels, dtype=inputs.dtype, device=inputs.device)
+        out = torch.empty(tokens, form.values, dtype=inputs.dtype, device=inputs.device)
+        segments, firsts = states.runs
+        requests = len(firsts) - 1
+        if not requests:
+            return out
+        history, matrices = states.storage(layer)
+        convolve_tokens[requests, triton.cdiv(channels, _CHANNELS)](
+            inputs, history, self._convolution, active, segments, firsts, channels,
+            inputs.stride(0), form.kernel, _CHANNELS, overlaps, num_warps=4, launch_pdl=overlaps,
+        )  # fmt: skip
+        apply_delta[requests, form.value_heads](
+            active, gates.contiguous(), self._log_rates, self._bias, inputs[:, channels:],
+            self._norm, matrices, out, segments, firsts, active.stride(0), inputs.stride(0),
+            self._eps, form.key_dim**-0.5, form.value_heads, form.value_heads // form.key_heads,
+            form.key_dim, form.value_dim, *self._tiles, overlaps, num_warps=8, launch_pdl=overlaps,
+        )  # fmt: skip
+        write_further_copies(states, [layer])
+        return out
+
+
+def _tiles(form: DeltaForm) -> tuple[int, int]:
+    key, value = map(triton.next_power_of_2, (form.key_dim, form.value_dim))
+    return int(key), int(value)

@@ -1,0 +1,115 @@
+"""Protects: ``twostroke doctor`` answers on stdout, exits as it says, and explains mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from twostroke.cli.main import run
+
+SIMULATED = ["doctor", "--simulate", "llama-3.1-8b", "--gpu", "h100", "--rate", "6"]
+SIMULATED += ["--input-len", "300", "--output-len", "60", "--num-requests", "60"]
+RECORDED = ["simulate", "llama-3.1-8b", "--gpu", "h100", "--rate", "6", "--num-requests", "60"]
+RECORDED += ["--input-len", "300", "--output-len", "60", "--max-num-seqs", "2"]
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("doctor") / "steps.jsonl"
+    assert run([*RECORDED, "--record", str(path)]) == 0
+    return path
+
+
+def test_a_recording(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", str(recording)]) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[0].startswith("steps.jsonl: 60 requests")
+    assert "Cause: requests wait for a place in the batch (--max-num-seqs)" in out
+    assert "Do: --max-num-seqs" in out
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_a_missed_target_is_an_exit_code(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = ["--target", "ttft=p95:0.05", "--no-proof"]
+    assert run(["doctor", str(recording), *target]) == 1
+    assert "ttft=p95:0.05: MISSED" in capsys.readouterr().out
+    assert run(["doctor", str(recording), "--target", "ttft=p95:500", "--no-proof"]) == 0
+    assert "met" in capsys.readouterr().out
+
+
+def test_json_has_causes_and_proofs(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", str(recording), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["causes"][0]["cause"] == "max-num-seqs"
+    first = told["advice"][0]["effects"][0]
+    assert first["after"] < first["before"]
+    assert told["replay"]["requests"] == 60
+
+
+def test_a_simulated_deployment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SIMULATED, "--max-num-seqs", "2"]) == 0
+    assert "--max-num-seqs" in capsys.readouterr().out
+
+
+def test_the_replicas_of_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "steps.jsonl"
+    assert run([*RECORDED, "--replicas", "2", "--record", str(path)]) == 0
+    assert run(["doctor", str(tmp_path / "steps.fleet.jsonl"), "--no-proof"]) == 0
+    assert "2 replicas: 60 requests" in capsys.readouterr().out
+
+
+def test_a_model_and_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "llama-3.1-405b", "--json"]) == 1
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["machine"]}
+    assert not found["llama-3.1-405b fits"]["is_good"]
+    assert "twostroke plan" in found["llama-3.1-405b fits"]["command"]
+    assert found["memory bandwidth"]["measured"].endswith("GB/s")
+
+
+def _empty(folder: Path) -> str:
+    (folder / "empty.jsonl").write_text("")
+    return str(folder / "empty.jsonl")
+
+
+def _other(folder: Path) -> str:
+    (folder / "other.jsonl").write_text('{"a": 1}\n')
+    return str(folder / "other.jsonl")
+
+
+def _idle(folder: Path) -> str:
+    (folder / "idle.jsonl").write_text('{"step":0,"time":1.0,"duration":0.1}\n')
+    return str(folder / "idle.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda _: "http://127.0.0.1:9", "cannot reach http://127.0.0.1:9"),
+        (lambda _: "http://", "is no URL of a server"),
+        (lambda _: "/no/such/steps.jsonl", "cannot read"),
+        (lambda _: "no-such-model", "unknown model"),
+        (_empty, "holds no steps"),
+        (_other, "no step event"),
+        (_idle, "no request begins"),
+    ],
+)
+def test_what_cannot_be_read_is_a_line_and_a_hint(
+    make: object, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert callable(make)
+    assert run(["doctor", make(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err and "hint: " in captured.err
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 3
+
+
+@pytest.mark.parametrize("flags", [["--target", "soon"], ["--watch", "0s"], ["--window", "never"]])
+def test_flags_are_checked(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "steps.jsonl", *flags]) == 2
+    assert "hint: " in capsys.readouterr().err

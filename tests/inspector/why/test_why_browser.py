@@ -1,0 +1,62 @@
+"""Protects: Live says what bounds the server, and a request what it waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.inspector.browser import needs_browser, opened, violations
+from tests.inspector.recorded import events, recording
+from tests.inspector.showing import showing
+from twostroke.simulator.cost.shown_costs import facts_of_recording
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = needs_browser
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[str]:
+    with showing("simulation", recording(), facts_of_recording("llama-3.1-8b", "h100")) as address:
+        yield address
+
+
+def test_live_says_what_bounds_the_server_and_leads_to_the_roofline(
+    browser: Browser, simulated: str
+) -> None:
+    with opened(browser, f"{simulated}#/live?at=300") as page:
+        page.wait_for_selector(".bound >> text=Bound by its queue")
+        lead = page.locator(".bound").inner_text()
+        assert "all places are taken" in lead
+        assert "memory bandwidth is the limit" in lead
+        panel = page.locator(".whypanel").inner_text()
+        assert "No further user" in panel
+        assert "all places taken" in panel
+        assert violations(page) == []
+        page.click(".bound a")
+        page.wait_for_selector("text=Decode of one request computes")
+
+
+def test_after_the_queue_more_users_fit(browser: Browser, simulated: str) -> None:
+    last = events()[-1].step - 40
+    with opened(browser, f"{simulated}#/live?at={last}") as page:
+        page.wait_for_selector(".whypanel >> text=more users like these fit now")
+        page.wait_for_selector(".bound >> text=Bound by memory bandwidth")
+
+
+@pytest.mark.parametrize("width", [390, 1024])
+def test_a_request_says_what_it_waited_for(browser: Browser, simulated: str, width: int) -> None:
+    late = max(
+        (event.time - share.queued_since, share.request_id)
+        for event in events()
+        for share in event.scheduled
+        if share.queued_since is not None
+    )[1]
+    with opened(browser, f"{simulated}#/request?request={late}", width=width) as page:
+        page.wait_for_selector(".whypanel li >> text=all places taken")
+        assert "before its first step" in page.locator(".whypanel").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert violations(page) == []

@@ -1,0 +1,210 @@
+"""``twostroke worker --role``: what a prefill worker computes, a decode worker writes on with."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server.engines.streamed_content import content_of
+from tests.server.engines.test_prefill_engines import CALLS, stream
+from tests.server.engines.test_route import address_of
+from tests.server.running import ServerProcess, running_process, wait_until
+from twostroke.core.network.address import Address
+from twostroke.kv_tiers.block_file import BlockKind
+from twostroke.kv_tiers.block_greeting import greet_giver
+from twostroke.kv_tiers.block_wire import WireError
+
+FLAGS = ("--kv-cache-memory", "64MiB", "--max-num-seqs", "8")
+FETCHED = r'^twostroke:kv_tier_hit_tokens_total\{.*tier="127\.0\.0\.1:\d+".*\} (\S+)'
+
+
+class Apart:
+    """A router before a worker of each role."""
+
+    def __init__(self, stack: ExitStack, token: Path) -> None:
+        self._stack, self.token = stack, token
+        self.workers = {role: self.start(role) for role in ("prefill", "decode")}
+        self.addresses = {role: address_of(each) for role, each in self.workers.items()}
+        flags = [f"--worker={address}" for address in self.addresses.values()]
+        flags += ["--token-file", str(token), "--port", "0", "--prefill-min-tokens", "32"]
+        self.router = stack.enter_context(running_process("-m", "twostroke", "route", *flags))
+        self.router.url()
+        wait_until(self.are_there)
+
+    def start(self, role: str, address: str = "127.0.0.1:0", *flags: str) -> ServerProcess:
+        own = ["--role", role, "--listen", address, "--token-file", str(self.token)]
+        own += ["--kv-listen", "127.0.0.1:0"] if role == "prefill" else []
+        arguments = ("-m", "twostroke", "worker", *own, *FLAGS, *flags)
+        return self._stack.enter_context(running_process(*arguments))
+
+    def are_there(self) -> bool:
+        return all(
+            each.process.poll() is None and " is here" in each.stderr
+            for each in self.workers.values()
+        )
+
+    def kill(self, role: str) -> None:
+        """End a worker without a word."""
+        self.workers[role].process.kill()
+        self.workers[role].end()
+
+    def start_again(self, role: str, *flags: str) -> None:
+        self.workers[role] = self.start(role, self.addresses[role], *flags)
+
+    @property
+    def blocks_at(self) -> Address:
+        """Where the prefill worker gives blocks."""
+        at = r"gives KV blocks of long prompts at (\S+)"
+        wait_until(lambda: re.search(at, self.workers["prefill"].stderr) is not None, 60)
+        found = re.search(at, self.workers["prefill"].stderr)
+        assert found is not None
+        return Address.parse(found[1])
+
+    def stream(self, name: str, salt: str, when_begun: Callable[[], None]) -> dict[str, str]:
+        """What the events of a call say; something happens at the first of them."""
+        route, body = CALLS[name]
+        body = {"model": "pilot", "seed": 11, "temperature": 0.9, "stream": True, **body}
+        url, lines = f"{self.router.url()}/v1/{route}", list[str]()
+        with httpx.stream("POST", url, json={**body, "cache_salt": salt}, timeout=90) as answer:
+            assert answer.status_code == 200, answer.read()
+            for line in answer.iter_lines():
+                if line.startswith("data") and not lines:
+                    when_begun()
+                lines.append(line)
+        return content_of(iter(lines))
+
+    def fetched(self) -> int:
+        """Tokens whose blocks came from the other worker."""
+        text = httpx.get(f"{self.router.url()}/metrics", timeout=30).text
+        return sum(int(float(each)) for each in re.findall(FETCHED, text, re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def together() -> Iterator[ServerProcess]:
+    with running_process("-m", "twostroke", "serve", "--port", "0", *FLAGS) as process:
+        process.url()
+        yield process
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
+    token = tmp_path_factory.mktemp("apart") / "token"
+    token.write_text("a secret of the workers\n")
+    with ExitStack() as stack:
+        made = Apart(stack, token)
+        yield made
+        wait_until(made.are_there, 60)
+        for each in (made.router, *made.workers.values()):
+            each.process.send_signal(signal.SIGTERM)
+            assert each.end(30) == 0, each.stderr
+            assert "a secret of the workers" not in each.stderr
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_answers_are_those_of_one_process(together: ServerProcess, apart: Apart, name: str) -> None:
+    expected = stream(together, name, salt=name)
+    before = apart.fetched()
+    assert stream(apart.router, name, salt=name) == expected
+    if name in ("plain", "samples", "schema"):
+        assert apart.fetched() - before > 80
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    # What is stopped before all samples have begun waits for --stall-timeout: not here.
+    [("plain", signal.SIGKILL), ("samples", signal.SIGKILL), ("plain", signal.SIGSTOP)],
+)
+def test_a_prefill_worker_ends_or_stops_when_its_blocks_are_wanted(
+    together: ServerProcess, apart: Apart, name: str, how: signal.Signals
+) -> None:
+    """Then blocks are on their way, or wanted next: what is not there is computed."""
+    expected = stream(together, name, salt="ends")
+    giver = apart.workers["prefill"]
+    got = apart.stream(name, f"{name}{how}", lambda: giver.process.send_signal(how))
+    assert got == expected
+    if how is signal.SIGKILL:
+        assert stream(apart.router, name, salt=f"then{name}") == expected
+    apart.kill("prefill")
+    apart.start_again("prefill")
+    wait_until(apart.are_there, 60)
+    before = apart.fetched()
+    assert stream(apart.router, name, salt=f"back{name}{how}") == expected
+    assert apart.fetched() - before > 80, "one that is back is used again, at its new place"
+
+
+def test_a_decode_worker_that_ends_leaves_its_answer_to_the_other(
+    together: ServerProcess, apart: Apart
+) -> None:
+    expected = stream(together, "plain", salt="left")
+    assert apart.stream("plain", "left", lambda: apart.kill("decode")) == expected
+    assert stream(apart.router, "plain", salt="alone") == expected
+    apart.start_again("decode")
+    wait_until(apart.are_there, 60)
+
+
+def test_both_end_and_come_back_under_an_answer(together: ServerProcess, apart: Apart) -> None:
+    expected = stream(together, "plain", salt="both")
+
+    def end_both() -> None:
+        for role in ("decode", "prefill"):
+            apart.kill(role)
+            apart.start_again(role)
+
+    assert apart.stream("plain", "both", end_both) == expected
+    wait_until(apart.are_there, 60)
+
+
+def test_the_place_of_blocks_is_for_those_who_know_the_token(
+    together: ServerProcess, apart: Apart
+) -> None:
+    expected, kind = stream(together, "plain", salt="token"), BlockKind("m", "f", 16, 99)
+    with socket.create_connection(apart.blocks_at) as stranger:
+        stranger.settimeout(10)
+        with pytest.raises(WireError, match="another token"):
+            greet_giver(stranger, b"a secret that is another", kind)
+    with socket.create_connection(apart.blocks_at) as stranger:
+        stranger.settimeout(10)
+        with pytest.raises(WireError, match=r"another (--block-size|format)"):
+            greet_giver(stranger, b"a secret of the workers", kind)
+    for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, b""):
+        with socket.create_connection(apart.blocks_at) as stranger:
+            stranger.sendall(noise)
+    before = apart.fetched()
+    assert stream(apart.router, "plain", salt="token") == expected
+    assert apart.fetched() - before > 80
+
+
+def test_a_worker_with_another_block_size_is_refused_by_name(
+    together: ServerProcess, apart: Apart
+) -> None:
+    expected = stream(together, "plain", salt="size")
+    apart.kill("decode")
+    apart.start_again("decode", "--block-size", "32")
+    refusal = "has another --block-size than the others: 32, not 16"
+    wait_until(lambda: refusal in apart.router.stderr, 60)
+    assert stream(apart.router, "plain", salt="size") == expected
+    apart.kill("decode")
+    apart.start_again("decode")
+    wait_until(apart.are_there, 60)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--role", "decode", "--kv-listen", "127.0.0.1:0"], "means nothing with --role decode"),
+        (["--role", "prefill", "--kv-listen", "0.0.0.0:0"], "nothing keeps them out"),
+        (["--role", "prefill", "--no-enable-prefix-caching"], "--role need the prefix cache"),
+        (["--role", "decode", "--tensor-parallel-size", "2"], "does not work with"),
+    ],
+)
+def test_roles_that_cannot_be_are_refused(flags: list[str], message: str) -> None:
+    with running_process("-m", "twostroke", "worker", *flags) as process:
+        assert process.end(60) != 0
+        assert message in process.stderr
