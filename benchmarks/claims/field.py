@@ -104,7 +104,7 @@ def _section(tried: Tried) -> str:
     name, text = computed.verdict
     parts = [
         f"## {claim.name}",
-        f"{claim.text} (Heard in: {claim.source}.)",
+        f"{claim.text} (Source: {claim.source}.)",
         f"**Verdict: {name}.** {text}",
         f"![plot]({NAME}/{claim.name}.svg)",
         f"Simulated: {computed.on}",

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,13 +127,14 @@ def first_token(client: httpx.Client) -> float:
 
 
 @contextmanager
-def running_router(folder: Path) -> Iterator[str]:
-    """The URL of a router before one worker, both as processes of their own."""
-    address, port = f"127.0.0.1:{free_port()}", free_port()
-    commands = (
-        ("worker", "pilot", "--listen", address, *CACHE),
-        ("route", "pilot", "--worker", address, "--port", str(port)),
-    )
+def running_router(folder: Path, num_workers: int = 1, flags: Sequence[str] = ()) -> Iterator[str]:
+    """The URL of a router before workers, all as processes of their own."""
+    addresses, port = [f"127.0.0.1:{free_port()}" for _ in range(num_workers)], free_port()
+    commands: list[tuple[str, ...]] = [
+        ("worker", "pilot", "--listen", address, *CACHE) for address in addresses
+    ]
+    workers = [f"--worker={address}" for address in addresses]
+    commands.append(("route", "pilot", *workers, "--port", str(port), *flags))
     processes = []
     try:
         for command in commands:

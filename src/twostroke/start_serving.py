@@ -22,6 +22,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.kv_tier_config import KVTransferConfig, peer_name
 from twostroke.core.network.address import Address
 from twostroke.core.operator.named_models import with_share
+from twostroke.engine.clients.base import EngineClient
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.clients.thread import STALL_SECONDS, AsyncEngine
 from twostroke.engine.fleet.engine_pool import EnginePool
@@ -30,16 +31,17 @@ from twostroke.engine.fleet.supervised import SourceMaker, SupervisedSource, loc
 from twostroke.engine.intake import Seeds
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.engine_source import StartedEngine
+from twostroke.engine.process.handing_on import NO_POOL, PrefillPlan, PrefillPool
 from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.process_link import ProcessSource, start_engine
-from twostroke.engine.process.replicas import NO_POOL, PrefillPlan, PrefillPool, Replicas
+from twostroke.engine.process.replicas import Replicas
 from twostroke.engine.workers.connect import WorkerSource, first_worker, unreached
 from twostroke.engine.workers.fingerprint import vocabulary_hash
 from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
 from twostroke.observability.observer import Observer
 from twostroke.observability.recorder import Recorder
-from twostroke.routing.routers import RouterName, make_router
+from twostroke.routing.routers import Routing, make_router
 from twostroke.server.version import package_version
 from twostroke.startup import CallsTaker, load_engine, load_tokenizer
 
@@ -84,7 +86,7 @@ def start_engine_process(
     idle_seconds: float | None = None,
     num_replicas: int = 1,
     prefill: PrefillPlan = NO_POOL.plan,
-    router: RouterName = "prefix-affinity",
+    routing: Routing = Routing(),  # noqa: B008  (a value)
 ) -> LoadedModel:
     """Start the engine in a process of its own; the tokenizer is loaded here meanwhile.
 
@@ -93,7 +95,7 @@ def start_engine_process(
         take_calls: See ``Recorder``. What is to be recorded is written by this process.
         num_replicas: How many engines there are, which divide memory and cores.
         prefill: How many of them compute prompts alone, and which.
-        router: Chooses among them.
+        routing: How requests are spread over them.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
@@ -129,8 +131,16 @@ def start_engine_process(
         )
         for start, started in zip(starts, starting, strict=True)
     ]
-    client = engines[0] if num_replicas == 1 else Replicas(engines, make_router(router), pool)
-    return LoadedModel(client, tokenizer, grammars)
+    return LoadedModel(spread(engines, routing, pool), tokenizer, grammars)
+
+
+def spread(
+    engines: list[EngineProcess], routing: Routing, pool: PrefillPool = NO_POOL
+) -> EngineClient:
+    """One client of all the engines."""
+    if len(engines) == 1:
+        return engines[0]
+    return Replicas(engines, make_router(routing.router), pool, routing.slow_start)
 
 
 def connect_to_workers(
@@ -138,7 +148,7 @@ def connect_to_workers(
     *,
     workers: Sequence[Address],
     token: bytes,
-    router: RouterName,
+    routing: Routing,
     prefill: PrefillPlan,
     say: Callable[[str], None],
     stall_seconds: float = STALL_SECONDS,
@@ -149,7 +159,7 @@ def connect_to_workers(
     Args:
         config: The model, whose tokenizer is loaded here, and its chat template; the rest is the
             workers' own.
-        router: Chooses among the workers.
+        routing: How requests are spread over the workers.
         prefill: Which prompts go to workers of role ``prefill``, if there are some.
         say: Called with what is waited for.
 
@@ -189,10 +199,7 @@ def connect_to_workers(
         )
         for address in workers
     ]
-    if len(engines) == 1:
-        return LoadedModel(engines[0], tokenizer, grammars)
-    client = Replicas(engines, make_router(router), PrefillPool(plan=prefill))
-    return LoadedModel(client, tokenizer, grammars)
+    return LoadedModel(spread(engines, routing, PrefillPool(plan=prefill)), tokenizer, grammars)
 
 
 def start_pool(
@@ -200,7 +207,7 @@ def start_pool(
     *,
     name: str,
     plan: PoolPlan,
-    router: RouterName,
+    routing: Routing,
     make_source: SourceMaker = local_source,
     log_level: str = "info",
     log_json: bool = False,
@@ -243,7 +250,8 @@ def start_pool(
     )
     started = [future.result() for future in starting]
     pairs = list(zip(sources, started, strict=True))
-    pool = EnginePool(name, plan, make_router(router), prepare, make, pairs)
+    router = make_router(routing.router)
+    pool = EnginePool(name, plan, router, prepare, make, pairs, routing.slow_start)
     return LoadedModel(pool, tokenizer, grammars)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.running import wait_until
 from twostroke.core.errors import ConfigError
 from twostroke.core.network.address import Address, bind, is_address
 from twostroke.core.network.proofs import prove
@@ -199,6 +201,7 @@ def test_blocks_of_another_kind_are_refused_by_name(
     tier.save(key(1), block(1))
     peer.load("a", [key(1)])
     assert arrivals(peer, 1)[0].data is None
+    wait_until(lambda: len(caplog.records) == 2)  # the giver says it on a thread of its own
     tier.close()
     told = [each.getMessage() for each in caplog.records]
     assert len(told) == 2 and all(re.search(what, each) for each in told), told
@@ -211,6 +214,7 @@ def test_one_that_does_not_know_the_token_gets_nothing(
     tier.save(key(1), block(1))
     peer.load("a", [key(1)])
     assert arrivals(peer, 1)[0].data is None
+    wait_until(lambda: len(caplog.records) == 2)
     tier.close()
     assert caplog.text.count("another token") == 2 and TOKEN.decode() not in caplog.text
 
@@ -342,3 +346,23 @@ def test_what_describes_no_kind_is_refused(
 def test_a_place_where_it_cannot_listen_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be offered at .*/nowhere/blocks"):
         offering(str(tmp_path / "nowhere" / "blocks"))
+    with listen_at("127.0.0.1:0") as taken, pytest.raises(ConfigError) as refused:
+        offering(str(Address(*taken.getsockname())))
+    assert "--kv-listen" in (refused.value.hint or "")
+
+
+def test_it_goes_on_to_give_after_too_many_files_were_open(
+    place: str, offered: Outbox, peer: PeerTier, caplog: pytest.LogCaptureFixture
+) -> None:
+    offered.save(key(1), block(1))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    asker = socket.socket(socket.AF_INET if is_address(place) else socket.AF_UNIX)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))  # no more than there are
+    try:
+        asker.connect(Address.parse(place) if is_address(place) else place)
+        wait_until(lambda: "cannot be accepted" in caplog.text)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        asker.close()
+    peer.load("a", [key(1)])
+    assert arrivals(peer, 1)[0].data == block(1)

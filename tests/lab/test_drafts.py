@@ -59,4 +59,7 @@ def test_the_break_even_depends_on_the_batch() -> None:
     computed = claim.compute()
     figures = computed.figures
     assert figures["quoted_1"] < figures["model_1"] < 0.4 < 0.6 < figures["model_256"]
+    near = [name for name, rate in figures.items() if 0.45 <= rate <= 0.55]
+    assert near == ["quoted_128"]
+    assert "right for 128 at once whose drafts are quoted." in computed.verdict.text
     assert computed.verdict.name == "holds with a condition"

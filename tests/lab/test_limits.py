@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twostroke.lab.claim import judge_all, judge_range
+from twostroke.lab.numbers import shown_time
 from twostroke.lab.registry import find_claims
 
 # Llama 3.1 70B by its model card: layers, hidden size, KV width, MLP, vocabulary.
@@ -46,6 +47,9 @@ def test_a_prompt_takes_what_its_flops_take_and_more() -> None:
     assert computed.figures["flops"] == pytest.approx(flops, rel=1e-3)
     assert computed.figures["least"] == pytest.approx(flops / 2 / DENSE, rel=1e-3)
     assert 0.5 < computed.figures["least"] / computed.figures["simulated"] < 0.8
+    # The interval begins where the FLOPs alone end: nothing is faster.
+    (simulated,) = (fact.value for fact in computed.facts if fact.what == "simulated")
+    assert f"({shown_time(computed.figures['least'])} to" in simulated
     assert computed.verdict.name == "holds"
 
 

@@ -21,6 +21,10 @@ def test_a_long_prompt_takes_more_than_its_weights() -> None:
     assert computed.figures["least"] == pytest.approx(weights, rel=1e-3)
     assert weights + attention < computed.figures["eight"] < 2 * (weights + attention)
     assert computed.figures["seventy"] > computed.figures["eight"]
+    # The interval begins where all FLOPs end at the full rate: nothing is faster.
+    (simulated,) = (fact.value for fact in computed.facts if fact.what.startswith("8B, one step"))
+    begin = float(simulated.partition("(")[2].partition(" ms")[0]) / 1e3
+    assert begin == pytest.approx(weights + attention, rel=5e-3)
     assert computed.verdict.name == "wrong as stated"
 
 
@@ -56,5 +60,8 @@ def test_tpot_grows_once_the_cache_is_as_large_as_the_weights() -> None:
     assert figures["even"] == pytest.approx(2 * parameters / cached, rel=1e-6)
     # 7,000 tokens more to read, at the data sheet's bandwidth or a little less.
     more = 7000 * cached / BANDWIDTH
+    # At 13,000 tokens the cache is less than a ninth of the weights.
+    assert "below some 13,000 the weights are nine tenths" in computed.verdict.text
+    assert 13_000 * cached < 2 * parameters / 9 < 14_000 * cached
     assert more < figures["alone_8000"] - figures["alone_1000"] < 2 * more
     assert computed.verdict.name == "holds with a condition"

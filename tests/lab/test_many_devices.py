@@ -21,6 +21,10 @@ def test_eight_devices_are_less_than_eight_times_one() -> None:
     decode = [computed.figures[f"decode_{name}"] for name in ("8B", "70B", "405B")]
     assert decode == sorted(decode) and all(1 < speed < 8 for speed in decode)
     assert 5 <= computed.figures["decode_70B"] <= 6 and computed.figures["decode_8B"] < 4.5
+    for name, speed in computed.figures.items():
+        what, size = name.split("_")
+        said = f"{size} {'prompts' if what == 'prompt' else what} ("
+        assert (said in computed.verdict.text) == (4.5 <= speed <= 6.6), name
     assert computed.verdict.name == "holds with a condition"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from twostroke.core.operator import host_memory
 from twostroke.runtime import device
 
 
@@ -37,6 +38,6 @@ def test_the_tightest_limit_on_the_way_up_counts(
     limit(groups / "service" / "worker", "max", 100)
     limit(groups / "service" / "tight", "50", 70)
     (tmp_path / "own").write_text(own)
-    monkeypatch.setattr(device, "GROUPS_ROOT", groups)
-    monkeypatch.setattr(device, "OWN_GROUP_FILE", tmp_path / "own")
+    monkeypatch.setattr(host_memory, "GROUPS_ROOT", groups)
+    monkeypatch.setattr(host_memory, "OWN_GROUP_FILE", tmp_path / "own")
     assert device.free_memory(torch.device("cpu")) == expected

@@ -364,7 +364,7 @@ def test_refused_saves_do_not_count_as_saved() -> None:
 
 
 def test_offers_bring_no_more_tiers_than_there_may_be() -> None:
-    """And none that holds blocks of this engine's own."""
+    """And none that holds blocks of this engine's own, or is no address."""
     any_peer = TierInfo(name="peers", num_blocks=0, loads_only=True, by_address=True)
     host = TierInfo(name="host", num_blocks=4)
     for tiers, names in (
@@ -375,6 +375,7 @@ def test_offers_bring_no_more_tiers_than_there_may_be() -> None:
         for number in range(1, 200):
             request = make_request(str(number), [1] * (BLOCK + 1))
             blocks._expect(request, KVOffer(f"10.0.0.1:{number}", BLOCK))
-            blocks._expect(request, KVOffer("host", BLOCK))
+            for other in ("host", "/run/some.sock", "peer0", "10.0.0.1"):
+                blocks._expect(request, KVOffer(other, BLOCK))
         assert list(blocks.directory.tiers) == [*(tier.name for tier in tiers), *names]
         assert blocks.directory.num_blocks("host") == 0

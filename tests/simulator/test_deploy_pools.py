@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from twostroke.cli.main import run
-from twostroke.core.errors import ConfigError
+from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.simulator.deploy_pools import deploy_pools, link_between
 from twostroke.simulator.deployment.fleet_options import FleetOptions
 from twostroke.simulator.deployment.options import DeploymentOptions
@@ -75,6 +75,19 @@ def test_reports_tell_of_both_pools(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert fields["completed"] == 40 <= fields["handed_on"]
     assert fields["setting"]["replicas"] == 5
     assert "prefill: llama-3.1-8b on 2 x 2 x" in page.read_text("utf-8")
+
+
+def test_a_pool_that_does_not_fit_is_named() -> None:
+    deployment = DeploymentOptions(model="llama-3.1-70b")
+    small, large = "gpu=h100,tp=1", "gpu=h200,tp=4"
+    with pytest.raises(InsufficientMemoryError, match=r"^--prefill: llama-3.1-70b does not fit"):
+        deploy_pools(
+            Scenario(deployment=deployment, fleet=FleetOptions(prefill=small, decode=large))
+        )
+    with pytest.raises(InsufficientMemoryError, match=r"^--decode: llama-3.1-70b does not fit"):
+        deploy_pools(
+            Scenario(deployment=deployment, fleet=FleetOptions(prefill=large, decode=small))
+        )
 
 
 @pytest.mark.parametrize("flag", ["--record", "--metrics"])

@@ -88,7 +88,7 @@ def write_page(recording: Path, path: Path) -> None:
         raise ConfigError(f"{path} cannot be written: {error}") from error
     left_out = source.num_steps - steps
     more = f"; {left_out} earlier ones found no room" if left_out else ""
-    print(f"{steps} steps in {path}{more}", file=sys.stderr)
+    print(f"{steps} {'step' if steps == 1 else 'steps'} in {path}{more}", file=sys.stderr)
 
 
 def show(

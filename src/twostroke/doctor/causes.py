@@ -166,15 +166,15 @@ def _hot_key(facts: _Facts, part: TimePart) -> str:
         counts[request.tenant] += 1
     if len(work) < 2:
         return ""
-    key, most = max(work.items(), key=lambda pair: pair[1])
-    share = most / max(1e-9, sum(work.values()))
-    others = sum(seconds for name, seconds in waits.items() if name != key)
-    if share < KEY_SHARE or (1 - share) * facts.busy > CALM or others <= 0:
+    key, longest = max(work.items(), key=lambda pair: pair[1])
+    share = longest / max(1e-9, sum(work.values()))
+    waited = sum(seconds for name, seconds in waits.items() if name != key)
+    if share < KEY_SHARE or (1 - share) * facts.busy > CALM or waited <= 0:
         return ""
     number = sum(count for name, count in counts.items() if name != key)
     return (
         f"key {key or '(none)'} sends {share:.0%} of the work; the {number} requests of other keys"
-        f" wait {others / number:.3g} s each behind it"
+        f" wait {waited / number:.3g} s each behind it"
     )
 
 
@@ -184,18 +184,18 @@ def _hot_key(facts: _Facts, part: TimePart) -> str:
 def _prompts(facts: _Facts) -> list[Cause]:
     """Prompts of others, evicted beginnings, and answers in one batch."""
     spent, lost = facts.spent, facts.reuse.lost_share
-    others, own = spent.of(TimePart.PROMPTS), spent.of(TimePart.PROMPT)
+    beside_prompts, own = spent.of(TimePart.PROMPTS), spent.of(TimePart.PROMPT)
     causes = []
     if lost >= LOST_REUSE:
-        seconds = lost * (others + own)
+        seconds = lost * (beside_prompts + own)
         evidence = (
             f"{facts.reuse.lost_tokens:,} of {facts.reuse.computed_tokens:,} computed prompt tokens"
             f" ({lost:.0%}) were computed before in this window, and evicted; the cache found"
             f" {facts.reuse.hit_share:.0%} of all prompt tokens",
         )
         causes.append(_made(facts, "eviction", seconds, *evidence))
-        others *= 1 - lost
-    causes.append(_made(facts, "long-prompts", others, *_long_prompt_evidence(facts)))
+        beside_prompts *= 1 - lost
+    causes.append(_made(facts, "long-prompts", beside_prompts, *_long_prompt_evidence(facts)))
     gain = facts.gain_of_batch(max(1, facts.answering // 2))
     if facts.answering >= 2 and gain < GAIN:
         evidence = (

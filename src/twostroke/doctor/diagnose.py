@@ -26,11 +26,15 @@ SPIKE = 3.0
 
 @dataclass(frozen=True)
 class TargetVerdict:
-    """A target in the window. ``value``: what the percentile, or the share, is."""
+    """A target in the window. ``value``: what the percentile, or the share, is.
+
+    ``server_only``: the server says that it is missed, and the window does not show it.
+    """
 
     target: Target
     value: float
     missed: bool
+    server_only: bool = False
 
 
 @dataclass
@@ -139,7 +143,7 @@ def _verdict(
         missed = misses > target.allowed * len(values)
     else:
         value, missed = _state(target, windows)
-    return TargetVerdict(target, value, missed or bool(said))
+    return TargetVerdict(target, value, missed or bool(said), bool(said) and not missed)
 
 
 def _state(target: Target, windows: Sequence[StepWindow]) -> tuple[float, bool]:

@@ -39,16 +39,17 @@ def compare_replicas(windows: Sequence[StepWindow], spent: Sequence[TimeSpent]) 
     for name, places in (("slow-replica", slow), ("imbalance", uneven)):
         if not places or len(places) == len(windows):
             continue
-        others = fmean(mean for place, mean in enumerate(means) if place not in places)
+        mean_elsewhere = fmean(mean for place, mean in enumerate(means) if place not in places)
         seconds = sum(
-            max(0.0, means[place] - others) * len(windows[place].requests) for place in places
+            max(0.0, means[place] - mean_elsewhere) * len(windows[place].requests)
+            for place in places
         )
         if seconds / total < MIN_SHARE:
             continue
         if name == "slow-replica":
             text = [
                 f"{windows[p].name} takes {speeds[p] / usual:.2g} times as long for the same steps;"
-                f" a request there takes {means[p]:.3g} s, elsewhere {others:.3g} s"
+                f" a request there takes {means[p]:.3g} s, elsewhere {mean_elsewhere:.3g} s"
                 for p in places
             ]
         else:
@@ -56,7 +57,7 @@ def compare_replicas(windows: Sequence[StepWindow], spent: Sequence[TimeSpent]) 
                 f"{windows[p].name} has {loads[p] / max(1.0, fmean(loads)):.2g} times the mean"
                 f" work ({len(windows[p].requests)} requests, of others"
                 f" {median(len(w.requests) for w in windows):g}); a request there takes"
-                f" {means[p]:.3g} s, elsewhere {others:.3g} s"
+                f" {means[p]:.3g} s, elsewhere {mean_elsewhere:.3g} s"
                 for p in places
             ]
         causes.append(Cause(name, seconds / total, seconds, text))

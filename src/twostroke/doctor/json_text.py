@@ -20,6 +20,7 @@ def diagnosis_fields(diagnosis: Diagnosis) -> dict[str, Any]:
                 "seconds": window.seconds,
                 "steps": len(window.events),
                 "requests": len(window.requests),
+                "ended_ago": window.age,
             }
             for window in diagnosis.windows
         ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -30,11 +29,10 @@ from twostroke.observability.tracing.stations import CallStations
 
 SECONDS = 10.0  # of one answer
 PAGE_STEPS, PAGE_SHARES = 2048, 32_768
-# Calls whose stations are asked for, one by one: the longest.
+# Calls whose stations are asked for, one by one: the latest.
 ASKED_CALLS = 24
 KEY_VARIABLE = "OPENAI_API_KEY"
 T = TypeVar("T")
-_SAMPLE = re.compile(r"^(?P<name>[a-z_:]+)(?:\{[^}]*\})? (?P<value>[0-9.e+-]+)$", re.MULTILINE)
 
 
 class ShownTarget(msgspec.Struct):
@@ -62,13 +60,13 @@ class LiveServer:
     """
 
     def __init__(self, url: str, transport: httpx.BaseTransport | None = None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _names_server(url):
             raise ConfigError(f"{url} is no URL of a server", hint="write http://HOST:PORT")
         self.url = url.rstrip("/").removesuffix("/v1")
         key = os.environ.get(KEY_VARIABLE)
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(timeout=SECONDS, headers=headers, transport=transport)
+        self._refused: dict[int, int] = {}  # calls, by the step after them
 
     def __enter__(self) -> LiveServer:
         return self
@@ -77,7 +75,7 @@ class LiveServer:
         self._http.close()
 
     def window(self, seconds: float | None) -> StepWindow:
-        """The steps that it still knows, of the last ``seconds``.
+        """The steps that it still knows, of the ``seconds`` before now.
 
         Raises:
             ConfigError: It cannot be reached, shows no steps, or had no requests.
@@ -93,12 +91,19 @@ class LiveServer:
                 f"{self.url} has run no step yet", hint="ask again after some requests"
             )
         events = list(self._events(shown))
-        settings = settings_of(shown.configuration)
-        window = make_window(shown.name or self.url, events, (), settings, seconds)
+        name, settings = shown.name or self.url, settings_of(shown.configuration)
+        age = max(0.0, shown.now - events[-1].time - events[-1].duration) if events else 0.0
+        if seconds is not None and age >= seconds:
+            raise ConfigError(
+                f"{name} ran no step in the last {seconds:g} s; the latest ended {age:,.0f} s ago",
+                hint="give a longer --window, or ask again after some requests",
+            )
+        window = make_window(name, events, (), settings, seconds and seconds - age)
+        window.age = age
         for call in self._calls(window):
             for request_id in call.request_ids:
                 window.calls[request_id] = call
-        self._count_refusals(window)
+        window.refused = sum(self._refused.get(event.step, 0) for event in window.events)
         return window
 
     def targets(self) -> list[tuple[Target, bool]]:
@@ -123,7 +128,13 @@ class LiveServer:
             query: dict[str, str | int] = {"from": step, "to": shown.last_step, "fit": "first"}
             limits = {"max_steps": PAGE_STEPS, "max_shares": PAGE_SHARES}
             frame = self._decode("/v1/inspect/steps", StepFrame, {**query, **limits})
-            yield from events_of(frame, shown.num_blocks)
+            try:
+                events = events_of(frame, shown.num_blocks)
+                steps = frame.steps.step
+                self._refused.update((steps[note.row], note.refused) for note in frame.notes)
+            except (IndexError, KeyError, ValueError) as error:
+                raise _not_understood(self.url, error) from error
+            yield from events
             if frame.last < step:
                 return
             step = frame.last + 1
@@ -137,13 +148,6 @@ class LiveServer:
             )
             if details.call is not None:
                 yield details.call
-
-    def _count_refusals(self, window: StepWindow) -> None:
-        """What was refused since the start: no step tells of it."""
-        answer = self._get("/metrics", {})
-        if answer.status_code != 200:
-            return
-        window.refused += int(_sum(answer.text, "twostroke:requests_refused_total"))
 
     def _decode(self, path: str, type_: type[T], query: Mapping[str, str | int]) -> T:
         answer = self._get(path, query)
@@ -246,12 +250,19 @@ def _decoded(body: bytes, type_: type[T], url: str) -> T:
     try:
         return msgspec.json.decode(body, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(
-            f"{url} answers what is not understood: {error}",
-            hint="is it a twostroke server, of this version?",
-        ) from error
+        raise _not_understood(url, error) from error
 
 
-def _sum(text: str, name: str) -> float:
-    """The sum of a metric's series."""
-    return sum(float(m["value"]) for m in _SAMPLE.finditer(text) if m["name"] == name)
+def _not_understood(url: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{url} answers what is not understood: {error}",
+        hint="is it a twostroke server, of this version?",
+    )
+
+
+def _names_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a bracket without its pair, a port beyond the last
+        return False

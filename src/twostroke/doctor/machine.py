@@ -18,9 +18,10 @@ import numpy as np
 import psutil
 
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
+from twostroke.core.operator.host_memory import free_host_memory
 from twostroke.kernels.library import load_library
 from twostroke.model_spec.kv_arithmetic import kv_arithmetic
-from twostroke.model_spec.public_models import find_model
+from twostroke.model_spec.public_models import find_model, public_names
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.measured_on import processor_name
 
@@ -73,7 +74,7 @@ def check_machine(
     findings.append(_steal())
     findings += [_huge_pages(), _shared_memory(), _files()]
     if spec is not None and model is not None:
-        findings += model_findings(model, spec, psutil.virtual_memory().available, bandwidth)
+        findings += model_findings(model, spec, free_host_memory(), bandwidth)
     return findings
 
 
@@ -123,9 +124,10 @@ def model_findings(name: str, spec: ModelSpec, available: int, bandwidth: float)
         None,
     )
     command = ""
+    served = "CHECKPOINT" if name in public_names() else name  # a public name holds no weights
     if not fits:
         command = (
-            f"twostroke serve {name} --quantization {smaller}"
+            f"twostroke serve {served} --quantization {smaller}"
             if smaller
             else f"a smaller model, or a device: twostroke plan {name}"
         )

@@ -130,7 +130,7 @@ def _judge(
     main = compare(_figure(cause, missed), *_sides(whom), error)
     mean = compare(MEAN_E2E, *_sides(whom), resamples=0)
     # How far others move: those by a few percent move by chance.
-    others = [
+    other_changes = [
         change
         for change in (compare(figure, *_sides(whom), resamples=0) for figure in SHOWN)
         if change.figure != main.figure and abs(change.saved) >= MIN_SAVED
@@ -142,7 +142,7 @@ def _judge(
         verdict = "changes nothing that is sure" if main.saved > -MIN_SAVED else "makes it worse"
     elif mean.saved < -MAX_HARM:
         verdict = f"the mean request takes {-mean.saved:.0%} longer"
-    return TriedLever(cause, lever, main, others, verdict)
+    return TriedLever(cause, lever, main, other_changes, verdict)
 
 
 def _sides(
@@ -166,7 +166,9 @@ def _sort(tried: Tried, proofs: Sequence[TriedLever], causes: Sequence[str]) -> 
     helping = sorted((p for p in proofs if p.helps), key=lambda p: -p.main.saved)
     by_flag: dict[str, list[TriedLever]] = {}
     for proof in helping:
-        by_flag.setdefault(proof.lever.command.split()[0], []).append(proof)
+        command = proof.lever.command  # two flags that are left out are two pieces of advice
+        flag = command if command.startswith("leave out") else command.split()[0]
+        by_flag.setdefault(flag, []).append(proof)
     order = {id(proof): place for place, proof in enumerate(proofs)}
     for same in by_flag.values():
         enough = [p for p in same if p.main.saved >= NEARLY * same[0].main.saved]

@@ -119,15 +119,15 @@ class Replayer:
 
     def setting(self) -> Setting:
         """How the engine was set."""
-        known = self._windows[0].settings
+        recorded = self._windows[0].settings
         return Setting(
-            max_num_seqs=known.max_num_seqs or self._unknown_seqs(),
-            max_num_batched_tokens=known.max_num_batched_tokens or UNKNOWN_BUDGET,
-            max_prefill_chunk=known.max_prefill_chunk,
-            policy=known.policy if known.policy in ("fcfs", "priority", "fair") else "fcfs",
-            batching=known.batching,
-            num_blocks=known.num_blocks,
-            drafts=known.has_drafts,
+            max_num_seqs=recorded.max_num_seqs or self._unknown_seqs(),
+            max_num_batched_tokens=recorded.max_num_batched_tokens or UNKNOWN_BUDGET,
+            max_prefill_chunk=recorded.max_prefill_chunk,
+            policy=recorded.policy if recorded.policy in ("fcfs", "priority", "fair") else "fcfs",
+            batching=recorded.batching,
+            num_blocks=recorded.num_blocks,
+            drafts=recorded.has_drafts,
             replicas=len(self._windows),
         )
 
@@ -235,8 +235,8 @@ class Replayer:
         specs, seen = [], set[int]()
         for number, request in enumerate(requests):
             segments = _segments(request, size)
-            known = sum(tokens for key, tokens in segments if key in seen)
-            if request.cached > known and segments:  # from before the window
+            from_window = sum(tokens for key, tokens in segments if key in seen)
+            if request.cached > from_window and segments:  # from before the window
                 lead = len(requests) + number
                 specs.append(RequestSpec(lead, 0.0, request.cached + 1, 1, segments))
             seen.update(key for key, _ in segments)
@@ -254,8 +254,10 @@ class Replayer:
         return sorted(specs, key=lambda spec: spec.arrival)
 
     def _unknown_seqs(self) -> int:
-        most = max(event.num_running for window in self._windows for event in window.events)
-        return max(UNKNOWN_SEQS, most)
+        largest_batch = max(
+            event.num_running for window in self._windows for event in window.events
+        )
+        return max(UNKNOWN_SEQS, largest_batch)
 
 
 def _segments(request: RequestReading, size: int) -> tuple[tuple[int, int], ...]:

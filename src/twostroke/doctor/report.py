@@ -15,6 +15,8 @@ from twostroke.doctor.proof import Tried, TriedLever
 WIDTH = 96
 MAX_ADVICE = 4
 _TIMED = ("ttft", "tpot", "e2el")
+# Where a live server has run nothing for so long, the report says so: it tells of the past.
+STALE_SECONDS = 5.0
 
 
 def print_diagnosis(diagnosis: Diagnosis, stream: TextIO) -> None:
@@ -30,7 +32,9 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
     steps = sum(len(window.events) for window in windows)
     seconds = max(window.end for window in windows) - min(window.begin for window in windows)
     name = windows[0].name if len(windows) == 1 else f"{len(windows)} replicas"
-    yield f"{name}: {requests:,} requests, {steps:,} steps in {seconds:.3g} s"
+    age = min(window.age for window in windows)
+    past = f"; the last one ended {duration(age)} ago" if age >= STALE_SECONDS else ""
+    yield f"{name}: {requests:,} requests, {steps:,} steps in {duration(seconds)}{past}"
     figures = (f"{figure.name} {duration(value)}" for figure, value in diagnosis.figures)
     yield from wrapped(", ".join(figures), 0)
     for verdict in diagnosis.verdicts:
@@ -40,6 +44,8 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
 def _judged(verdict: TargetVerdict) -> str:
     metric, value = verdict.target.metric, verdict.value
     shown = duration(value) if metric in _TIMED else f"{value:.3g}"
+    if verdict.server_only:
+        return f"MISSED by the server's own count; here it is {shown}"
     return f"{'MISSED' if verdict.missed else 'met'} ({shown})"
 
 

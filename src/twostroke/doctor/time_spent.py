@@ -105,8 +105,8 @@ def step_shape(event: StepEvent, *, prompts: bool = True, drafts: bool = True) -
     requests = context = sampled = 0
     chunks = []
     for share in event.scheduled:
-        known = share.num_tokens - share.num_drafts
-        if known != 1:
+        num_given = share.num_tokens - share.num_drafts
+        if num_given != 1:
             if prompts:
                 chunks.append((share.num_tokens, share.start))
                 sampled += share.sampled

@@ -91,6 +91,7 @@ class StepWindow:
         refused: Calls that were refused early, by ``--admission predicted``.
         status_429: Calls that were refused for a limit.
         num_calls: Calls that came, where that is known.
+        age: Seconds since its last step; of a live server.
         calls: Their stations over HTTP, by request.
     """
 
@@ -102,6 +103,7 @@ class StepWindow:
     refused: int = 0
     status_429: int = 0
     num_calls: int = 0
+    age: float = 0.0
 
     @property
     def begin(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 # Blocks may be asked for just before they are saved: the answer's first token is quicker.
 WAIT_SECONDS = 0.1
 SEND_SECONDS = 60.0  # an engine that takes nothing for so long is given up
+PAUSE_SECONDS = 0.5  # after which one that could not be accepted is tried again
 MAX_GREETED = 16  # at once; what has not shown that it knows the token gives way to the next
 
 
@@ -51,12 +53,13 @@ class Outbox:
         self._connections: set[socket.socket] = set()
         self._greeted: dict[socket.socket, None] = {}  # the oldest first
         self._path = None if is_address(place) else Path(place)
+        hint = "give another place" if self._path else "give a free HOST:PORT as --kv-listen"
         try:
             self._listener = _listen(place)
         except OSError as error:
             raise ConfigError(
                 f"KV blocks cannot be offered at {place}: {reason(error)}",
-                hint="give another place",
+                hint=hint,
             ) from error
         if self._path is None:
             place = str(Address(*self._listener.getsockname()[:2]))
@@ -110,7 +113,11 @@ class Outbox:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return
+                if self._closing:
+                    return
+                logger.exception("a connection for KV blocks cannot be accepted")
+                time.sleep(PAUSE_SECONDS)  # too many files are open, say
+                continue
             self._take(connection)
 
     def _take(self, connection: socket.socket) -> None:

@@ -174,6 +174,13 @@ def _even() -> Computed:
     if all(near) and len(near) == 2 * len(BATCHES):
         name = "holds"
     alone, quote = text(rates[1]), text(quoted[1])
+    where = " or ".join(
+        f"{n} at once whose drafts are {kind}"
+        for kind, shares in (("made by a model", rates), ("quoted", quoted))
+        for n, rate in shares.items()
+        if rate is not None and judge_range(rate, CLAIMED_BREAK_EVEN, CLAIMED_BREAK_EVEN) == "holds"
+    )
+    right = f" About 50 % is right for {where}." if where else ""
     full = BATCHES[-1]
     return Computed(
         on=f"{PLAIN.describe()}, {DEPTH} drafts by {DRAFTED.draft_model}, or quoted ones that cost"
@@ -189,7 +196,8 @@ def _even() -> Computed:
             name,
             f"It is not one number. Drafts pay where 1 + a + ... + a^k exceeds what the longer pass"
             f" costs: from {alone} on for one request ({quote} if quoted), and from"
-            f" {text(rates[full])} on for {full} ({text(quoted[full])}). Deeper drafts need more.",
+            f" {text(rates[full])} on for {full} ({text(quoted[full])}). Deeper drafts need more."
+            f"{right}",
         ),
         plot=Curves(
             curves={

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from twostroke.core.errors import ConfigError
 from twostroke.lab.apart import best_rate, ninetieth, requests_at, serve_apart, serve_together
 from twostroke.lab.claim import (
     Bars,
@@ -25,6 +26,7 @@ from twostroke.lab.claim import (
     Verdict,
     VerdictName,
     judge_all,
+    judge_range,
 )
 from twostroke.lab.devices import Placed
 from twostroke.lab.live import LiveBench, fitting_length, gaps_of_an_arrival, prompt_seconds
@@ -68,6 +70,12 @@ def _eight() -> Computed:
         ]
     every = [value for pair in speeds.values() for value in pair]
     decode = {name: pair[0] for name, pair in speeds.items()}
+    inside = [
+        f"{name} {what} ({speed:.2g})"
+        for name, pair in speeds.items()
+        for what, speed in zip(("decode", "prompts"), pair)
+        if judge_range(speed, *CLAIMED_SPEED) == "holds"
+    ] or ["none"]
     return Computed(
         on="llama-3.1 8b, 70b and 405b on 1 and 8 x h100-sxm (as if one had the memory)",
         facts=tuple(
@@ -80,8 +88,8 @@ def _eight() -> Computed:
         ),
         verdict=Verdict(
             judge_all(every, *CLAIMED_SPEED),
-            f"True of a 70B model ({decode['70B']:.2g}). Eight devices read an eighth of the"
-            " weights each, but add up two sums a layer and start as many kernels: an 8B model is"
+            f"True of {' and of '.join(inside)}. Eight devices read an eighth of the weights each,"
+            " but add up two sums a layer and start as many kernels: an 8B model decodes"
             f" {decode['8B']:.2g} times as fast, 405B {decode['405B']:.2g}. Eight copies of a"
             " model that fits one device serve eight times the requests.",
         ),
@@ -127,9 +135,22 @@ def _offline(model: str, threads: int) -> dict[str, Any]:
         command += ["--num-prompts", "8", "--input-len", "128", "--output-len", "48"]
         command += ["--output-json", str(path)]
         environment = {**os.environ, "OMP_NUM_THREADS": f"{threads}"}
-        subprocess.run(command, check=True, capture_output=True, env=environment, timeout=120)
+        ended = subprocess.run(command, capture_output=True, env=environment, timeout=120)
+        if ended.returncode:
+            raise ConfigError(
+                f"cannot measure {model} with {threads} threads:"
+                f" {_first_error(ended.stderr.decode(errors='replace'))}",
+                hint=f"try twostroke bench offline {model}, or leave out --model",
+            )
         report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return report
+
+
+def _first_error(text: str) -> str:
+    """The line of a command's stderr that says what is wrong."""
+    lines = [line for line in text.splitlines() if line.strip()] or ["it says nothing"]
+    wrong = (line for line in lines if line.startswith("error: "))
+    return next(wrong, lines[-1]).removeprefix("error: ")
 
 
 def _rates_within() -> dict[str, list[float]]:

@@ -100,6 +100,7 @@ def _ratio() -> Computed:
         ratios[name] = placed.prompt(tokens).seconds / placed.decode(1, tokens).seconds
         ideals[name] = tokens * sheet.memory_bandwidth / sheet.dense_flops["bf16"]
     low, high = min(ratios.values()), max(ratios.values())
+    inside = [ratio for ratio in ratios.values() if judge_range(ratio, *CLAIMED_STEPS) == "holds"]
     short = placed_names(RATIO_DEVICES)
     return Computed(
         on=", ".join(sorted({placed.cost.hardware.name for placed in RATIO_DEVICES})),
@@ -109,9 +110,9 @@ def _ratio() -> Computed:
         ),
         verdict=Verdict(
             judge_all(list(ratios.values()), *CLAIMED_STEPS),
-            f"It is {low:.2g} to {high:.2g} steps: 1,000 times a device's bandwidth over its FLOP/s"
-            " (2 bytes and 2 FLOPs for each weight), as far as both are reached. The device"
-            " decides, far more than the model.",
+            f"It is {low:.2g} to {high:.2g} steps, {len(inside)} of {len(ratios)} about as claimed:"
+            " 1,000 times a device's bandwidth over its FLOP/s (2 bytes and 2 FLOPs for each"
+            " weight), as far as both are reached. The device decides, and how many share a model.",
         ),
         plot=Bars(values=list(zip(short, ratios.values())), title="decode steps"),
         figures=dict(zip(short, ratios.values())),

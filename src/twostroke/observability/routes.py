@@ -11,13 +11,14 @@ class RouteReason(str, Enum):
     """Why a request goes to a replica.
 
     ``TURN``: it was the next one. ``LEAST_LOADED``: it has the fewest unfinished requests.
-    ``PREFIX``: it got the same beginning before. Else the least loaded one is taken, since
-    ``NO_PREFIX``: no replica got enough of the beginning; or ``OVERLOADED``: the one that did has
-    too many requests.
+    ``LEAST_FULL``: its KV cache is the least full. ``PREFIX``: it got the same beginning before.
+    Else the least loaded one is taken, since ``NO_PREFIX``: no replica got enough of the beginning;
+    or ``OVERLOADED``: the one that did has too many requests.
     """
 
     TURN = "turn"
     LEAST_LOADED = "least_loaded"
+    LEAST_FULL = "least_full"
     PREFIX = "prefix"
     NO_PREFIX = "no_prefix"
     OVERLOADED = "overloaded"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
 import psutil
 import torch
@@ -15,10 +13,7 @@ from torch import Tensor
 
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.core.freed_memory import return_freed_memory
-
-# Where Linux shows control groups (version 2), and which one this process is in.
-GROUPS_ROOT = Path("/sys/fs/cgroup")
-OWN_GROUP_FILE = Path("/proc/self/cgroup")
+from twostroke.core.operator.host_memory import free_host_memory
 
 
 def resolve_device(name: str) -> torch.device:
@@ -100,8 +95,7 @@ def free_memory(device: torch.device) -> int:
     """Bytes that can still be allocated on ``device``, within the limits of control groups."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    # A container's or a service's limit: psutil only sees the machine.
-    return int(min([int(psutil.virtual_memory().available), *map(_free_in, _control_groups())]))
+    return free_host_memory()
 
 
 def held_memory(device: torch.device) -> int:
@@ -114,35 +108,6 @@ def total_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return int(psutil.virtual_memory().total)
-
-
-def _control_groups() -> list[Path]:
-    """This process's control group (version 2) and those around it: the limit of each holds."""
-    try:
-        lines = OWN_GROUP_FILE.read_text().splitlines()
-    except OSError:
-        lines = []
-    path = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
-    group = GROUPS_ROOT / path
-    return [group, *(folder for folder in group.parents if folder.is_relative_to(GROUPS_ROOT))]
-
-
-def _free_in(group: Path) -> float:
-    """Bytes that a control group still may have; infinite without a limit."""
-    try:
-        limit = int((group / "memory.max").read_text())  # "max" is none
-        used = int((group / "memory.current").read_text())
-        cache = _inactive_file_bytes((group / "memory.stat").read_text())
-    except (OSError, ValueError):
-        return math.inf
-    return max(limit - used + cache, 0)
-
-
-def _inactive_file_bytes(stat: str) -> int:
-    """Page cache that the kernel gives back when asked, by a control group's ``memory.stat``."""
-    return next(
-        (int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")), 0
-    )
 
 
 def release_cached_memory() -> None:

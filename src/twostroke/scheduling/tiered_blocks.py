@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from twostroke.core.kv_groups import is_state_key, state_key
+from twostroke.core.network.address import is_address
 from twostroke.core.prefix_hit import KVOffer
 from twostroke.core.request import BlockKey, Request
 from twostroke.core.step import BlockTransfer, StepPlan, StepResult, TierChange
@@ -234,7 +235,8 @@ class TieredBlocks:
     def _has_peer(self, name: str) -> bool:
         """Whether it fetches there, perhaps from now on."""
         tiers = self.directory.tiers
-        if name not in tiers and self._any_peer is not None and len(tiers) <= MAX_PEERS:
+        is_new = name not in tiers and len(tiers) <= MAX_PEERS
+        if is_new and self._any_peer is not None and is_address(name):
             self.directory.add(replace(self._any_peer, name=name, by_address=False))
         return name in tiers and tiers[name].loads_only
 

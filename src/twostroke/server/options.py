@@ -14,7 +14,7 @@ from twostroke.core.flags.declared import SIZE, Must, at_least, check_fields, ea
 from twostroke.core.flags.values import require
 from twostroke.core.kv_tier_config import DefaultSize
 from twostroke.observability.json_log import LogFormat, LogLevel
-from twostroke.routing.routers import RouterName
+from twostroke.routing.routers import RouterName, Routing
 from twostroke.tools.reasoning import REASONING_OF_NAME
 from twostroke.tools.registry import FAMILY_OF_NAME
 
@@ -172,8 +172,13 @@ class ServerOptions:
     that exceed it are computed where their answers are.
     """
     router: RouterName = "prefix-affinity"
-    """Which of several engines gets a request: `least-loaded`, `round-robin`, or by
-    `prefix-affinity` the one that got most of its prompt before.
+    """Which of several engines gets a request: `least-loaded`, `round-robin`, by `kv-occupancy` the
+    one whose KV cache and queue are least full, or by `prefix-affinity` the one that got most of
+    its prompt before.
+    """
+    slow_start: Seconds = 10.0
+    """Seconds in which an engine that has come to others, or come back, gets a growing part of what
+    they get; 0: all at once.
     """
     idle_unload: Timeout | None = None
     """Seconds without a request after which a model's process ends, which frees its memory; the
@@ -254,6 +259,11 @@ class ServerOptions:
         slow = self.otlp_traces_slow_ttft
         ok = slow is None or self.otlp_traces_endpoint is not None
         require(ok, "--otlp-traces-slow-ttft", slow, "together with --otlp-traces-endpoint")
+
+    @property
+    def routing(self) -> Routing:
+        """How requests are spread over several engines."""
+        return Routing(self.router, self.slow_start)
 
     def named(self, model: str) -> ServerOptions:
         """The options with the names of the model, which is called ``model`` by default."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from twostroke.core.errors import ConfigError
+from twostroke.core.errors import ConfigError, InsufficientMemoryError
 from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.deployment.fleet_options import FleetOptions, Role
 from twostroke.simulator.deployment.options import DeploymentOptions
@@ -44,7 +44,7 @@ def deploy_pools(scenario: Scenario) -> tuple[Scenario, tuple[DeployedPool, ...]
         scenario, deployment = deploy_scenario(scenario)
         return scenario, (DeployedPool("both", scenario, deployment),)
     pools = tuple(
-        DeployedPool(role, *deploy_scenario(_pool_scenario(scenario, values)))
+        _deploy_pool(role, _pool_scenario(scenario, values))
         for role, values in scenario.fleet.pools().items()
     )
     if pools[-1].deployment.info.num_state_parts:
@@ -53,6 +53,14 @@ def deploy_pools(scenario: Scenario) -> tuple[Scenario, tuple[DeployedPool, ...]
             hint="leave out --prefill and --decode",
         )
     return replace(scenario, scheduler=pools[-1].scenario.scheduler), pools
+
+
+def _deploy_pool(role: Role, scenario: Scenario) -> DeployedPool:
+    try:
+        return DeployedPool(role, *deploy_scenario(scenario))
+    except InsufficientMemoryError as error:
+        hint = f"{error.hint}; in --{role} such as tp=2, gpu=h200"
+        raise InsufficientMemoryError(f"--{role}: {error.message}", hint=hint) from error
 
 
 def _pool_scenario(scenario: Scenario, values: dict[str, Any]) -> Scenario:

@@ -59,7 +59,12 @@ def make_fleet(
         make = _maker(pool, settings, link if pool is answering else None)
         makers += [make] * pool.options.replicas
         roles += [pool.role] * pool.options.replicas
-    places = ReplicaPlaces(lambda place: makers[place](place), roles, options.failures())
+    places = ReplicaPlaces(
+        lambda place: makers[place](place),
+        roles,
+        options.failures(),
+        scenario.deployment.slow_start,
+    )
     return places, split
 
 

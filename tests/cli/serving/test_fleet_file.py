@@ -67,6 +67,13 @@ def test_replicas_share_devices_and_cores(tmp_path: Path) -> None:
     assert [plan.num_threads for plan in pools.values()] == [cores, cores]
 
 
+def test_a_device_that_has_several_names_is_shared_by_all(tmp_path: Path) -> None:
+    devices = ("auto", "cuda", "cuda:0", "cuda:1")
+    tables = [f"[pools.p{n}]\nmodel = 'pilot'\ndevice = '{each}'" for n, each in enumerate(devices)]
+    _, _, pools = read(tmp_path, "\n".join(tables))
+    assert [plan.share for plan in pools.values()] == [1 / 3, 1 / 3, 1 / 3, 1.0]
+
+
 def test_the_file_that_the_tree_has_is_one() -> None:
     pools = read_fleet(ROOT / "deploy" / "fleet.toml").pools
     assert [(name, plan.num_at_first) for name, plan in pools.items()] == [("pilot", 2)]
@@ -112,7 +119,8 @@ def test_every_switch_can_be_set_both_ways(tmp_path: Path, command: str) -> None
         ('[server]\nidle-unload = "5"\n[pools.a]', "idle-unload is not for", "autoscale"),
         ('[pools."a b"]', "a pool cannot be called 'a b'", "letters"),
         ("[pools.a]\nnum-gpus = 1", "num-gpus means nothing without Ray", "up ray local"),
-        ("[pools.a]\nnum-cpus = 0", "num-cpus must be above 0", "above 0"),
+        ("[pools.a]\nnum-cpus = 0", "num-cpus must be from 0.001", "from 0.001"),
+        ("[pools.a]\nnum-gpus = 1.5", "num-gpus must be 0, a share", "whole number up to 64"),
         ("[pools.a]\nmin-replicas = 2", "min-replicas means nothing without autoscale", "kv"),
         ('[pools.a]\nautoscale = "cpu"', 'invalid value "cpu" for autoscale', "--help"),
         ("[pools.a]\nkv-events = true", "kv-events is of one engine", "twostroke serve"),
@@ -137,9 +145,10 @@ def test_ray_gives_replicas_their_devices(tmp_path: Path) -> None:
         assert read_fleet(path).pools["a"].num_at_first == 1
         with pytest.raises(ConfigError, match="Ray gives each its own"):
             read_fleet(path, by_ray=True)
-    path.write_text("[pools.a]\nnum-cpus = 2\nnum-gpus = 4\n")
-    options = read_fleet(path, by_ray=True).pools["a"].options
-    assert (options.num_cpus, options.num_gpus) == (2, 4)
+    for cpus, gpus in ((2, 4), (0.5, 0.25), (1.5, 0)):
+        path.write_text(f"[pools.a]\nnum-cpus = {cpus}\nnum-gpus = {gpus}\n")
+        options = read_fleet(path, by_ray=True).pools["a"].options
+        assert (options.num_cpus, options.num_gpus) == (cpus, gpus)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[pools.a]\nmodel = '\x00'", b"x" * 2**21])

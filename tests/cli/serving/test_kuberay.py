@@ -58,7 +58,7 @@ def test_groups_are_pools(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     sizes = [
         (each["minReplicas"], each["replicas"], each["maxReplicas"]) for each in groups.values()
     ]
-    assert sizes == [(2, 2, 2), (0, 1, 5), (1, 1, 1)]
+    assert sizes == [(2, 2, 3), (0, 1, 6), (1, 1, 2)]  # one more while they are replaced
     limits = [
         each["template"]["spec"]["containers"][0]["resources"]["limits"] for each in groups.values()
     ]
@@ -85,9 +85,33 @@ def test_the_file_that_it_carries_is_one_for_ray(
     assert read_fleet(carried, by_ray=True).pools == expected
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        FILE.replace("\n", "\n  ").lstrip("\n"),  # begins with spaces, as no other line must
+        "  # a fleet\n" + FILE,
+        FILE.replace("\n", "\r\n"),
+        FILE + "# next line: \x85 [pools.x] \u2028 replicas = 0\n",
+        FILE + '\tdtype = """\nfloat32"""  \n',
+    ],
+)
+def test_a_file_is_carried_however_it_is_written(
+    path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    path.write_bytes(text.encode())
+    values, *_ = documents(path, capsys)
+    carried = values["data"]["fleet.toml"]
+    assert carried.rstrip() == text.replace("\r\n", "\n").rstrip()
+    assert tomllib.loads(carried) == tomllib.loads(text)
+
+
 def test_a_server_that_no_service_reaches_is_refused(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path.write_text(FILE.replace('host = "0.0.0.0"', ""))
+    for line in ("", 'host = "127.0.0.2"'):
+        path.write_text(FILE.replace('host = "0.0.0.0"', line))
+        assert run(["up", "--config", str(path), "--kuberay", "image"]) != 0
+        assert "which no Service reaches" in capsys.readouterr().err
+    path.write_text(FILE.replace("8123", "0"))
     assert run(["up", "--config", str(path), "--kuberay", "image"]) != 0
-    assert "which no Service reaches" in capsys.readouterr().err
+    assert "which no Service finds" in capsys.readouterr().err

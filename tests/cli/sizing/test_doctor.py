@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,6 +94,10 @@ def _idle(folder: Path) -> str:
     [
         (lambda _: "http://127.0.0.1:9", "cannot reach http://127.0.0.1:9"),
         (lambda _: "http://", "is no URL of a server"),
+        (lambda _: "http://[::1", "is no URL of a server"),
+        (lambda _: "HTTP://127.0.0.1:9", "cannot reach HTTP://127.0.0.1:9"),
+        (lambda _: "localhost:8000", "for a server, write http://localhost:8000"),
+        (lambda _: "10.0.0.1:80/v1", "for a server, write http://10.0.0.1:80/v1"),
         (lambda _: "/no/such/steps.jsonl", "cannot read"),
         (lambda _: "no-such-model", "unknown model"),
         (_empty, "holds no steps"),
@@ -107,6 +114,59 @@ def test_what_cannot_be_read_is_a_line_and_a_hint(
     assert says in captured.err and "hint: " in captured.err
     assert captured.out == ""
     assert len(captured.err.splitlines()) == 3
+
+
+@pytest.mark.parametrize("flags", [["--gpu", "h100"], ["--rate", "8"], ["--kv-disk", "x"]])
+@pytest.mark.parametrize("subject", [[], ["pilot"], ["steps.jsonl"], ["http://127.0.0.1:9"]])
+def test_flags_of_a_deployment_need_simulate(
+    subject: list[str], flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were ignored: the machine was looked at, and no word was said of the GPU."""
+    assert run(["doctor", *subject, *flags]) == 2
+    assert "need --simulate" in capsys.readouterr().err
+
+
+def test_a_configuration_is_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fields = {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "vocab_size": 256,
+        "max_position_embeddings": 256,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields))
+    run(["doctor", str(path)])
+    captured = capsys.readouterr()
+    assert "config.json fits" in captured.out and not captured.err
+
+
+def test_watching_goes_on_over_a_lull(recording: Path, tmp_path: Path) -> None:
+    """The recording is emptied and comes back while somebody watches it."""
+    path = tmp_path / "steps.jsonl"
+    whole = recording.read_bytes()
+    path.write_bytes(whole)
+    command = ["-m", "twostroke", "doctor", str(path), "--watch", "1s", "--no-proof"]
+    watching = subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    out, err = watching.stdout, watching.stderr
+    assert out is not None and err is not None
+    try:
+        assert any("60 requests" in line for line in out)
+        path.write_bytes(b"")
+        assert any("holds no steps" in line for line in err)
+        path.write_bytes(whole)
+        assert any("60 requests" in line for line in out)
+        watching.send_signal(signal.SIGINT)
+        watching.communicate(timeout=30)
+    finally:
+        watching.kill()
+        watching.wait()
 
 
 @pytest.mark.parametrize("flags", [["--target", "soon"], ["--watch", "0s"], ["--window", "never"]])

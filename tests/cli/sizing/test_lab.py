@@ -50,6 +50,8 @@ def test_measured_here_with_pilot(capsys: pytest.CaptureFixture[str]) -> None:
         (["paging", "qqq"], "twostroke lab lists them"),
         (["--plot", "plot.svg"], "--html for several"),
         (["--json"], "--all"),
+        (["paging", "--no-live", "--plot", "plot.png"], "give plot.svg"),
+        (["eight-devices", "--model", "/no/such/model"], "leave out --model"),
         (["kv-arithmetic", "--model", "no-such-model"], ""),
         (["dense-flops", "--no-live", "--html", "/no/such/folder/page.html"], "another --html"),
     ],

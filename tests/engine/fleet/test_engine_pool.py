@@ -143,6 +143,19 @@ async def test_a_changed_plan_replaces_one_replica_after_another() -> None:
         await until(lambda: not any(map(alive, first)))
 
 
+async def test_a_plan_that_is_changed_back_in_time_replaces_nothing() -> None:
+    with running(plan_of()) as pool:
+        former, first = pool.plan, pids_of(pool)
+        await update(pool, changed(pool.plan, max_num_seqs=3))
+        await until(lambda: bool(pool._starts))
+        await update(pool, former)
+        await until(lambda: not pool._starts)
+        await asyncio.sleep(0.3)  # some of its ticks
+        assert pids_of(pool) == first and num_ready(pool) == 2 and not pool._starts
+        await update(pool, changed(pool.plan, max_num_seqs=3))  # and can follow another one
+        await until(lambda: not set(first) & set(pids_of(pool)))
+
+
 async def test_requests_stay_with_replicas_that_answer_as_they_began() -> None:
     with running(plan_of(1, drain_timeout=0.0)) as pool:
         first, seen = pids_of(pool)[0], 0

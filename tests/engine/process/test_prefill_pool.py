@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from tests.engine.process.scripted_process import (
@@ -20,8 +21,15 @@ from tests.engine.process.scripted_process import (
     undisturbed,
     until,
 )
+from tests.fakes import FakeExecutor
+from twostroke.core.errors import EngineDeadError
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason
+from twostroke.engine.clients.answer_so_far import AnswerSoFar
 from twostroke.engine.clients.stream import AsyncStream
-from twostroke.engine.process.replicas import PrefillPlan, PrefillPool, Replicas
+from twostroke.engine.llm_engine import LLMEngine
+from twostroke.engine.process.handing_on import PrefillPlan, PrefillPool
+from twostroke.engine.process.replicas import Replicas
 from twostroke.routing.routers import make_router
 
 LONG = 6  # tokens of the prompt of ``call``
@@ -89,6 +97,41 @@ async def test_what_comes_late_of_a_request_that_is_back_is_not_its_own() -> Non
         os.kill(pid_of(computing), signal.SIGCONT)
         async with asyncio.timeout(30):
             assert await reading == expected
+
+
+async def test_a_request_that_is_not_taken_stays_and_counts_for_no_move() -> None:
+    request = call("a", max_tokens=60)
+    expected = await undisturbed(request)
+    with running(PrefillPlan(1, LONG)) as replicas:
+        answering, computing = replicas.engines
+        adopt, refused = answering.adopt, list[str]()
+
+        def refuse_some(request_id: str, stream: AsyncStream) -> None:
+            if len(refused) < 3:
+                refused.append(request_id)
+                raise EngineDeadError("it has just ended")
+            adopt(request_id, stream)
+
+        answering.adopt = refuse_some  # type: ignore[method-assign]
+        assert await tokens_of(replicas.submit(request)) == expected
+        assert refused == ["a"] * 3
+        assert replicas._moves.num_moves == 1
+        await until(lambda: not computing.has("a"))
+
+
+def test_a_prompt_whose_first_sample_ends_without_a_token_is_not_measured() -> None:
+    engine = LLMEngine(FakeExecutor())
+    message = engine.prepare(call("a", n=2))
+    now = message.arrival_time + 3.0
+    ended = RequestOutput("a", 0, [], LONG, 0, finish_reason=FinishReason.STOP)
+    so_far = AnswerSoFar(message, lambda: now)
+    so_far.note(ended)
+    so_far.note(RequestOutput("a", 1, [5], LONG, 0))
+    assert so_far.has_begun and so_far.prompt_time == (0, 0.0)
+    so_far = AnswerSoFar(message, lambda: now)
+    so_far.note(msgspec.structs.replace(ended, token_ids=[7]))
+    assert so_far.prompt_time == (LONG, 3.0)
+    engine.close()
 
 
 async def test_an_answer_that_begins_while_the_server_ends_is_written_to_its_end() -> None:

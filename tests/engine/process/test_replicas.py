@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ from twostroke.core.errors import EngineDeadError, InvalidRequestError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.engine.cache_orders import ClearCache
 from twostroke.engine.process import engine_process, engine_source, process_link
+from twostroke.engine.process.candidates import Candidates
+from twostroke.engine.process.occupancy import fullness
 from twostroke.engine.process.replicas import Replicas
 from twostroke.routing.routers import RouterName, make_router
 
@@ -39,6 +42,13 @@ def running(number: int = 2, router: RouterName = "least-loaded") -> Iterator[Re
     finally:
         replicas.close()
     assert not any(alive(pid_of(engine)) for engine in replicas.engines)
+
+
+async def kill_first(replicas: Replicas) -> None:
+    """Kill the process of the first engine, and wait until another runs in its place."""
+    before = pid_of(replicas.engines[0])
+    os.kill(before, signal.SIGKILL)
+    await until(lambda: pid_of(replicas.engines[0]) != before)
 
 
 def loads(replicas: Replicas) -> list[int]:
@@ -131,6 +141,70 @@ async def test_questions_are_answered_by_all() -> None:
             replicas.kv_events()
         assert replicas.events()
         assert (await replicas.snapshot()).ended
+
+
+async def test_long_prompts_go_where_there_is_most_room() -> None:
+    """Counted by memory from the moment they are sent, before the engine has told of them."""
+    with running(router="kv-occupancy") as replicas:
+        long, short = call("long", max_tokens=40), [call(f"{n}") for n in range(4)]
+        streams = [replicas.submit(replace(long, prompt_token_ids=[1] * 80))]
+        streams += [replicas.submit(request) for request in short]
+        assert loads(replicas) == [1, 4]
+        await until(lambda: min(stream.usage.output_tokens for stream in streams) > 10)
+        first, second = (fullness(engine) for engine in replicas.engines)
+        blocks = [engine.status.stats for engine in replicas.engines]
+        held = [each.total_blocks - each.free_blocks for each in blocks]
+        assert held[0] > held[1] > 0
+        assert first == held[0] / blocks[0].total_blocks and second > 0
+        for stream in streams:
+            await tokens_of(stream)
+
+
+async def test_an_engine_that_fails_again_and_again_gets_nothing_for_a_while() -> None:
+    now = 1000.0
+    with running() as replicas:
+        candidates = replicas.candidates = Candidates(0.0, lambda: now)
+        for engine in replicas.engines:
+            engine.when_changed(True)
+        for number in range(3):
+            await kill_first(replicas)
+            assert candidates.is_left_out(0) is (number == 2)
+        kept = [replicas.submit(call(f"kept-{number}")) for number in range(3)]
+        assert loads(replicas) == [0, 3]
+        now += 10.0
+        trial = [replicas.submit(call(f"trial-{number}")) for number in range(3)]
+        assert loads(replicas) == [1, 5], "one request is its trial"
+        for stream in [*kept, *trial]:
+            await tokens_of(stream)
+        assert not candidates.is_left_out(0)
+        again = [replicas.submit(call(f"again-{number}")) for number in range(4)]
+        assert loads(replicas) == [2, 2]
+        for stream in again:
+            await tokens_of(stream)
+
+
+async def test_where_all_fail_again_and_again_each_is_tried() -> None:
+    with running(1) as replicas:
+        for _ in range(3):
+            replicas.engines[0].when_changed(False)
+        assert replicas.candidates.is_left_out(0)
+        assert await tokens_of(replicas.submit(call("a"))) == await undisturbed(call("a"))
+
+
+async def test_an_engine_that_is_back_starts_slowly() -> None:
+    now = 1000.0
+    with running() as replicas:
+        replicas.candidates = Candidates(10.0, lambda: now)
+        replicas.engines[0].when_changed(True)
+        streams = [replicas.submit(call(f"{number}")) for number in range(9)]
+        assert loads(replicas) == [0, 9]
+        streams.append(replicas.submit(call("tenth")))
+        assert loads(replicas) == [1, 9], "a tenth of what the other has"
+        now += 10.0
+        streams += [replicas.submit(call(f"late-{number}")) for number in range(8)]
+        assert loads(replicas) == [9, 9]
+        for stream in streams:
+            await tokens_of(stream)
 
 
 async def test_what_was_aborted_goes_nowhere() -> None:

@@ -9,12 +9,29 @@ from twostroke.core.network.address import Address, is_address
 from twostroke.engine.workers.options import RouterOptions, WorkerOptions
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1:80", "[::1]:8100", "gpu-7.example:1", "localhost:0"])
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1:80", "[::1]:8100", "gpu-7.example:1", "localhost:0", f"{63 * 'a'}.b.:1"]
+)
 def test_addresses_are_read_and_written(text: str) -> None:
     assert str(Address.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "8100", ":8100", "a:b", "a:65536", "::1:8", "a b:1", "[a]:1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "8100",
+        ":8100",
+        "a:b",
+        "a:65536",
+        "::1:8",
+        "a b:1",
+        "[a]:1",
+        "a..b:1",
+        ".:1",
+        f"{64 * 'a'}:1",
+    ],
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     assert not is_address(text)
 

@@ -6,12 +6,8 @@ Workers without a model, on threads, or as processes where they are killed.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -20,18 +16,13 @@ import pytest
 from tests.engine.process.scripted_process import call, tokens_of, undisturbed, until
 from tests.engine.workers.cutting_proxy import CuttingProxy
 from tests.engine.workers.routed import are_there, routed
-from tests.engine.workers.scripted_worker import (
-    MODEL,
-    TOKEN,
-    VERSION,
-    worker_on_thread,
-)
+from tests.engine.workers.scripted_worker import MODEL, TOKEN, VERSION, worker_on_thread
+from tests.engine.workers.worker_processes import free_port, worker_process
 from tests.fakes import FakeExecutor, failed_with
-from tests.server.running import ROOT
 from twostroke.core.errors import EngineDeadError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.network import address as address_module
-from twostroke.core.network.address import Address, bind
+from twostroke.core.network.address import Address
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.engine.messages import TakeRecords
@@ -41,32 +32,6 @@ from twostroke.engine.process.replicas import Replicas
 from twostroke.engine.process.socket_link import SocketLink
 from twostroke.engine.workers.connect import connect_worker
 from twostroke.engine.workers.greeting import ModelFingerprint
-
-
-def free_port() -> int:
-    with bind(Address("127.0.0.1", 0)) as bound:
-        port: int = bound.getsockname()[1]
-        return port
-
-
-@contextmanager
-def worker_process(port: int) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.engine.workers.scripted_worker", str(port)]
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    environment = {**os.environ, "PYTHONPATH": path, "TWOSTROKE_TEST_HUNG": "/nowhere"}
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        while process.stdout.readline().strip() != "ready":  # empty lines come of the trainer
-            assert process.poll() is None
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 def is_another(replicas: Replicas, link: SocketLink) -> bool:

@@ -63,6 +63,8 @@ def test_it_opens_from_the_disk_and_explains(
     page.wait_for_selector("h2:has-text('Running') >> text=12")
     page.click("footer >> text=Play")
     page.locator("footer .num >> text=/^step 300$/").wait_for(state="detached")
+    page.goto(f"{kept.as_uri()}#/learn")  # needs a server
+    page.wait_for_selector("h2:has-text('Running')")
     assert trouble == []
     context.close()
 

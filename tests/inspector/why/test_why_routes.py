@@ -29,7 +29,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ):
 
         def ask(_: int) -> None:
-            body = {"prompt": "the quick brown fox", "max_tokens": 30, "ignore_eos": True}
+            body = {"prompt": "the quick brown fox", "max_tokens": 150, "ignore_eos": True}
             answer = httpx.post(url + "/v1/completions", json=body, headers=bearer(ALICE))
             assert answer.status_code == 200
 

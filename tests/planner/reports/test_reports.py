@@ -94,7 +94,8 @@ def test_plots_place_values_by_their_size() -> None:
     low, high = (scatter([Mark(1, 1, "a<b"), Mark(x, 2, "c")], "x", "y") for x in (2, 4))
     assert low != high and "a&lt;b" in low
     assert "target" in lines({"high": [(0.5, 1.0), (1.0, 9.0)]}, "x", "y", 2.0)
-    assert bars([("one", 1.0), ("two", 2.0)], "cost").count("<rect") == 2
+    drawn = bars([("one", 1.0), ("two", 2.0)], "cost")
+    assert drawn.count("<rect") == 2 and ">cost</text>" in drawn
 
 
 @pytest.mark.parametrize("name", ["<script>", "a&b"])

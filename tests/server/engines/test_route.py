@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import socket
@@ -13,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.server.engines.many_streams import outcomes
 from tests.server.engines.streamed_calls import chat_calls
 from tests.server.engines.streamed_content import content_of
 from tests.server.running import ServerProcess, running_process, wait_until
@@ -37,11 +39,21 @@ class Fleet:
         self._stack, self._token = stack, token
         self.workers = [self._start("127.0.0.1:0") for _ in range(2)]
         self.addresses = [address_of(worker) for worker in self.workers]
+        self.start_router()
+
+    def start_router(self) -> None:
+        """Start one, and wait for it and its workers."""
         flags = [f"--worker={address}" for address in self.addresses]
-        flags += ["--token-file", str(token), "--port", "0", "--router", "least-loaded"]
-        self.router = stack.enter_context(running_process("-m", "twostroke", "route", *flags))
+        flags += ["--token-file", str(self._token), "--port", "0", "--router", "least-loaded"]
+        flags += ["--slow-start", "0", "--max-queued-requests", "2048"]
+        self.router = self._stack.enter_context(running_process("-m", "twostroke", "route", *flags))
         self.url = self.router.url()
-        wait_until(lambda: self.num_there() == 2)
+        wait_until(self.all_there)
+
+    def all_there(self) -> bool:
+        """Whether the router has both workers, as its metrics say."""
+        text = httpx.get(self.url + "/metrics", timeout=30).text
+        return len(re.findall(r"^twostroke:engine_up\{.*\} 1\.0$", text, re.MULTILINE)) == 2
 
     def _start(self, address: str) -> ServerProcess:
         flags = ["--listen", address, "--token-file", str(self._token), *ENGINE]
@@ -70,6 +82,13 @@ class Fleet:
                 self.workers[index] = self._start(self.addresses[index])
         wait_until(lambda: self.num_there() == 2)
         wait_until(lambda: self.health().status_code == 200)
+
+    def blocks_in_use(self) -> float:
+        """Share of the KV blocks that requests hold, of all workers together."""
+        text = httpx.get(self.url + "/metrics", timeout=30).text
+        shares = re.findall(r"^vllm:kv_cache_usage_perc\{.*\} (.*)$", text, re.MULTILINE)
+        assert len(shares) == 2
+        return sum(map(float, shares))
 
     def health(self) -> httpx.Response:
         return httpx.get(self.url + "/health", timeout=30)
@@ -152,6 +171,31 @@ def test_all_workers_die_and_come_back(fleet: Fleet) -> None:
     metrics = httpx.get(fleet.url + "/metrics", timeout=30).text
     labels = set(re.findall(r'num_requests_running\{engine="([^"]+)"', metrics))
     assert len(labels) == 2, "each worker has series of its own"
+
+
+@pytest.mark.parametrize("number", [200, 400])
+def test_many_streams_at_once_are_all_answered(fleet: Fleet, number: int) -> None:
+    """No 503 that capacity does not explain: the queue has room for all of them."""
+    body = {"model": "pilot", "prompt": "The river", "max_tokens": 2, "ignore_eos": True}
+    assert asyncio.run(outcomes(fleet.url, body, number)) == {"whole": number}
+    assert fleet.blocks_in_use() == 0
+
+
+def test_a_router_that_is_killed_leaves_no_block_behind(fleet: Fleet, alone: str) -> None:
+    """Its streams end with it; workers keep their models, and serve the next router."""
+    route, body = CALLS["plain"]
+    body = {"model": "pilot", "stream": True, **body, "max_tokens": 2000, "ignore_eos": True}
+    cut = pytest.raises((httpx.RemoteProtocolError, httpx.ReadError))
+    with cut, httpx.stream("POST", f"{fleet.url}/v1/{route}", json=body, timeout=60) as answer:
+        for number, _ in enumerate(answer.iter_lines()):
+            if number == 12:
+                fleet.router.process.kill()
+    fleet.router.end()
+    pids = [worker.process.pid for worker in fleet.workers]
+    fleet.start_router()
+    assert [worker.process.pid for worker in fleet.workers] == pids
+    assert fleet.blocks_in_use() == 0
+    assert content_of(stream(fleet.url, "plain")) == content_of(stream(alone, "plain"))
 
 
 def health_at(port: int) -> str:

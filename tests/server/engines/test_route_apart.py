@@ -23,6 +23,7 @@ from twostroke.kv_tiers.block_wire import WireError
 
 FLAGS = ("--kv-cache-memory", "64MiB", "--max-num-seqs", "8")
 FETCHED = r'^twostroke:kv_tier_hit_tokens_total\{.*tier="127\.0\.0\.1:\d+".*\} (\S+)'
+LEFT_OUT = r"^twostroke:engine_left_out\{.*\} 1"
 
 
 class Apart:
@@ -45,10 +46,17 @@ class Apart:
         return self._stack.enter_context(running_process(*arguments))
 
     def are_there(self) -> bool:
-        return all(
+        """Whether both run, and neither is left out since it was killed too often."""
+        return not self._are_left_out() and all(
             each.process.poll() is None and " is here" in each.stderr
             for each in self.workers.values()
         )
+
+    def _are_left_out(self) -> bool:
+        return re.search(LEFT_OUT, self._metrics(), re.MULTILINE) is not None
+
+    def _metrics(self) -> str:
+        return httpx.get(f"{self.router.url()}/metrics", timeout=30).text
 
     def kill(self, role: str) -> None:
         """End a worker without a word."""
@@ -82,8 +90,8 @@ class Apart:
 
     def fetched(self) -> int:
         """Tokens whose blocks came from the other worker."""
-        text = httpx.get(f"{self.router.url()}/metrics", timeout=30).text
-        return sum(int(float(each)) for each in re.findall(FETCHED, text, re.MULTILINE))
+        found = re.findall(FETCHED, self._metrics(), re.MULTILINE)
+        return sum(int(float(each)) for each in found)
 
 
 @pytest.fixture(scope="module")

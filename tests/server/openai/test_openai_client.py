@@ -107,7 +107,7 @@ def test_leaving_before_the_answer_aborts_it(seconds_per_step: float) -> None:
 
 def test_each_step_is_one_write() -> None:
     """The role travels with the first text, ``[DONE]`` with the end of the response."""
-    engine = ScriptedEngine(Script(seconds_per_step=0.05))
+    engine = ScriptedEngine(Script(seconds_per_step=0.2))  # so that no read finds two
     with running_server(engine) as url:
         host, port = url.removeprefix("http://").split(":")
         body = b'{"prompt": "x", "stream": true}'

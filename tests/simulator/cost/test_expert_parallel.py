@@ -10,7 +10,7 @@ import pytest
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.public_models import find_model
-from twostroke.simulator.cost.configuration import Dtypes, Parallel
+from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.expert_parallel import (
@@ -21,19 +21,31 @@ from twostroke.simulator.cost.expert_parallel import (
 from twostroke.simulator.cost.hardware_sheet import load_hardware
 from twostroke.simulator.deployment.deployment import deploy
 from twostroke.simulator.deployment.memory import device_weight_bytes
-from twostroke.simulator.deployment.options import DeploymentOptions
+from twostroke.simulator.deployment.options import MAX_LENGTH, DeploymentOptions
+from twostroke.simulator.scenario import Scenario
+from twostroke.simulator.simulate import simulate
+from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 from twostroke.timing.step_shape import StepShape
 
 DECODE = StepShape(64, 64_000, (), 64)
 
 
-def cost(model: str = "qwen3-235b-a22b", **parallel: Any) -> RooflineCostModel:
+DRAFT, FP8 = find_model("llama-3.2-1b"), Dtypes(weights="fp8")
+
+
+def cost(
+    model: str = "qwen3-235b-a22b",
+    dtypes: Dtypes = FP8,
+    drafting: Drafting | None = None,
+    **parallel: Any,
+) -> RooflineCostModel:
     return RooflineCostModel(
         load_hardware("h200"),
         find_model(model),
         Parallel(**parallel),
-        Dtypes(weights="fp8"),
+        dtypes,
         load_efficiencies("h200", link="NVLink 4"),
+        drafting=drafting,
     )
 
 
@@ -50,8 +62,27 @@ def test_prompts_go_whole_to_the_idlest_group() -> None:
 
 def test_a_stage_has_its_part_of_every_prompt() -> None:
     shape = StepShape(9, 900, ((10, 4),), 10)
-    assert batch_of_stage(shape, 2) == StepShape(5, 500, ((5, 4),), 5)
+    assert batch_of_stage(shape, 2) == StepShape(5, 500, ((5, 6),), 5)
     assert num_tokens(batch_of_stage(shape, 2)) == 10
+
+
+def test_stages_compute_all_pairs_of_a_prompt() -> None:
+    ((piece, before),) = batch_of_stage(StepShape(0, 0, ((8000, 100),), 1), 4).prefill
+    assert 4 * (piece * before + piece**2 // 2) == 8000 * 100 + 8000**2 // 2
+
+
+@pytest.mark.parametrize("drafting", [Drafting(share=0.25), Drafting(model=DRAFT)])
+def test_drafts_are_divided_once(drafting: Drafting) -> None:
+    parallel = Parallel(pipeline=2, data=2)
+    drafts = cost("llama-3.1-70b", drafting=drafting, pipeline=2, data=2)
+    shape = DECODE._replace(drafts=128, draft_rounds=2)
+    plain = StepShape(64, 64_000, (), 64)
+    if drafting.model is None:
+        once = 0.25 * cost("llama-3.1-70b", pipeline=2, data=2).step(plain).seconds
+    else:
+        once = cost("llama-3.2-1b", Dtypes(), pipeline=2, data=2).step(plain).seconds
+    assert drafts.parallel == parallel
+    assert drafts.step(shape).drafting == pytest.approx(2 * once)
 
 
 def test_one_device_is_the_same_however_it_is_called() -> None:
@@ -109,6 +140,29 @@ def test_a_replica_has_the_blocks_and_places_of_its_groups() -> None:
     assert four.info.num_blocks > 4 * deploy(options, CacheConfig(), scheduler).info.num_blocks
     assert four.scheduler.max_num_seqs == 256
     assert (four.scheduler.max_num_batched_tokens, four.scheduler.max_prefill_chunk) == (8192, 2048)
+
+
+def test_groups_have_states_of_their_own_and_no_more_blocks_than_are_simulated() -> None:
+    options = DeploymentOptions(model="falcon-h1-7b", gpu="h200")
+    one = deploy(options, CacheConfig(), SchedulerConfig())
+    four = deploy(replace(options, data_parallel_size=4), CacheConfig(), SchedulerConfig())
+    assert four.info.num_state_slots == 4 * one.info.num_state_slots
+    many = DeploymentOptions(model="qwen3-30b-a3b", data_parallel_size=9999)
+    assert deploy(many, CacheConfig(), SchedulerConfig()).info.num_blocks == MAX_LENGTH
+
+
+@pytest.mark.parametrize(
+    "split",
+    [{"data_parallel_size": 4, "enable_expert_parallel": True}, {"pipeline_parallel_size": 4}],
+)
+def test_no_more_bytes_are_read_than_memory_gives(split: dict[str, Any]) -> None:
+    """Idle experts are not read; each batch of a pipeline reads its weights."""
+    deployment = DeploymentOptions(model="qwen3-30b-a3b", **split)
+    workload = SimulatedWorkloadOptions(
+        workload="random", num_requests=16, input_len=50, output_len=100, rate=1000.0
+    )
+    use = simulate(Scenario(deployment=deployment, workload=workload)).summary.use
+    assert 0.25 < use.mbu < 0.9
 
 
 def test_what_a_model_does_not_allow_is_refused() -> None:

@@ -14,7 +14,9 @@ from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 from twostroke.simulator.workloads.sessions import Sessions, SessionTurn
 
 
-@pytest.mark.parametrize("router", ["round-robin", "least-loaded", "prefix-affinity"])
+@pytest.mark.parametrize(
+    "router", ["round-robin", "least-loaded", "prefix-affinity", "kv-occupancy"]
+)
 def test_routers_spread_equal_requests_evenly(router: RouterName) -> None:
     workload = specs(*((0.001 * number, 10, 20) for number in range(12)))
     result = run_fleet(workload, replicas=3, router=router)
@@ -30,6 +32,17 @@ def test_least_loaded_sees_who_is_busy_at_the_moment_of_arrival() -> None:
     ]
     # Replica 1 still runs request 1 when request 2 comes; all have ended before the last.
     assert placed == [0, 1, 0, 0]
+
+
+def test_occupancy_keeps_short_requests_away_from_long_ones() -> None:
+    """Each of the two long prompts has a replica; by requests alone they would meet."""
+    rows = ((0.0, 200, 40), (0.001, 8, 400), (0.002, 200, 40), (0.003, 8, 40), (0.004, 8, 40))
+    placed = {}
+    for router in ("least-loaded", "kv-occupancy"):
+        result = run_fleet(specs(*rows), replicas=2, router=router, num_blocks=200)
+        placed[router] = [request.replica for request in result.requests]
+    assert placed["least-loaded"] == [0, 1, 0, 1, 0]
+    assert placed["kv-occupancy"] == [0, 1, 1, 0, 0]
 
 
 def test_affinity_follows_the_prefix_until_its_replica_is_overloaded() -> None:

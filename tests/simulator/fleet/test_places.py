@@ -24,11 +24,13 @@ def run_places(
     replicas: int = 3,
     *,
     jump: bool = True,
+    slow_start: float = 0.0,
 ) -> tuple[FleetResult, ReplicaPlaces]:
     places = ReplicaPlaces(
         lambda _: Replica(make_executor(num_blocks=64), CONFIG, jump=jump),
         ["both"] * replicas,
         failures,
+        slow_start,
     )
     result = Fleet(places, make_router("least-loaded"), OpenLoop(requests), 100_000).run()
     for replica in places.replicas:
@@ -64,6 +66,19 @@ def test_a_fresh_replica_takes_the_place() -> None:
     assert result.logs[3].start[0] >= 1.0
     assert result.num_moved > 0
     assert len(result.requests) == 60
+
+
+def test_a_fresh_replica_starts_slowly() -> None:
+    """It gets few requests at first, and as many as before once its ramp is over."""
+    before, after = [0, 0], [0, 0]
+    for run, seconds in enumerate((0.0, 1.0)):
+        deaths = [ReplicaDeath(1, 0.5, 0.5)]
+        result, _ = run_places(crowd(60), deaths, slow_start=seconds)
+        arrivals = [each.arrival for each in result.requests if each.replica == 3]
+        before[run] = sum(arrival < 2.0 for arrival in arrivals)
+        after[run] = len(arrivals) - before[run]
+    assert 0 < before[1] < before[0] / 2
+    assert after[1] >= after[0] - 1
 
 
 def test_without_any_replica_requests_wait_for_one() -> None:

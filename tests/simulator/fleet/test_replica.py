@@ -53,6 +53,17 @@ def live_engine(workload: Workload, config: SchedulerConfig, num_blocks: int) ->
     return engine
 
 
+def events_as_told(events: list[StepEvent]) -> list[dict[str, Any]]:
+    """What events say, with prefixes numbered as they come: which are equal is what counts."""
+    numbers: dict[int, int] = {}
+    dicts = [each.to_dict() for each in events]
+    for told in dicts:
+        for started in told["started"]:
+            keys = started["prefix_keys"]
+            started["prefix_keys"] = [numbers.setdefault(key, len(numbers)) for key in keys]
+    return dicts
+
+
 def mixed_workload() -> OpenLoop:
     """Long and short, alone and crowded, with common beginnings."""
     random = Random(3)
@@ -88,7 +99,7 @@ def test_step_events_are_those_of_the_live_engine(config: SchedulerConfig, num_b
     recorder = Recorder(100_000)
     make_fleet(mixed_workload(), config, num_blocks=num_blocks, observers=[recorder])[0].run()
     simulated = recorder.events()
-    assert [event.to_dict() for event in simulated] == [event.to_dict() for event in live]
+    assert events_as_told(simulated) == events_as_told(live)
     if num_blocks == 30:
         assert any(event.held_back for event in live)
 

@@ -14,6 +14,7 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.observability.routes import RouteEvent
 from twostroke.routing.autoscaler import Autoscaler, AutoscalerOptions, ReplicaReading
 from twostroke.routing.routers import make_router
+from twostroke.routing.slow_start import ramped_share
 from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.replica import Replica
 from twostroke.simulator.fleet.requests import make_request
@@ -24,6 +25,9 @@ from twostroke.simulator.workloads.base import OpenLoop, RequestSpec
 START = 2.0
 PARAMS = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True, detokenize=False)
 CONFIG = SchedulerConfig(max_num_seqs=4)
+OPTIONS = AutoscalerOptions(
+    autoscale="requests", autoscale_interval=1.0, autoscale_target=30.0, max_replicas=2
+)
 
 
 def make(index: int) -> Replica:
@@ -52,6 +56,24 @@ def scaled(
         pool, make_router("least-loaded"), OpenLoop(requests), 100_000, on_route=routes.append
     )
     return fleet.run(), pool, routes
+
+
+def test_a_replica_that_has_started_gets_a_growing_part() -> None:
+    """A part of what the other has, of the moment; where without a ramp it gets all at first."""
+    ramp, routes = 4.0, list[RouteEvent]()
+    pool = ScaledPool(make, OPTIONS, 1, START, ramp)
+    requests = flood(400, 0.02, output=200)
+    Fleet(
+        pool, make_router("least-loaded"), OpenLoop(requests), 100_000, on_route=routes.append
+    ).run()
+    (ready,) = {each.time + START for each in pool.events}
+    choices = [route for route in routes if ready <= route.time < ready + ramp]
+    for route in choices:
+        share = ramped_share(route.time - ready, ramp)
+        load = {route.replica: route.load}
+        load[1 - route.replica] = route.least_load + route.most_load - route.load
+        assert (route.replica == 1) is ((load[1] + 1) / share < load[0] + 1)
+    assert 0 < sum(route.replica for route in choices) < len(choices)
 
 
 def flood(count: int, every: float, prompt: int = 20, output: int = 60) -> list[RequestSpec]:

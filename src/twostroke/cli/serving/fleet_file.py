@@ -136,12 +136,19 @@ def _pool(
 def _divided(plans: Mapping[str, PoolPlan]) -> Iterator[tuple[str, PoolPlan]]:
     """Have all replicas that there may be share devices and cores equally."""
     on_device = Counter(
-        plan.device_of(number) for plan in plans.values() for number in range(plan.most)
+        _one_name(plan.device_of(number)) for plan in plans.values() for number in range(plan.most)
     )
     num_threads = max(1, (os.cpu_count() or 1) // sum(plan.most for plan in plans.values()))
     for name, plan in plans.items():
-        num_sharing = max(on_device[plan.device_of(number)] for number in range(plan.most))
+        num_sharing = max(
+            on_device[_one_name(plan.device_of(number))] for number in range(plan.most)
+        )
         yield name, plan._replace(share=1 / num_sharing, num_threads=num_threads)
+
+
+def _one_name(device: str) -> str:
+    """One name for the first GPU, which has three; where there is none, ``auto`` is the CPU."""
+    return "cuda:0" if device in ("auto", "cuda") else device
 
 
 class _Reader:

@@ -12,6 +12,7 @@ from pathlib import Path
 from twostroke.cli.serving.fleet_file import MAX_BYTES, FleetFile
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import read_bytes
+from twostroke.core.network.address import Address
 from twostroke.engine.fleet.pool_plan import PoolPlan
 
 FOLDER = "/etc/twostroke"
@@ -26,19 +27,25 @@ SERVE = (
 def kuberay_values(path: Path, file: FleetFile, image: str) -> str:
     """YAML for ``kubectl apply``: the file, a RayCluster whose head serves it, and a Service.
 
-    A group has as many machines as its pool has replicas, at least and at most; with ``autoscale``
-    Ray starts machines as ``twostroke up`` asks for places.
+    A group has as many machines as its pool has replicas, at least and at most, and one more while
+    they are replaced; where a pool has ``autoscale``, Ray starts machines as ``twostroke up`` asks
+    for places.
 
     Args:
         image: Has twostroke with Ray, the same version everywhere.
 
     Raises:
-        ConfigError: Only this machine could reach the server.
+        ConfigError: No Service could reach the server.
     """
-    if file.server.host in ("127.0.0.1", "localhost", "::1"):
+    if Address(file.server.host, file.server.port).is_loopback:
         raise ConfigError(
             f"{path}: [server] listens on {file.server.host}, which no Service reaches",
             hint='give host = "0.0.0.0" in [server], and keys or a network policy',
+        )
+    if not file.server.port:
+        raise ConfigError(
+            f"{path}: [server] takes any free port, which no Service finds",
+            hint="give port = 8000 in [server], or --port 8000",
         )
     names = _group_names(file)
     groups = "".join(
@@ -48,8 +55,13 @@ def kuberay_values(path: Path, file: FleetFile, image: str) -> str:
 
 
 def _file_values(path: Path) -> str:
-    text = read_bytes(path, MAX_BYTES).decode()
-    content = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+    text = read_bytes(path, MAX_BYTES).decode().replace("\r\n", "\n")
+    lines = text.rstrip().split("\n")
+    if all(line.replace("\t", " ").isprintable() for line in lines):
+        # How far it is indented is said, since its first line may begin with spaces.
+        content = "|2\n" + "\n".join(line and f"    {line}" for line in lines)
+    else:
+        content = json.dumps(text)  # some of it would end a line in YAML, and does not in TOML
     return f"""\
 # Made by `twostroke up --kuberay`; needs KubeRay's operator. The image is to have
 # twostroke[ray] and Ray's own tools (ray[default]). Models in folders, and files that
@@ -58,8 +70,7 @@ apiVersion: v1
 kind: ConfigMap
 metadata: {{name: twostroke-fleet}}
 data:
-  fleet.toml: |
-{content}
+  fleet.toml: {content}
 """
 
 
@@ -120,7 +131,7 @@ def _group(name: str, plan: PoolPlan, image: str) -> str:
     - groupName: {name}
       replicas: {plan.num_at_first}
       minReplicas: {least}
-      maxReplicas: {plan.most}
+      maxReplicas: {plan.most + 1}
       rayStartParams: {{}}
       template:
         spec:

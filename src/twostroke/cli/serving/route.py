@@ -36,7 +36,7 @@ def route(
             default), a local folder or GGUF file, or a Hugging Face Hub id.
     """
     from twostroke.core.network.proofs import read_token
-    from twostroke.engine.process.replicas import PrefillPlan
+    from twostroke.engine.process.handing_on import PrefillPlan
     from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import run_server
@@ -51,7 +51,7 @@ def route(
         connect_to_workers,
         workers=router.addresses,
         token=read_token(router.token_file),
-        router=options.router,
+        routing=options.routing,
         prefill=PrefillPlan(min_tokens=options.prefill_min_tokens),
         say=note.say,
         stall_seconds=options.stall_timeout,

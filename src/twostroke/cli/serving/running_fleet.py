@@ -55,7 +55,7 @@ class RunningFleet:
             config,
             name=name,
             plan=plan,
-            router=options.router,
+            routing=options.routing,
             make_source=self._make_source,
             log_level=options.log_level,
             log_json=options.log_format == "json",

@@ -145,7 +145,7 @@ def model_loader(
     Raises:
         ConfigError: An option needs the engine in the server's own process.
     """
-    from twostroke.engine.process.replicas import PrefillPlan
+    from twostroke.engine.process.handing_on import PrefillPlan
     from twostroke.start_serving import start_engine_process, start_model
 
     load = partial(
@@ -167,7 +167,7 @@ def model_loader(
             prefill=PrefillPlan(
                 options.prefill_engines, options.prefill_min_tokens, options.prefill_memory
             ),
-            router=options.router,
+            routing=options.routing,
         )
     observers: list[Observer] = []
     if options.otlp_traces_endpoint is not None:

@@ -89,7 +89,8 @@ def _ray_source(address: str, file: FleetFile) -> SourceMaker:
         message = f"Ray is not installed: {error}"
         raise ConfigError(message, hint="pip install 'twostroke[ray]'") from error
     sys.stdout = sys.stderr  # where Ray's threads write what its processes say; this has no data
-    wanted = sum(plan.most * (plan.options.num_cpus or 1) for plan in file.pools.values())
+    # One more of each pool: replicas that are replaced leave once their successors are ready.
+    wanted = sum((plan.most + 1) * (plan.options.num_cpus or 1) for plan in file.pools.values())
     cluster = RayCluster(address, ceil(wanted))
 
     def make_source(settings: StartEngine, plan: PoolPlan) -> RaySource:

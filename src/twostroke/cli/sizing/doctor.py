@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 # Exit codes: a target is missed, or the machine is not as wanted; what was given cannot be read.
 EXIT_MISSED, EXIT_BAD_INPUT = 1, 2
+
+# What a server's address without http:// looks like; no model's name has a port.
+ADDRESS = re.compile(r"^(localhost|[\w.-]+:\d+|\[[0-9a-fA-F:.]+\](:\d+)?)(/.*)?$")
 
 Progress = Callable[[str, int, int], None]
 DoctorFlags = Annotated[DoctorOptions, flag_section("Diagnosis", 0)]
@@ -65,12 +69,21 @@ def doctor(
         if simulate_:
             scenario = _scenario(subject, deployment, workload, scheduler, cache, tiers)
             return _repeat(options, lambda show: _look_simulated(scenario, options, show))
+        if any((deployment, workload, cache, tiers)):
+            raise ConfigError(
+                "flags of a deployment, a workload, or a KV cache need --simulate",
+                hint="add --simulate, or leave them out: a server and a recording have their own",
+            )
         given = _given(scheduler)
-        if subject is not None and subject.startswith(("http://", "https://")):
+        if subject is not None and subject.lower().startswith(("http://", "https://")):
             return _repeat(options, lambda show: _look_live(subject, options, show))
-        if subject is not None and (subject.endswith(".jsonl") or Path(subject).is_file()):
+        if subject is not None and _is_recording(subject):
             path = Path(subject)
             return _repeat(options, lambda show: _look_recorded(path, given, options, show))
+        if subject is not None and ADDRESS.match(subject):
+            raise ConfigError(
+                f"{subject} is no file and no model", hint=f"for a server, write http://{subject}"
+            )
         return _repeat(options, lambda show: _look_machine(subject, options, show))
     except TwostrokeError as error:
         print_error(error.message, error.hint)
@@ -78,10 +91,22 @@ def doctor(
 
 
 def _repeat(options: DoctorOptions, look: Callable[[Progress], int]) -> int:
-    """Look once, or with ``--watch`` again and again until Ctrl-C; the last code counts."""
+    """Look once, or with ``--watch`` again and again until Ctrl-C; the last code counts.
+
+    What the first look cannot read ends it. Later ones say so, and go on: traffic pauses, servers
+    restart, and whoever watches wants to see that.
+    """
+    looks = 0
     while True:
-        with _progress() as show:
-            code = look(show)
+        try:
+            with _progress() as show:
+                code = look(show)
+        except TwostrokeError as error:
+            if not looks:
+                raise
+            print_error(error.message, error.hint)
+            code = EXIT_BAD_INPUT
+        looks += 1
         if options.watch is None:
             return code
         sys.stdout.flush()
@@ -90,6 +115,12 @@ def _repeat(options: DoctorOptions, look: Callable[[Progress], int]) -> int:
         except KeyboardInterrupt:
             return code
         print(f"\n---- {time.strftime('%H:%M:%S')}" if not options.json else "", flush=True)
+
+
+def _is_recording(subject: str) -> bool:
+    """Whether it names a file of steps, and not a model's configuration."""
+    path = Path(subject)
+    return path.suffix == ".jsonl" or (path.is_file() and path.suffix != ".json")
 
 
 def _look_live(url: str, options: DoctorOptions, show: Progress) -> int:
@@ -141,19 +172,21 @@ def _diagnose(
 ) -> int:
     from twostroke.doctor.diagnose import diagnose
 
-    found = diagnose(windows, targets, proof=options.proof, block_bytes=block_bytes, progress=show)
-    _write(found, options)
-    return EXIT_MISSED if found.is_missed else 0
+    diagnosis = diagnose(
+        windows, targets, proof=options.proof, block_bytes=block_bytes, progress=show
+    )
+    _write(diagnosis, options)
+    return EXIT_MISSED if diagnosis.is_missed else 0
 
 
-def _write(found: Diagnosis, options: DoctorOptions) -> None:
+def _write(diagnosis: Diagnosis, options: DoctorOptions) -> None:
     from twostroke.doctor.json_text import diagnosis_json
     from twostroke.doctor.report import print_diagnosis
 
     if options.json:
-        print(diagnosis_json(found))
+        print(diagnosis_json(diagnosis))
     else:
-        print_diagnosis(found, sys.stdout)
+        print_diagnosis(diagnosis, sys.stdout)
 
 
 def _look_machine(model: str | None, options: DoctorOptions, show: Progress) -> int:

@@ -60,6 +60,9 @@ def lab(
             raise ConfigError("no claim is named", hint="name some, or give --all")
         print_claims(CLAIMS, sys.stdout)
         return
+    if plot is not None and plot.suffix.lower() != ".svg":
+        hint = f"give {plot.stem}.svg, which browsers show"
+        raise ConfigError(f"--plot writes SVG, which {plot.name} does not say", hint=hint)
     _check_folders({"--plot": plot, "--html": html})
     bench = None
     if live:

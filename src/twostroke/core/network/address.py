@@ -10,7 +10,8 @@ import struct
 from typing import NamedTuple
 
 GONE_SECONDS = 20  # without a sign of the other machine; one that runs answers in its kernel
-_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)\]|([\w.-]+)):(\d{1,5})", re.ASCII)
+_NAME = r"(?:[\w-]{1,63}\.)*[\w-]{1,63}\.?"  # what has other labels cannot even be looked up
+_ADDRESS = re.compile(rf"(?:\[([0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)\]|({_NAME})):(\d{{1,5}})", re.ASCII)
 
 
 class Address(NamedTuple):

@@ -54,15 +54,22 @@ class AnswerSoFar:
 
     @property
     def prompt_time(self) -> tuple[int, float]:
-        """How many tokens of the prompt were computed for its first sample, and in how long."""
-        num_cached = self._first[0][0] if 0 in self._first else 0
-        began = self._message.arrival_time
-        num_tokens = len(self._message.request.prompt_token_ids) - num_cached
-        return num_tokens, self._first_token_times.get(0, began) - began
+        """How many tokens of the prompt were computed for its first sample, and in how long.
+
+        None, where that has ended without a token.
+        """
+        if 0 not in self._first_token_times:
+            return 0, 0.0
+        num_tokens = len(self._message.request.prompt_token_ids) - self._first[0][0]
+        return num_tokens, self._first_token_times[0] - self._message.arrival_time
 
     def move(self, tier: str | None, on_moved: Callable[[float], None]) -> None:
         """Another engine goes on with it, and fetches its blocks from a tier."""
         self.offered_in, self.on_moved, self._moved_at = tier, on_moved, self._clock()
+
+    def stay(self) -> None:
+        """None goes on with it: its engine does."""
+        self.offered_in = self.on_moved = None
 
     def lose_engine(self) -> EngineDeadError | None:
         """Its engine has ended: why it is given up, if it is."""
@@ -89,16 +96,16 @@ class AnswerSoFar:
             return
         first = (output.num_cached_tokens, output.prefix_hit)
         output.num_cached_tokens, output.prefix_hit = self._first.setdefault(output.index, first)
-        if output.finish_reason is not None:
-            del self._tokens[output.index]
-            return
-        if output.token_ids or output.prompt_logprobs:
-            self.num_engines_lost = 0
         if output.token_ids:
             if self.on_moved is not None:
                 self.on_moved(self._clock() - self._moved_at)
                 self.on_moved = None
             self._first_token_times.setdefault(output.index, self._clock())
+        if output.finish_reason is not None:
+            del self._tokens[output.index]
+            return
+        if output.token_ids or output.prompt_logprobs:
+            self.num_engines_lost = 0
         tokens += output.token_ids
         self._num_scored[output.index] += len(output.prompt_logprobs or ())
 

@@ -1,4 +1,4 @@
-"""Prometheus expositions of a server of several engines: several as one, and what it adds."""
+"""Prometheus expositions of a server of several engines, and how they become one."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def merge_expositions(texts: Iterable[bytes]) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 
 
-class _Series(Collector):
+def exposition_of(families: list[Metric]) -> bytes:
+    """Prometheus text of values that were counted elsewhere."""
+    registry = CollectorRegistry()
+    registry.register(_Counted(families))
+    return generate_latest(registry)
+
+
+class _Counted(Collector):
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
 
     def collect(self) -> list[Metric]:
         return self._families
-
-
-def expose(families: list[Metric]) -> bytes:
-    """Prometheus text of some families of series."""
-    registry = CollectorRegistry()
-    registry.register(_Series(families))
-    return generate_latest(registry)

@@ -82,6 +82,7 @@ class MessageClient:
         scheduler_config: The scheduler's settings.
         speculation: How tokens are guessed ahead, if they are.
         watched_targets: The targets that are watched, each as ``--target`` takes it.
+        labels: Those of the engine's metrics.
         hand_on: Gives a request whose first tokens have come to another client, or says that it
             stays.
     """
@@ -126,7 +127,7 @@ class MessageClient:
         self.info: ExecutorInfo = facts.info
         self.model_name = facts.model_name
         self.scheduler_config: SchedulerConfig = facts.scheduler_config
-        self.watched_targets = facts.watched_targets
+        self.watched_targets, self.labels = facts.watched_targets, facts.labels
         self._intake = Intake(
             facts.info,
             *(self._tokenizer, self._seeds, self._grammars, self._targets, self._adapters),
@@ -183,6 +184,11 @@ class MessageClient:
     def num_unfinished(self) -> int:
         """Requests whose outputs have not all come."""
         return len(self._streams)
+
+    @property
+    def num_waiting(self) -> int:
+        """Samples that wait for their first step."""
+        return self._queue_limit.num_waiting
 
     def unfinished(self) -> list[AsyncStream]:
         """Requests whose outputs have not all come, in order of arrival."""

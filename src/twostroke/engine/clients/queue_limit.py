@@ -52,5 +52,10 @@ class QueueLimit:
         """Count samples that are on their way to the engine."""
         self._num_submitted[tenant] = self._num_submitted.get(tenant, 0) + num_samples
 
+    @property
+    def num_waiting(self) -> int:
+        """Samples that wait for their first step, or are on their way to the engine."""
+        return sum(self._num_submitted.values()) - sum(self.num_left.values())
+
     def _num_waiting(self, tenant: str) -> int:
         return self._num_submitted.get(tenant, 0) - self.num_left.get(tenant, 0)

@@ -54,6 +54,7 @@ class EnginePool(Replicas):
         prepare: The source of a replica by its number.
         make: A client of an engine that has started.
         first: Those that have started already.
+        slow_start: See ``Candidates``.
     """
 
     def __init__(
@@ -64,8 +65,9 @@ class EnginePool(Replicas):
         prepare: Callable[[PoolPlan, int], SupervisedSource],
         make: Callable[[SupervisedSource, StartedEngine], EngineProcess],
         first: Sequence[tuple[SupervisedSource, StartedEngine]],
+        slow_start: float = 0.0,
     ) -> None:
-        super().__init__([], router)
+        super().__init__([], router, slow_start=slow_start)
         self.name, self.plan = name, plan
         self._prepare, self._make = prepare, make
         self._wanted, self._edition, self._num_editions = plan.num_at_first, 0, 1
@@ -147,7 +149,11 @@ class EnginePool(Replicas):
         former, self.plan = self.plan, plan
         if plan.scaling != former.scaling:
             self._autoscaler, self._next_decision = Autoscaler(plan.scaling), time.monotonic()
-        if plan.is_another(former):
+        if self._former is not None and not plan.is_another(self._former[0]):
+            # Changed back before a replica was ready: those that serve are right.
+            self._edition, self._former = self._former[1], None
+            self._num_failures, self._not_before = 0, 0.0
+        elif plan.is_another(former):
             self._former = self._former or (former, self._edition)
             self._edition, self._num_editions = self._num_editions, self._num_editions + 1
             self._num_failures, self._not_before = 0, 0.0

@@ -15,6 +15,11 @@ from twostroke.engine.process.handshake import StartEngine
 from twostroke.routing.autoscaler import AutoscalerOptions
 
 
+def _is_num_gpus(gpus: float) -> bool:
+    """Whether Ray can set aside as many: a GPU is shared, or whole."""
+    return gpus == 0 or 0.001 <= gpus <= 1 or (gpus <= 64 and gpus == int(gpus))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
     """How many replicas a pool has, and where."""
@@ -28,10 +33,12 @@ class PoolOptions:
     each replica its own.
     """
     num_cpus: Annotated[
-        float | None, Must("above 0 and at most 4096", lambda cores: 0 < cores <= 4096)
+        float | None, Must("from 0.001 to 4096", lambda cores: 0.001 <= cores <= 4096)
     ] = None
     """Cores that Ray sets aside for a replica, and its threads; 1 by default. Only with Ray."""
-    num_gpus: Annotated[float | None, within(0, 64, "from 0 to 64")] = None
+    num_gpus: Annotated[
+        float | None, Must("0, a share from 0.001 to 1, or a whole number up to 64", _is_num_gpus)
+    ] = None
     """GPUs that Ray sets aside for a replica, all of one machine; by default as many as
     --tensor-parallel-size says, where --device takes GPUs. Only with Ray.
     """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
-from twostroke.engine.clients.exposition import expose
+from twostroke.engine.clients.exposition import exposition_of
 from twostroke.engine.fleet.supervised import PoolMember
 
 STATES = ("ready", "starting", "leaving", "asleep", "down")
@@ -35,4 +35,4 @@ def pool_exposition(
     )
     for each in members:
         restarts.add_metric([model_name, str(each.number)], each.num_restarts)
-    return expose([replicas, target, restarts])
+    return exposition_of([replicas, target, restarts])

@@ -7,7 +7,6 @@ import importlib
 import logging
 import os
 import secrets
-import select
 import socket
 import threading
 import time
@@ -27,7 +26,7 @@ from twostroke.engine.fleet.pool_plan import PoolPlan
 from twostroke.engine.fleet.supervised import SupervisedSource
 from twostroke.engine.messages import Close
 from twostroke.engine.process.engine_source import StartedEngine
-from twostroke.engine.process.frames import encode_frame, receive_frame
+from twostroke.engine.process.frames import encode_frame, has_come, receive_frame
 from twostroke.engine.process.handshake import EngineRefused, StartAnswer, StartEngine
 from twostroke.engine.process.process_link import END_SECONDS
 from twostroke.engine.process.socket_link import SocketLink
@@ -179,7 +178,12 @@ class RaySource(SupervisedSource):
         except BaseException as error:
             if connection is not None:
                 connection.close()
-            remove_placement_group(group)
+            _remove(group)
+            if isinstance(error, GetTimeoutError):
+                raise EngineDeadError(
+                    f"the replica's actor did not start within {OPEN_SECONDS:g} s",
+                    hint="see the log of Ray; the machine may be too busy",
+                ) from error
             if isinstance(error, RayError):
                 raise EngineDeadError(
                     f"the replica's actor has ended before it was ready: {_reason(error)}",
@@ -188,7 +192,7 @@ class RaySource(SupervisedSource):
             raise
         if isinstance(answer, EngineRefused):
             connection.close()
-            remove_placement_group(group)
+            _remove(group)
             raise answer.to_exception()
         link = RayLink(connection, group, f"process {place.pid} on {place.host}")
         return StartedEngine(link, answer.facts)
@@ -229,9 +233,12 @@ class RaySource(SupervisedSource):
             try:
                 token, version = self._cluster.token, self.settings.version
                 return open_connection(address, token, version)[0], place
-            except EngineDeadError:  # it does not let anyone in yet
+            except EngineDeadError as error:  # it does not let anyone in yet
                 if time.monotonic() > deadline:
-                    raise
+                    raise EngineDeadError(
+                        f"the replica on {place.host} is not reached: {error.message}",
+                        hint="machines of the cluster must reach each other on all ports",
+                    ) from error
                 time.sleep(0.05)
 
 
@@ -291,7 +298,7 @@ def _receive_answer(connection: socket.socket, actor: Any) -> StartAnswer:
         EngineDeadError: It has ended, or hangs.
         RayError: It has ended.
     """
-    while not select.select([connection], [], [], 1.0)[0]:
+    while not has_come(connection, 1.0):
         try:
             ray.get(actor.answer.remote(), timeout=PATIENCE)
         except GetTimeoutError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from itertools import islice
 
 from twostroke.engine.process.engine_process import EngineProcess
+from twostroke.engine.process.occupancy import fullness, waiting_prompts
 from twostroke.routing.autoscaler import ReplicaReading
 
 
@@ -30,32 +32,13 @@ class EngineReader:
         Args:
             now: On ``time.monotonic``.
         """
-        engine, stats, info = self._engine, self._engine.status.stats, self._engine.info
+        engine = self._engine
         seconds, self._read_at = now - self._read_at, now
-        num_samples = sum(each.num_unfinished for each in engine.unfinished())
-        waiting = self._waiting_prompts(num_samples - stats.num_running)
-        blocks = stats.total_blocks - stats.free_blocks
-        blocks += sum(info.kv_groups.most_blocks(size, info.block_size) for size in waiting)
-        places = num_samples / engine.scheduler_config.max_num_seqs
-        # Of the facts: an engine that has just started has not told of its blocks yet.
-        kv = max(blocks / max(1, info.num_blocks), places)
         busy = self._num_busy / max(1, self._num_looks)
         self._num_looks = self._num_busy = 0
-        return ReplicaReading(kv, busy, engine.num_unfinished, self._ttft(sum(waiting), seconds))
-
-    def _waiting_prompts(self, num_waiting: int) -> list[int]:
-        """The lengths of prompts that hold no blocks yet.
-
-        The engine tells how many wait, not which: they are taken for those that came last.
-        """
-        sizes: list[int] = []
-        for stream in reversed(self._engine.unfinished()):
-            if num_waiting <= 0:
-                break
-            if not stream.usage.output_tokens:
-                sizes.append(stream.num_prompt_tokens)
-                num_waiting -= stream.num_unfinished
-        return sizes
+        waiting = sum(islice(waiting_prompts(engine), engine.num_waiting))
+        ttft = self._ttft(waiting, seconds)
+        return ReplicaReading(fullness(engine), busy, engine.num_unfinished, ttft)
 
     def _ttft(self, waiting: int, seconds: float) -> float | None:
         """How long prompts that wait will take, as fast as others went through meanwhile."""

@@ -79,8 +79,9 @@ class EngineProcess(MessageClient):
         hand_over: Gives another client a request that its engine has left, if there is one.
         holds_requests: Whether new requests wait while none runs. They are refused once it has been
             gone for ``stall_seconds``.
+        answered: Whether the engine that runs has given a token.
         idleness: Whether its process has been ended for want of requests.
-        when_back: Called once another engine has followed one that had ended.
+        when_changed: Told that its engine has ended (false), or that another runs (true).
     """
 
     def __init__(
@@ -110,13 +111,12 @@ class EngineProcess(MessageClient):
         )
         self._source, self._process = source, started.link
         self.hand_over: Callable[[str, AsyncStream], bool] | None = None
-        self.when_back: Callable[[], None] | None = None
+        self.when_changed: Callable[[bool], None] = lambda runs: None
         self._adapters.known = {each.name: each for each in facts.adapters}
         self._process.start(self)
         self.idleness = Idleness(idle_seconds, self._clock)
         self._suspects = Suspects(lambda request_id: self._streams.get(request_id), self._resume)
-        self.holds_requests, self._lost_since = False, 0.0
-        self._answered = False  # whether the engine that runs has given a token
+        self.holds_requests, self.answered, self._lost_since = False, False, 0.0
         self._closing, self._taking = threading.Event(), threading.Lock()
         self._offered: StartedEngine | None = None  # started, and not taken yet
         self._watcher = threading.Thread(
@@ -137,7 +137,7 @@ class EngineProcess(MessageClient):
 
     def keep(self, reply: EngineReply) -> None:
         if isinstance(reply, StepReport) and reply.outputs:
-            self._answered |= any(output.token_ids for output in reply.outputs)
+            self.answered |= any(output.token_ids for output in reply.outputs)
             self.idleness.begin_anew()
         if self.idleness.asleep and isinstance(reply, StepReport):  # its last: that it was closed
             reply = replace(reply, status=EngineStatus())
@@ -221,7 +221,7 @@ class EngineProcess(MessageClient):
             else:
                 logger.error("%s; %s", reason, self._source.again)
                 self._on_loop(partial(self._lose, missing_engine(self._source, reason)))
-                if self._answered or time.monotonic() - began > STEADY_SECONDS:
+                if self.answered or time.monotonic() - began > STEADY_SECONDS:
                     num_starts = 0
             tell = partial(self._note_failure, self._clock())
             started, num_starts = start_again(self._source, num_starts, self._closing, tell, limit)
@@ -311,6 +311,7 @@ class EngineProcess(MessageClient):
     def _lose(self, error: ErrorMessage) -> None:
         """The engine has ended: nothing more comes from it."""
         self._process.drain()
+        self.when_changed(False)
         self._status, self._lost_since = EngineStatus(error=error), self._clock()
         self._records.stop(self._status.stats)
         self._fail_questions(error)
@@ -355,7 +356,7 @@ class EngineProcess(MessageClient):
         self._process.start(self)
         self.meet(started.facts)
         self._records.begin_again(time.time(), started.facts.labels)
-        self._status, self._answered = EngineStatus(), False
+        self._status, self.answered = EngineStatus(), False
         if self._loop is not None and not self._loop.is_closed():
             self._process.use_loop(self._loop)
         self.idleness.rise()
@@ -364,8 +365,7 @@ class EngineProcess(MessageClient):
         for request_id in [i for i in self._streams if i not in suspects]:
             self._resume(request_id)
         self._suspects.begin(suspects)
-        if self.when_back is not None:
-            self.when_back()
+        self.when_changed(True)
 
     def adopt(self, request_id: str, stream: AsyncStream) -> None:
         """Go on with a request that another client had; on the event loop's thread."""

@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
-from twostroke.engine.clients.exposition import expose
+from twostroke.engine.clients.exposition import exposition_of
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.timing.move_times import MoveTimes
+
+
+class PrefillPlan(NamedTuple):
+    """How many engines compute prompts for the others (DistServe, arXiv:2401.09670).
+
+    Attributes:
+        min_tokens: Shorter prompts are computed where their answers are; by default what has been
+            measured tells how short.
+        memory: Bytes in which each keeps blocks for the others. So are prompts that exceed it.
+    """
+
+    num_engines: int = 0
+    min_tokens: int | None = None
+    memory: int = 1 << 30
+
+
+class PrefillPool(NamedTuple):
+    """Engines that compute prompts for the others.
+
+    Attributes:
+        tiers: By index of each, where the others fetch the blocks that it has computed.
+    """
+
+    tiers: Mapping[int, str] = {}
+    plan: PrefillPlan = PrefillPlan()
+
+
+NO_POOL = PrefillPool()
 
 
 def offered_by(info: ExecutorInfo) -> str | None:
@@ -46,4 +77,4 @@ def moves_exposition(model_name: str, moves: MoveTimes, min_tokens: int) -> byte
         labels=["model_name"],
     )
     seconds.add_metric([model_name], moves.move_seconds)
-    return expose([least, count, seconds])
+    return exposition_of([least, count, seconds])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -19,7 +18,7 @@ from twostroke.core.config import EngineConfig
 from twostroke.core.errors import EngineDeadError
 from twostroke.engine.messages import Close
 from twostroke.engine.process.engine_source import StartedEngine
-from twostroke.engine.process.frames import encode_frame, receive_frame
+from twostroke.engine.process.frames import encode_frame, has_come, receive_frame
 from twostroke.engine.process.handshake import EngineRefused, StartAnswer, StartEngine
 from twostroke.engine.process.socket_link import SocketLink
 from twostroke.engine.process.start_watch import PATIENCE, StartWatch
@@ -151,7 +150,7 @@ def start_engine(start: StartEngine) -> StartedEngine:
 def _wait_for_answer(connection: socket.socket, pid: int) -> None:
     """Raises ``EngineDeadError`` if the process stops to work before it has said anything."""
     watch = StartWatch(pid, PATIENCE)
-    while not select.select([connection], [], [], 1.0)[0]:
+    while not has_come(connection, 1.0):
         if watch.hangs():
             raise EngineDeadError(
                 f"the engine's process did nothing for {PATIENCE:g} s while it started",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import itertools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import (
@@ -25,54 +24,35 @@ from twostroke.engine.clients.exposition import merge_expositions
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
+from twostroke.engine.process.candidates import Candidates
 from twostroke.engine.process.engine_process import EngineProcess
-from twostroke.engine.process.handing_on import fetches, moves_exposition, offered_by, room_for
+from twostroke.engine.process.handing_on import (
+    NO_POOL,
+    PrefillPool,
+    fetches,
+    moves_exposition,
+    offered_by,
+    room_for,
+)
+from twostroke.engine.process.prompt_segments import prompt_segments
+from twostroke.engine.process.replica_series import SeenEngine, replica_exposition
 from twostroke.observability.events import SchedulerStats, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
-from twostroke.routing.routers import RoutedRequest, Router
+from twostroke.routing.loads import ReplicaLoad
+from twostroke.routing.routers import RoutedRequest, Router, least_loaded
 from twostroke.timing.move_times import MoveTimes
 
-SEGMENT_TOKENS = 64  # of a prompt, for routers that look at it
-MAX_SEGMENTS = 256  # what comes after them decides nothing
 _COUNTS = [each.name for each in fields(SchedulerStats) if each.name != "tiers"]
-
-
-class PrefillPlan(NamedTuple):
-    """How many engines compute prompts for the others (DistServe, arXiv:2401.09670).
-
-    Attributes:
-        min_tokens: Shorter prompts are computed where their answers are; by default what has been
-            measured tells how short.
-        memory: Bytes in which each keeps blocks for the others. So are prompts that exceed it.
-    """
-
-    num_engines: int = 0
-    min_tokens: int | None = None
-    memory: int = 1 << 30
-
-
-class PrefillPool(NamedTuple):
-    """Engines that compute prompts for the others.
-
-    Attributes:
-        tiers: By index of each, where the others fetch the blocks that it has computed.
-    """
-
-    tiers: Mapping[int, str] = {}
-    plan: PrefillPlan = PrefillPlan()
-
-
-NO_POOL = PrefillPool()
 
 
 class Replicas:
     """Implements ``EngineClient`` for several engines of one model.
 
-    A router chooses where a request goes, by the requests that each engine has unfinished. When an
-    engine ends, its requests go on in the others at once. Steps, snapshots and what the cache holds
-    are shown of the first engine. Engines may be added and retired, on the event loop's thread; one
-    is always there.
+    A router chooses where a request goes, by how busy each engine is; ``Candidates`` says among
+    which. When an engine ends, its requests go on in the others at once. Steps, snapshots and what
+    the cache holds are shown of the first engine. Engines may be added and retired, on the event
+    loop's thread; one is always there.
 
     With engines for prompts (``handing_on.py``), long ones go there, and once their first tokens
     are drawn, on to one of the others. While one of the two kinds is gone, the other does
@@ -82,9 +62,11 @@ class Replicas:
         engines: The first is the one that is shown.
         router: Chooses among indices of ``engines``.
         pool: Which of them are for prompts.
+        slow_start: See ``Candidates``.
 
     Attributes:
         loop: The event loop that asked for something last.
+        candidates: Which engines may get requests.
     """
 
     def __init__(
@@ -92,14 +74,16 @@ class Replicas:
         engines: Sequence[EngineProcess],
         router: Router[int],
         pool: PrefillPool = NO_POOL,
+        slow_start: float = 0.0,
     ) -> None:
         self._router, self._pool = router, pool
+        self.candidates = Candidates(slow_start)
         self._moves = MoveTimes()
         self._alone: dict[int, str] = {}  # by engine: a request that has it for itself
         self._with: dict[int, EngineProcess] = {}
         self._alike: dict[int, Hashable] = {}
         self._leaving: set[int] = set()
-        self._num_added = 0
+        self._num_added, self._num_failovers = 0, Counter[int]()
         self.loop: asyncio.AbstractEventLoop | None = None
         for engine in engines:
             self.add(engine)
@@ -119,7 +103,8 @@ class Replicas:
         index, self._num_added = self._num_added, self._num_added + 1
         self._with[index], self._alike[index] = engine, alike
         engine.hand_over = partial(self._adopt, index)
-        engine.when_back = partial(self._meet, index)
+        engine.when_changed = partial(self._note_change, index)
+        self.candidates.note_start(index)
         if self.loop is not None:
             engine.use_loop(self.loop)
         self._meet(index)
@@ -141,10 +126,12 @@ class Replicas:
     def remove(self, index: int) -> EngineProcess:
         """An engine is gone, as far as requests go; it is the caller's to close."""
         engine = self._with.pop(index)
-        engine.hand_over = engine.hand_on = engine.when_back = None
+        engine.hand_over = engine.hand_on = None
+        engine.when_changed = lambda runs: None
+        self.candidates.forget(index)
         self._leaving.discard(index)
         self._alone.pop(index, None)
-        del self._alike[index]
+        del self._alike[index], self._num_failovers[index]
         return engine
 
     @property
@@ -193,7 +180,7 @@ class Replicas:
         loads = self._loads()
         if not loads:
             return self._first.submit(request)  # which says why not
-        index = self._route(request, self._candidates(request, loads))
+        index = self._route(request, self._suited(request, loads))
         stream = self._with[index].submit(request)
         is_alone = self._with[index].num_unfinished == 1
         self._alone[index] = request.request_id if is_alone else ""
@@ -242,6 +229,17 @@ class Replicas:
         self._use_loop()
         records = await self._ask_all([engine.records() for engine in self.engines])
         metrics = merge_expositions(each.metrics for each in records)
+        seen = [
+            SeenEngine(
+                engine.labels,
+                engine.takes_requests,
+                self.candidates.is_left_out(index),
+                self.candidates.num_failures[index],
+                self._num_failovers[index],
+            )
+            for index, engine in self._with.items()
+        ]
+        metrics += replica_exposition(seen)
         if any(self._tier_of(index) for index in self._with):
             name = self._first.model_name
             metrics += moves_exposition(name, self._moves, self._min_tokens)
@@ -287,15 +285,18 @@ class Replicas:
                 raise answer
         return list(answers)
 
-    def _loads(self) -> dict[int, int]:
-        """Unfinished requests of each engine that takes more."""
-        return {
-            index: engine.num_unfinished
+    def _loads(self) -> dict[int, ReplicaLoad]:
+        """How busy each engine is that takes requests."""
+        running = {
+            index: engine
             for index, engine in self._with.items()
             if engine.takes_requests and index not in self._leaving
         }
+        return self.candidates.loads(running)
 
-    def _candidates(self, request: GenerationRequest, loads: dict[int, int]) -> dict[int, int]:
+    def _suited(
+        self, request: GenerationRequest, loads: dict[int, ReplicaLoad]
+    ) -> dict[int, ReplicaLoad]:
         """Engines for prompts, if this one is long enough and they have room for its blocks."""
         size = len(request.prompt_token_ids)
         if size < self._min_tokens:
@@ -324,7 +325,7 @@ class Replicas:
             for_prompts = self._tier_of(index) is not None
             self._with[index].hand_on = partial(self._hand_on, index) if for_prompts else None
 
-    def _writers(self, loads: dict[int, int]) -> dict[int, int]:
+    def _writers(self, loads: dict[int, ReplicaLoad]) -> dict[int, ReplicaLoad]:
         """Leave out what is for prompts, unless there is nothing else."""
         return {i: load for i, load in loads.items() if self._tier_of(i) is None} or loads
 
@@ -339,17 +340,28 @@ class Replicas:
         so_far = stream.so_far
         if not loads or so_far is None:
             return False
-        if self._alone.get(giver) == request_id:
-            self._moves.observe_prompt(*so_far.prompt_time)
         so_far.move(
             self._tier_of(giver), partial(self._moves.observe_move, stream.num_prompt_tokens)
         )
-        return self._give(request_id, stream, loads)
+        if not self._give(request_id, stream, loads):
+            so_far.stay()
+            return False
+        if self._alone.get(giver) == request_id:
+            self._moves.observe_prompt(*so_far.prompt_time)
+        return True
 
-    def _route(self, request: GenerationRequest, loads: Mapping[int, int]) -> int:
-        prompt = request.prompt_token_ids
-        segments = tuple(itertools.islice(_segments(request), MAX_SEGMENTS))
-        return self._router.route(RoutedRequest(len(prompt), segments), loads).replica
+    def _route(self, request: GenerationRequest, loads: Mapping[int, ReplicaLoad]) -> int:
+        routed = RoutedRequest(len(request.prompt_token_ids), prompt_segments(request))
+        return self._router.route(routed, loads).replica
+
+    def _note_change(self, index: int, runs: bool) -> None:
+        """An engine has ended, or another runs in its place."""
+        engine = self._with[index]
+        if runs:
+            self.candidates.note_start(index)
+            self._meet(index)
+        elif not engine.status.draining:
+            self.candidates.note_failure(index, f"engine {engine.labels['engine']}")
 
     def _meet(self, index: int) -> None:
         """An engine is there, or back: what waits for others need not wait any more."""
@@ -361,25 +373,18 @@ class Replicas:
         """Have the least loaded engine go on with another's request; ``False`` if none runs."""
         alike = self._alike[giver]
         loads = {i: load for i, load in self._loads().items() if self._alike[i] == alike}
-        return self._give(request_id, stream, self._writers(loads))
+        given = self._give(request_id, stream, self._writers(loads))
+        self._num_failovers[giver] += given and self._with[giver].status.error is not None
+        return given
 
-    def _give(self, request_id: str, stream: AsyncStream, loads: Mapping[int, int]) -> bool:
+    def _give(self, request_id: str, stream: AsyncStream, loads: Mapping[int, ReplicaLoad]) -> bool:
         # One that it was handed on by may have to end it yet.
         loads = {i: load for i, load in loads.items() if not self._with[i].has(request_id)}
         if not loads:
             return False
-        engine = self._with[min(loads, key=loads.__getitem__)]
+        engine = self._with[least_loaded(loads)]
         try:
             engine.adopt(request_id, stream)
         except TwostrokeError:
             return False
         return True
-
-
-def _segments(request: GenerationRequest) -> Iterator[tuple[bytes, int]]:
-    """The prompt's full segments, each named by a hash of all tokens up to its end."""
-    prompt, salt = request.prompt_token_ids, f"{request.adapter} {request.cache_salt}".encode()
-    digest = hashlib.blake2b(salt, digest_size=16)
-    for start in range(0, len(prompt) - SEGMENT_TOKENS + 1, SEGMENT_TOKENS):
-        digest.update(str(prompt[start : start + SEGMENT_TOKENS]).encode())  # not checked yet
-        yield digest.copy().digest(), SEGMENT_TOKENS

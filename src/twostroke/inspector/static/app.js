@@ -41,7 +41,7 @@ const PAGES = [
   { name: "report", title: "Report", key: "o", content: ReportPage, kind: "simulation" },
   { name: "learn", title: "Learn", key: "e", content: Learn },
 ];
-const NAMES = PAGES.map((item) => item.name);
+const NAMES = isKept ? KEPT_PAGES : PAGES.map((item) => item.name);
 /** Those that what is open has; a recording has nothing live. */
 function offered() {
   const source = description.value?.kind;

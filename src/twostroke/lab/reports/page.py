@@ -29,7 +29,7 @@ def _section(experiment: Experiment) -> str:
     name, text = computed.verdict
     parts = [
         f'<h2 id="{escape(claim.name)}">{escape(claim.text)}</h2>',
-        f"<p class=muted>{escape(claim.name)}. Heard in: {escape(claim.source)}.</p>",
+        f"<p class=muted>{escape(claim.name)}. Source: {escape(claim.source)}.</p>",
         f"<p><b>Verdict: {escape(name)}.</b> {escape(text)}</p>",
         plot_svg(computed.plot),
         f"<p>Simulated: {escape(computed.on)}</p>",

@@ -34,7 +34,7 @@ def print_experiment(experiment: Experiment, bold: Bold, stream: TextIO) -> None
     name, text = computed.verdict
     print(f"{claim.name}\n", file=stream)
     print(_filled(f"Claim: {claim.text}"), file=stream)
-    print(_filled(f"Heard in: {claim.source}."), file=stream)
+    print(_filled(f"Source: {claim.source}."), file=stream)
     print(f"\n{bold(f'Verdict: {name}.')}", file=stream)
     print(_filled(text), file=stream)
     print(f"\n{_filled(f'Simulated: {computed.on}')}", file=stream)

@@ -102,7 +102,10 @@ class Depth(msgspec.Struct, array_like=True):
 
 
 class RowNote(msgspec.Struct):
-    """What happened in a row beside tokens. ``held_back`` is given where it changes."""
+    """What happened in a row beside tokens. ``held_back`` is given where it changes.
+
+    ``refused``: calls that were refused early, to those who see all requests.
+    """
 
     row: int
     preempted: list[tuple[int, int]] = []
@@ -112,6 +115,7 @@ class RowNote(msgspec.Struct):
     held_back: list[HeldBack] | None = None
     error: str | None = None
     depths: list[Depth] = []
+    refused: int = 0
 
 
 class StepFrame(msgspec.Struct, omit_defaults=True):
@@ -262,6 +266,7 @@ class _Builder:
                     note.labels[labelled.request_id] = labelled.labels
             if self.visible is None:
                 note.error = event.error or note.error
+                note.refused += len(event.refused)
         held_back = [
             HeldBack(
                 number,
@@ -379,4 +384,5 @@ def _renumbered(note: RowNote, row: int, numbers: Sequence[int]) -> RowNote:
         held_back,
         note.error,
         [msgspec.structs.replace(new, request=numbers[new.request]) for new in note.depths],
+        note.refused,
     )

@@ -143,13 +143,13 @@ def lines(
 
 
 def bars(values: Sequence[tuple[str, float]], title: str) -> str:
-    """Horizontal bars, one below the other."""
+    """Horizontal bars, one below the other, below a line that says what they are."""
     if not values:
         return ""
     highest = max(value for _, value in values) or 1.0
     left = max(BAR_LEFT, LETTER * max(len(name) for name, _ in values) + 16)
-    content = []
-    for row, (name, value) in enumerate(values):
+    content = [_text(left, TOP + 10, title, "start")]
+    for row, (name, value) in enumerate(values, 1):
         y = TOP + row * BAR
         width = round((WIDTH - left - 90) * value / highest, 1)
         content.append(_text(left - 8, y + 14, name, "end"))
@@ -157,7 +157,7 @@ def bars(values: Sequence[tuple[str, float]], title: str) -> str:
             f'<rect x="{left}" y="{y}" width="{width}" height="{BAR - 6}" fill="var(--one)"/>'
         )
         content.append(_text(left + width + 6, y + 14, f"{value:,.2f}", "start"))
-    height = TOP + BAR * len(values)
+    height = TOP + BAR * (1 + len(values))
     label = escape(title, quote=True)
     inside = "".join(content)
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">{inside}</svg>'

@@ -132,8 +132,8 @@ class RooflineCostModel:
         ]
 
     def step(self, shape: StepShape) -> Estimate:
-        if self.parallel.data == self.parallel.pipeline == 1:
-            return self._estimate(self._parts(shape), shape)
+        if self.parallel.splits_tensors_only:
+            return self._estimate(self._parts(shape), shape, shape)
         batch = batch_of_stage(shape, self.parallel.pipeline)
         share = share_of_group(batch, self.parallel.data)
         parts = self._parts(share)
@@ -146,7 +146,7 @@ class RooflineCostModel:
             self.hardware,
             self.efficiencies,
         )
-        return self._estimate(parts, share)
+        return self._estimate(parts, share, shape)
 
     def _parts(self, shape: StepShape) -> Parts:
         """The kernels of one device, but experts that get tokens of other groups."""
@@ -170,7 +170,8 @@ class RooflineCostModel:
             )
         return parts
 
-    def _estimate(self, parts: Parts, shape: StepShape) -> Estimate:
+    def _estimate(self, parts: Parts, shape: StepShape, whole: StepShape) -> Estimate:
+        """The step of the kernels ``parts`` for ``shape``, which is a part of ``whole``."""
         e, requests = self.efficiencies, shape.decode_requests
         new_tokens = 0
         for new, _ in shape.prefill:
@@ -189,7 +190,7 @@ class RooflineCostModel:
         if shape.after_idle:
             host += of_host.wake
         seconds = device + host if not of_host.overlap else device if device > host else host
-        drafting = self._drafting_time(shape) if shape.draft_rounds else 0.0
+        drafting = self._drafting_time(whole) if shape.draft_rounds else 0.0
         seconds += drafting
         i = self.interval
         low = i.decode_low + share * (i.prefill_low - i.decode_low)

@@ -34,10 +34,14 @@ Gemm = Callable[[float, float, int, bool], KernelTime]
 
 
 def batch_of_stage(shape: StepShape, stages: int) -> StepShape:
-    """The batch that one of ``stages`` groups of layers has at a time."""
+    """The batch that one of ``stages`` groups of layers has at a time.
+
+    A prompt's later pieces attend to its earlier ones: each has the mean before it.
+    """
     if stages == 1:
         return shape
-    chunks = tuple((-(-new // stages), before) for new, before in shape.prefill)
+    pieces = [(-(-new // stages), new, before) for new, before in shape.prefill]
+    chunks = tuple((piece, before + (new - piece) // 2) for piece, new, before in pieces)
     return _part(shape, stages, chunks)
 
 

@@ -151,7 +151,7 @@ def deploy_with(
         missing = (bytes_of(least) if groups.has_windows else per_token * least) - kv_room
         fewer = f"--max-model-len {capacity}" if options.max_model_len and capacity > 1 else ""
         refuse(options, hardware, model, weights, missing, "one request's KV cache", first=fewer)
-    length = min(wanted, capacity)
+    length, groups_apart = min(wanted, capacity), options.data_parallel_size
     return Deployment(
         hardware=hardware,
         model=model,
@@ -160,19 +160,19 @@ def deploy_with(
             model_id=options.model,
             vocab_size=model.vocab_size,
             max_model_len=length,
-            num_blocks=num_blocks * options.data_parallel_size,
+            num_blocks=min(num_blocks * groups_apart, max(num_blocks, _MAX_BLOCKS)),
             block_size=cache.block_size,
             kv_bytes_per_token=round(per_token),
             kv_groups=groups,
             kv_block_bytes=round(block_bytes),
-            num_state_slots=num_slots,
+            num_state_slots=num_slots * groups_apart,
             state_spacing=state.spacing or 1,
             num_state_parts=count_state_parts(state.num_bytes, block_bytes),
             kv_cache_dtype=cache_format(cache.kv_format).name,
             weight_bytes=weights,
             device="simulated",
         ),
-        scheduler=_of_groups(scheduler, options.data_parallel_size),
+        scheduler=_of_groups(scheduler, groups_apart),
         weight_bytes=weights,
         kv_bytes=round(num_blocks * block_bytes),
         state_bytes=num_slots * state.num_bytes,

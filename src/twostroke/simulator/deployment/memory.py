@@ -31,9 +31,10 @@ def activation_bytes(model: ModelSpec, scheduler: SchedulerConfig) -> tuple[int,
 
 
 def device_weight_bytes(model: ModelSpec, format_: str | None, parallel: Parallel) -> int:
-    """Bytes of the weights on one device, the fullest.
+    """Bytes of the weights on one device: the one with most experts.
 
     Experts are spread over all groups of devices that share the layers, all else is whole in each.
+    Stages of a pipeline have equal parts.
     """
     total = model.weight_bytes(format_, parallel.tensor)
     if parallel.splits_tensors_only:

@@ -46,7 +46,13 @@ class DeploymentOptions:
     replicas: NumDevices = 1
     """Engines, each on its own devices; with --autoscale those at the beginning."""
     router: RouterName = "round-robin"
-    """Chooses each request's replica; prefix-affinity: the last one with the same prompt prefix."""
+    """Chooses each request's replica; prefix-affinity: the last one with the same prompt prefix;
+    kv-occupancy: the one that is least full.
+    """
+    slow_start: Annotated[float, within(0, 86_400)] = 0.0
+    """Seconds in which a replica that --autoscale or --fail brings gets a growing part of what
+    others get.
+    """
     weight_dtype: str = "auto"
     """Format of the weights (bf16, fp8, int8, int4, nvfp4 ...); auto takes the checkpoint's."""
     max_model_len: Annotated[

@@ -186,6 +186,7 @@ class Fleet:
             self._held.append(journey)
             self._pool.ask_for_one(now)
             return
+        loads.catch_up = lambda index: self._catch_up(index, now, progress)
         spec, is_first = journey.spec, journey.request is None
         route = router.route(to_routed(spec), loads)
         number = route.replica
@@ -317,7 +318,7 @@ class Fleet:
 def _route_event(
     spec: RequestSpec, route: Route[int], loads: ReplicaLoads, refused: bool
 ) -> RouteEvent:
-    counts = dict(loads)
+    counts = {index: load.requests for index, load in loads.items()}
     return RouteEvent(
         time=spec.arrival,
         request_id=spec.request_id,

@@ -38,9 +38,13 @@ def make_pool(
         return FixedPool([make(number) for number in range(options.replicas)])
     seconds = options.start_seconds
     if seconds is None:
-        read = deployment.weight_bytes * options.tp / (1e9 * options.disk_bandwidth)
+        # What groups with requests of their own have alike is read once.
+        devices = options.num_devices
+        if not any(layer.experts for layer in deployment.model.layers):
+            devices //= options.data_parallel_size
+        read = deployment.weight_bytes * devices / (1e9 * options.disk_bandwidth)
         seconds = USUAL_START_SECONDS + read
-    return ScaledPool(make, scaling, options.replicas, seconds)
+    return ScaledPool(make, scaling, options.replicas, seconds, options.slow_start)
 
 
 def replica_maker(

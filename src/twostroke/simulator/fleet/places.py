@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from math import inf
 
+from twostroke.routing.slow_start import SlowStart
 from twostroke.simulator.deployment.fleet_options import ReplicaDeath, Role
 from twostroke.simulator.fleet.loads import ReplicaLoads
 from twostroke.simulator.fleet.pool import ScalingEvent
@@ -22,6 +23,7 @@ class ReplicaPlaces:
         make: Makes the replica of a place, at time 0.
         roles: What the replica of each place does.
         failures: By time.
+        slow_start: Seconds after which one that took a place gets as much as the others.
     """
 
     def __init__(
@@ -29,8 +31,10 @@ class ReplicaPlaces:
         make: Callable[[int], Replica],
         roles: Sequence[Role],
         failures: Sequence[ReplicaDeath] = (),
+        slow_start: float = 0.0,
     ) -> None:
         self._make, self._place_roles = make, roles
+        self._slow_start: SlowStart[int] = SlowStart(slow_start)
         self.replicas: list[Replica] = []
         self.roles: list[Role] = []
         self._at: list[int | None] = [None] * len(roles)  # the replica at each place
@@ -50,8 +54,11 @@ class ReplicaPlaces:
         now, dies, place, lasts = heapq.heappop(self._changes)
         if not dies:
             self._start(place, now)
+            self._slow_start.note_start(len(self.replicas) - 1, now)
             return []
         index, self._at[place] = self._at[place], None
+        if index is not None:
+            self._slow_start.forget(index)
         if lasts < inf:
             heapq.heappush(self._changes, (now + lasts, False, place, 0.0))
         return [] if index is None else [index]
@@ -62,7 +69,7 @@ class ReplicaPlaces:
             for index in self._at
             if index is not None and (role == "both" or self.roles[index] in (role, "both"))
         ]
-        return ReplicaLoads(self.replicas, indices, now)
+        return ReplicaLoads(self.replicas, indices, now, self._slow_start)
 
     def ask_for_one(self, now: float) -> None:
         """A replica comes back when it does."""

@@ -131,6 +131,10 @@ class Replica:
         self._finish_times = [time for time in self._finish_times if time > now]
         return len(self.scheduler.requests) + len(self._finish_times)
 
+    def fullness(self, prompt_tokens: int) -> float:
+        """How full it would be with a prompt more; see ``ReplicaLoad.fullness``."""
+        return self._demand(prompt_tokens)[0]
+
     def demand(self) -> tuple[float, int]:
         """What its requests need now.
 
@@ -139,13 +143,19 @@ class Replica:
             they have, of all blocks; or all requests of ``--max-num-seqs``, if that is more. Then
             the prompt tokens that wait.
         """
+        return self._demand(0)
+
+    def _demand(self, more_tokens: int) -> tuple[float, int]:
         pool, info, running = self.kv.pool, self.executor.info, self.scheduler.running
         blocks, prompts = pool.num_blocks - pool.num_free, 0
         for request in self.scheduler.requests.values():
             if request.request_id not in running:
                 blocks += info.kv_groups.most_blocks(request.num_tokens, info.block_size)
                 prompts += request.num_missing_tokens
-        places = len(self.scheduler.requests) / self.scheduler.config.max_num_seqs
+        if more_tokens:
+            blocks += info.kv_groups.most_blocks(more_tokens, info.block_size)
+        samples = len(self.scheduler.requests) + bool(more_tokens)
+        places = samples / self.scheduler.config.max_num_seqs
         return max(blocks / max(1, pool.num_blocks), places), prompts
 
     def next_event(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twostroke.routing.autoscaler import Autoscaler, AutoscalerOptions, ReplicaReading
+from twostroke.routing.slow_start import SlowStart
 from twostroke.simulator.deployment.fleet_options import Role
 from twostroke.simulator.fleet.loads import ReplicaLoads
 from twostroke.simulator.fleet.pool import ScalingEvent
@@ -44,6 +45,7 @@ class ScaledPool:
         make: Makes the replica of an index, at time 0.
         num_replicas: How many are ready at time 0.
         start_seconds: From a decision until a replica takes requests; paid for, too.
+        slow_start: Seconds after which one that was started gets as much as the others.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class ScaledPool:
         options: AutoscalerOptions,
         num_replicas: int,
         start_seconds: float,
+        slow_start: float = 0.0,
     ) -> None:
         self._make, self._start_seconds = make, start_seconds
+        self._slow_start: SlowStart[int] = SlowStart(slow_start)
         self._autoscaler = Autoscaler(options)
         self._interval = options.autoscale_interval
         self.replicas: list[Replica] = []
@@ -100,7 +104,8 @@ class ScaledPool:
         return ()
 
     def loads(self, now: float, role: Role = "both") -> ReplicaLoads:
-        return ReplicaLoads(self.replicas, [each.index for each in self._taking(now)], now)
+        taking = [each.index for each in self._taking(now)]
+        return ReplicaLoads(self.replicas, taking, now, self._slow_start)
 
     def ask_for_one(self, now: float) -> None:
         if all(each.draining for each in self._members):
@@ -125,6 +130,8 @@ class ScaledPool:
         index = len(self.replicas)
         replica = self._make(index)
         replica.clock.advance_to(ready)
+        if ready:
+            self._slow_start.note_start(index, ready)
         self.replicas.append(replica)
         self._members.append(_Member(index, replica, now, ready, read_at=ready))
         self.most = max(self.most, len(self._members))
@@ -143,6 +150,7 @@ class ScaledPool:
 
     def _end(self, member: _Member, now: float) -> None:
         self._members.remove(member)
+        self._slow_start.forget(member.index)
         self._ended.append((member.started, now))
 
     def _rest(self, member: _Member, now: float) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from twostroke.model_spec.number_formats import cache_format
 from twostroke.simulator.deployment.deployment import Deployment
-from twostroke.simulator.results.columns import Columns, Numbers
+from twostroke.simulator.results.columns import Columns, Integers, Numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,19 +103,36 @@ def step_bytes(columns: Columns, deployment: Deployment, kv_dtype: str) -> Numbe
             read += context * (layer.count * token_bits * ranks / 8)
     requests = columns.decode_requests + (columns.prefill_tokens > 0)
     read += 2.0 * requests * model.state_bytes(ranks) * ranks
-    return _weight_bytes(tokens.astype(np.float64), deployment) + read + tokens * per_token
+    weights = _weight_bytes(tokens.astype(np.float64), requests, deployment)
+    return weights + read + tokens * per_token
 
 
-def _weight_bytes(tokens: Numbers, deployment: Deployment) -> Numbers:
-    """Weights that a step reads: all but the embedding table and experts without a token."""
+def _weight_bytes(tokens: Numbers, requests: Integers, deployment: Deployment) -> Numbers:
+    """Weights that a step reads: all but the embedding table and experts without a token.
+
+    Each batch of a pipeline reads them; of groups with requests of their own each that has some
+    reads all but the experts, which they share.
+    """
+    parallel = deployment.cost.parallel
+    batches = np.clip(tokens, 1, parallel.pipeline)
+    groups = np.clip(requests / batches, 1, parallel.data)
+    of_experts, unread = _expert_bytes(tokens / batches, deployment)
+    return batches * (groups * _bytes_beside_experts(of_experts, deployment) + of_experts - unread)
+
+
+def _bytes_beside_experts(of_experts: float, deployment: Deployment) -> float:
+    """Weights of one group of devices that a step always reads."""
     model, cost = deployment.model, deployment.cost
-    if not cost.parallel.splits_tensors_only:  # all that is there
-        whole = float(deployment.weight_bytes * cost.parallel.num_devices)
-        return np.full(len(tokens), whole)
     total = float(model.weight_bytes(cost.weights.name, cost.ranks) * cost.ranks)
     if not model.tied:
         total -= model.vocab_size * model.hidden_size * cost.plain_bytes
-    unread = np.zeros(len(tokens))
+    return total - of_experts
+
+
+def _expert_bytes(tokens: Numbers, deployment: Deployment) -> tuple[float, Numbers]:
+    """Weights of all experts, and of those that so many tokens leave idle."""
+    model, cost = deployment.model, deployment.cost
+    total, unread = 0.0, np.zeros(len(tokens))
     for layer in model.layers:
         if layer.experts is not None:
             expert_parameters = (
@@ -125,5 +142,7 @@ def _weight_bytes(tokens: Numbers, deployment: Deployment) -> Numbers:
             idle = (
                 layer.experts.count * (1 - layer.experts.per_token / layer.experts.count) ** tokens
             )
-            unread += layer.count * idle * expert_parameters * cost.weights.bits / 8
-    return total - unread
+            each = layer.count * expert_parameters * cost.weights.bits / 8
+            total += each * layer.experts.count
+            unread += each * idle
+    return total, unread

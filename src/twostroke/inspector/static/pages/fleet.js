@@ -24,6 +24,7 @@ const ROUTERS = {
   "round-robin": "a router that takes one after the other",
   "least-loaded": "a router that takes the least loaded one",
   "prefix-affinity": "a router that follows known prefixes",
+  "kv-occupancy": "a router that takes the one with most free KV cache",
 };
 const ROUTES_MS = 300;
 const EXAMPLE =
@@ -143,6 +144,7 @@ const WHY = {
   turn: () => "it was the next one",
   least_loaded: ({ load, most_load: most }) =>
     `the fewest unfinished requests: ${count(load)}, the busiest has ${count(most)}`,
+  least_full: () => "its KV cache and queue are the least full",
   prefix: ({ prefix_tokens: known, load, least_load: least }) =>
     `it got ${count(known)} of the prompt's tokens before` +
     (load > least ? `, though it has ${count(load)} requests and another ${count(least)}` : ""),

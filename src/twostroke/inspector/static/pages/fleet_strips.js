@@ -15,6 +15,7 @@ const ROUTE_COLOURS = {
   prefix: "cached",
   turn: "waiting",
   least_loaded: "waiting",
+  least_full: "waiting",
   no_prefix: "waiting",
   overloaded: "alarm",
 };
@@ -22,6 +23,7 @@ export const ROUTE_WORDS = {
   prefix: "prefix hit",
   turn: "its turn",
   least_loaded: "least loaded",
+  least_full: "least full",
   no_prefix: "no known prefix",
   overloaded: "prefix overloaded",
 };

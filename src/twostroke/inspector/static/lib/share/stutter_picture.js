@@ -14,6 +14,7 @@ const EDGE = 24;
 const LINE = 20;
 const MOST_CULPRITS = 4;
 const AROUND = 0.8; // of the gap, before it and after it
+const TOKENS = 3; // usual gaps at least, so that tokens before it and after it are seen
 
 /** The words of the caption as lines that fit. */
 function wrapped(pen, text, width) {
@@ -65,7 +66,8 @@ export function drawStutter(record, gap) {
   pen.fillText(`${shortId(record.id)} stood still for ${time(gap.gap)}`, EDGE, EDGE + 14);
   pen.font = font(15);
   lines.forEach((line, at) => pen.fillText(line, EDGE, 2 * EDGE + 14 + (at + 1) * LINE));
-  const span = [gap.begin - AROUND * gap.gap, gap.end + AROUND * gap.gap];
+  const around = Math.max(AROUND * gap.gap, TOKENS * (gap.usual ?? 0));
+  const span = [gap.begin - around, gap.end + around];
   const x = (at) =>
     MARGIN + EDGE + ((at - span[0]) / (span[1] - span[0])) * (WIDTH - MARGIN - 2 * EDGE);
   pen.font = font(13);

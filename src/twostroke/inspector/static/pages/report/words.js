@@ -66,6 +66,8 @@ export function titleOf(runs) {
   const replicas = common(runs, "replicas");
   const devices = unique(runs.map((run) => run.hardware.title)).join(", ");
   const fleet = `${replicas === "1" ? "" : `${replicas} x `}${common(runs, "tp")} x ${devices}`;
+  const pools = runs.flatMap((run) => run.pools ?? []);
+  if (pools.length) return `${common(runs, "model")}, prompts and answers apart`;
   return `${common(runs, "model")} on ${fleet}`;
 }
 

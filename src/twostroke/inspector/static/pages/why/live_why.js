@@ -102,17 +102,20 @@ export const BoundLine = view(() => {
 const BINDS = {
   places: "then all places are taken (--max-num-seqs)",
   blocks: "then no KV block is free",
-  time: "then a token takes longer than that",
+  time: "with one more a token takes longer",
 };
 
-function aboutRoom(room) {
+function aboutRoom(room, isIdle) {
   if (!room) return "No step lately that only decoded: how many more users fit is not known.";
-  const now = `${count(room.users)} ${room.users === 1 ? "request decodes" : "requests decode"}`;
+  const [one, many] = isIdle ? ["decoded", "decoded"] : ["decodes", "decode"];
+  const decoding = room.users === 1 ? `request ${one}` : `requests ${many}`;
+  const now = `${isIdle ? "Lately" : "Now"} ${count(room.users)} ${decoding}`;
   const user = room.more === 1 ? "user" : "users";
   const fit = room.more === 0 ? "No further user" : `${count(room.more)} more ${user}`;
+  const fits = room.more === 1 || room.more === 0 ? "fits" : "fit";
   return (
-    `${fit} like these ${room.more === 1 || room.more === 0 ? "fits" : "fit"} now, at a TPOT of` +
-    ` ${time(room.limit)}: ${room.more ? BINDS[room.binding] : NONE[room.binding]}. Now ${now} at` +
+    `${fit} like these ${fits} ${isIdle ? "beside those of lately" : "now"}, at a TPOT of` +
+    ` ${time(room.limit)}: ${room.more ? BINDS[room.binding] : NONE[room.binding]}. ${now} at` +
     ` once, with ${count(room.context)} tokens of context each, at ${time(room.tpot)} a token.` +
     " Their prompts come on top."
   );
@@ -151,7 +154,7 @@ const byMost = (one, other) => other[1] - one[1];
 
 export const WhyPanel = view(() => {
   if (!found.value || !seesAll()) return null;
-  const { room, drafts } = found.value;
+  const { bound, room, drafts } = found.value;
   const most = Math.max(
     ...minutes.value.map(({ seconds }) => Object.values(seconds).reduce((a, b) => a + b, 0)),
     1e-9,
@@ -169,7 +172,7 @@ export const WhyPanel = view(() => {
         </p>
       </details>
     </h2>
-    <p>${aboutRoom(room)}</p>
+    <p>${aboutRoom(room, bound.kind === "idle")}</p>
     ${
       drafts
         ? html`<p>${aboutDrafts(drafts)}${" "}<a href="#/speculation">Speculation</a></p>`
