@@ -134,7 +134,13 @@ def write_products() -> None:
     """Coefficients of products in few bits, experts and latent attention, by device and stack."""
     for device in MEASURED_EXPERTS:
         there = read(device)
-        write_device(device, fits.tables(device, "vllm", there["gemm"]))
+        sources = {
+            **there.get("sources", {}),
+            "gemm.fp8_block": f"fitted to TensorRT-LLM's kernels in {PUBLIC} on"
+            f" {load_hardware(device).title}",
+        }
+        tables = fits.tables(device, "vllm", there["gemm"])
+        write_device(device, {**tables, "sources": sources})
         own = fits.tables(device, "trtllm", {"bf16": there["gemm"]["bf16"]})
         del own["gemm"]["bf16"]
         title = load_hardware(device).title
@@ -145,11 +151,24 @@ def write_products() -> None:
             SERVES[device],
             stacks=("trtllm",),
         )
+    write_marlin()
     eights = fit_devices(["l40s"])["gemm"]["fp8"]
     write_device("l40s", {"gemm": {**read("l40s")["gemm"], "fp8": eights}})
     shared = read("default")["gemm"]
     shared["fp8"] = fit_devices(("h100-sxm", "l40s"))["gemm"]["fp8"]
     write_default(fits.shared_tables(MEASURED_EXPERTS, shared))
+
+
+def write_marlin() -> None:
+    """Experts as gpt-oss's measured servers ran them under vLLM on Hopper."""
+    write(
+        f"{fits.MARLIN_DEVICE}-vllm",
+        f"experts in mxfp4 fitted to Marlin's kernels in {PUBLIC} on"
+        f" {load_hardware(fits.MARLIN_DEVICE).title}, as its measured servers ran them",
+        fits.marlin_table(read(fits.MARLIN_DEVICE)["experts"]["mxfp4"]),
+        SERVES[fits.MARLIN_DEVICE],
+        stacks=("vllm",),
+    )
 
 
 def write_device(device: str, tables: Mapping[str, Any]) -> None:
@@ -161,10 +180,20 @@ def write_device(device: str, tables: Mapping[str, Any]) -> None:
 
 def write_default(tables: Mapping[str, Any]) -> None:
     """Replace these tables of the coefficients that all devices have in common."""
-    source = (
-        f"fitted to {PUBLIC} on A100, H100 and L40S together; host and interval from H100 servers"
-    )
-    write("default", source, {**read("default"), **tables})
+    of_servers = "fitted to public measurements of vllm on H100"
+    widened = f"{of_servers}, widened by how far off products of an unseen device are"
+    sources = {
+        "host": of_servers,
+        "step": of_servers,
+        "interval": widened,
+        "interval_experts": widened,
+        "elementwise": "set by hand",
+        "all_reduce": f"fitted to {PUBLIC} on A100 and H100 together",
+    }
+    for table in ("experts", "gemm.fp8_block", "gemm.nvfp4"):
+        sources[table] = f"fitted to {PUBLIC} on H100 and B200 together"
+    source = f"fitted to {PUBLIC} on A100, H100 and L40S together"
+    write("default", source, {**read("default"), **tables, "sources": sources})
 
 
 def write_table(device: str, path: Path) -> None:

@@ -11,6 +11,7 @@ from benchmarks.simulator import data, kernels, make_tables
 from benchmarks.simulator.products.experts_batch import ExpertsBatch
 from benchmarks.simulator.products.rows import ExpertsRow
 from benchmarks.simulator.search import search
+from benchmarks.simulator.servers.expert_hosts import halves
 from benchmarks.simulator.servers.judge_servers import SHARES, Judged, coverage
 from benchmarks.simulator.servers.measured import ServingRow, waiting
 from benchmarks.simulator.servers.simulated import Simulated, command, simulate_rows
@@ -126,6 +127,24 @@ def test_a_request_takes_longer_beside_more_clients_and_less_on_more_devices() -
         for more in ({"concurrency": 1}, {"concurrency": 64}, {"concurrency": 64, "ranks": 4})
     )
     assert 128 * 0.005 < alone < shared < many < 128 * 0.1
+
+
+def test_half_of_the_configurations_is_kept_out_whatever_their_outputs() -> None:
+    """First tokens of one configuration are due to the same work, so none is on both sides."""
+    rows = [
+        row(concurrency=clients, output=output) for clients in (1, 2, 4) for output in (64, 128)
+    ]
+    fitted, kept = halves(rows)
+    assert {each.concurrency for each in fitted} == {1, 4}
+    assert {each.concurrency for each in kept} == {2} and len(kept) == 2
+
+
+def test_a_host_overlaps_the_device_in_the_versions_that_do_so() -> None:
+    """vLLM does today; AI Configurator's runs of it are older."""
+    stack = Stack(HostEfficiency(step=0.1, request=0.0, token=0.0, overlap=True))
+    assert not stack.as_measured(row()).host.overlap
+    assert stack.as_measured(row(model="llama-3.1-70b")).host.overlap
+    assert stack.as_measured(row(backend="trtllm")).host.overlap
 
 
 def test_servers_are_simulated_by_the_command_in_the_pattern_that_they_were_measured_in() -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import chain
 
 from benchmarks.environment import ROOT
 from benchmarks.simulator.data import DATA, present
 from benchmarks.simulator.environment import environment
 from benchmarks.simulator.products.judged import judged
+from benchmarks.simulator.products.sheets import sheets_alone
 from benchmarks.simulator.tables import by_model, figures_table
 
 PAGE = ROOT / "docs" / "validation" / "products.md"
@@ -42,7 +44,7 @@ def main() -> int:
         print(f"skipped: no measurements at {DATA}", file=sys.stderr)
         return 0
     results = []
-    for result in judged():
+    for result in chain(judged(), sheets_alone()):
         print(f"{result.name}: {result.statistic} {result.value:.1%}", file=sys.stderr)
         results.append(result)
     lines = [INTRODUCTION.format(environment=environment()), *figures_table(results), ""]

@@ -21,7 +21,13 @@ from benchmarks.simulator.kernels import (
 )
 from benchmarks.simulator.kernels import fit as fit_rows
 from benchmarks.simulator.products.experts_batch import ExpertsBatch
-from benchmarks.simulator.products.rows import ExpertsRow, LatentRow, experts_rows, latent_rows
+from benchmarks.simulator.products.rows import (
+    ExpertsRow,
+    LatentRow,
+    experts_rows,
+    latent_rows,
+    marlin_rows,
+)
 from benchmarks.simulator.search import Space, search
 from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.spec import ModelSpec
@@ -63,6 +69,10 @@ EXPERTS = {
 # with blocks, and as TensorRT-LLM's: a kernel without tuned sizes. They ship with those of blocks.
 UNTUNED = {("h100-sxm", "vllm"): {"fp8": "fp8_block"}}
 LATENT_DEVICES = ("h100-sxm", "b200")
+# Where gpt-oss's measured servers ran vLLM's Marlin (InferenceX's scripts for Hopper set
+# VLLM_MXFP4_USE_MARLIN=1). It decodes faster than the Triton kernels of the table, and prefills at
+# half their rate.
+MARLIN_DEVICE = "h100-sxm"
 
 
 def dense_rows(device: str, stack: str, format_: str) -> list[tuple[GemmRow, HardwareSheet]]:
@@ -82,6 +92,19 @@ def experts_pairs(
         for device in devices
         for row in experts_rows(device, stack, format_)
     ]
+
+
+def marlin_table(triton: Mapping[str, float]) -> dict[str, Any]:
+    """Experts in mxfp4 under vLLM on Hopper, fitted to the one shape that Marlin was measured at.
+
+    Args:
+        triton: Coefficients of the Triton kernels, which were measured at gpt-oss's own shapes.
+    """
+    hardware = load_hardware(MARLIN_DEVICE)
+    values = asdict(fit_experts([(row, hardware) for row in marlin_rows(MARLIN_DEVICE)]))
+    # Its table has 896 experts, which take longer to sort tokens by than gpt-oss's 128.
+    values["launch"] = min(values["launch"], triton["launch"])
+    return {"experts": {"mxfp4": values}}
 
 
 def fit_experts(rows: Sequence[tuple[ExpertsRow, HardwareSheet]]) -> ExpertsEfficiency:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from benchmarks.simulator.data import GemmRow
 from benchmarks.simulator.kernels import (
     MODELS,
     Pair,
     Result,
     fit_gemm,
     gemm_pair,
-    gemm_seconds,
     model_shapes,
 )
 from benchmarks.simulator.products.experts_batch import ExpertsBatch
@@ -22,7 +20,6 @@ from benchmarks.simulator.products.fits import (
     LATENT_DEVICES,
     Latent,
     dense_rows,
-    experts_pairs,
     fit_experts,
     fit_latent,
 )
@@ -39,7 +36,6 @@ TARGETS = {"fp8": 0.08, "fp8_block": 0.08, "nvfp4": 0.10}
 REGIMES = (("up to 64 rows", 64), ("65 to 512 rows", 512), ("more rows", 10**9))
 TOKENS = (("up to 16 tokens", 16), ("17 to 512 tokens", 512), ("more tokens", 10**9))
 EXPERTS_TARGET = 0.10
-SHEET_TARGET = 0.15
 EVERY_FOURTH = "every fourth shape of a model's products kept out of the fit"
 EVERY_FOURTH_EXPERTS = "every fourth shape of experts kept out (of two or three, one)"
 EVERY_LENGTH = "every second length kept out"
@@ -56,7 +52,6 @@ def judged() -> Iterator[Result]:
             yield from experts(device, stack, format_)
     for device in LATENT_DEVICES:
         yield from latent(device)
-    yield from sheets_alone()
 
 
 def dense(device: str, stack: str, format_: str) -> Result:
@@ -136,27 +131,3 @@ def latent(device: str) -> Iterator[Result]:
         yield Result(
             f"latent {name}, {device}", EVERY_LENGTH, pairs, "mean", None, [*parts.items()]
         )
-
-
-def sheets_alone() -> Iterator[Result]:
-    """H100 and B200, each by its data sheet and the coefficients of the other."""
-    for device, other in (("b200", "h100-sxm"), ("h100-sxm", "b200")):
-        hardware = load_hardware(device)
-        split = f"nothing of {device} seen; coefficients of {other}"
-        for format_ in ("bf16", "fp8", "fp8_block"):
-            whose = "trtllm" if format_ == "fp8_block" else "vllm"
-            efficiency = fit_gemm(dense_rows(other, whose, format_))
-            rows: list[GemmRow] = [row for row, _ in dense_rows(device, whose, format_)]
-            pairs = [
-                Pair(row.seconds, gemm_seconds(row, hardware, efficiency)) for row in rows[::9]
-            ]
-            parts = by_limit([row.rows for row in rows[::9]], pairs, REGIMES)
-            name = f"{format_}, {device}, data sheet alone"
-            yield Result(name, split, pairs, "mean", SHEET_TARGET, parts)
-        for format_ in ("bf16", "fp8_block"):
-            values = asdict(fit_experts(experts_pairs([other], "vllm", format_)))
-            tested = experts_rows(device, "vllm", format_)
-            pairs = experts_judged(tested, hardware, values)
-            parts = by_limit([row.tokens for row in tested], pairs, TOKENS)
-            name = f"experts {format_}, {device}, data sheet alone"
-            yield Result(name, split, pairs, "mean", SHEET_TARGET, parts)

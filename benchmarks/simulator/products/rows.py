@@ -93,7 +93,17 @@ def experts_rows(device: str, stack: str, format_: str) -> tuple[ExpertsRow, ...
     """All rows of a format that are described above."""
     rows = [row for row in _experts(device, stack) if row.format == format_]
     kernel = USUAL_KERNELS.get((device, stack, format_), "")
-    rows = [row for row in rows if kernel in row.kernel]
+    return _undisturbed([row for row in rows if kernel in row.kernel])
+
+
+@cache
+def marlin_rows(device: str) -> tuple[ExpertsRow, ...]:
+    """Rows of vLLM's Marlin in mxfp4, whose weights are multiplied in 16 bits."""
+    rows = [row for row in _experts(device, "vllm") if row.format == "mxfp4"]
+    return _undisturbed([row for row in rows if "marlin" in row.kernel])
+
+
+def _undisturbed(rows: Sequence[ExpertsRow]) -> tuple[ExpertsRow, ...]:
     least: dict[object, float] = {}
     for row in rows:
         least[_tokens(row)] = min(row.seconds, least.get(_tokens(row), row.seconds))

@@ -34,6 +34,7 @@ from twostroke.simulator.cost.hardware_sheet import load_hardware
 
 PAGE = ROOT / "docs" / "validation" / "servers.md"
 RECORD = ROOT / "benchmarks" / "results" / "servers.json"
+OF_SERVERS = "public measurements of servers on H100 that were kept out of their fit"
 INTRODUCTION = """# Validation of the simulator: whole servers
 
 Written by `python -m benchmarks.simulator.servers`; do not edit.
@@ -103,8 +104,14 @@ def write_intervals(ends: Mapping[str, float], of_experts: Mapping[str, float]) 
     """Replace the intervals of devices that were measured, and of others."""
     for device in NVLINK:
         source = f"fitted to {PUBLIC} on {load_hardware(device).title}"
-        tables = {"interval": ends, "interval_experts": of_experts}
-        write(device, source, {**read(device), **tables}, SERVES[device])
+        there = read(device)
+        of_servers = {name: OF_SERVERS for name in ("interval", "interval_experts")}
+        tables = {
+            "interval": ends,
+            "interval_experts": of_experts,
+            "sources": {**there.get("sources", {}), **of_servers},
+        }
+        write(device, source, {**there, **tables}, SERVES[device])
     wide = {name: unseen_interval(each) for name, each in (("", ends), ("_experts", of_experts))}
     write_default({f"interval{name}": each for name, each in wide.items()})
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.simulator.efficiency_file import as_toml, stack_table
 from benchmarks.simulator.kernels import Pair, Result
+from benchmarks.simulator.servers.expert_hosts import halves, with_experts
 from benchmarks.simulator.servers.measured import (
     ServingRow,
     dense_rows,
@@ -30,7 +31,8 @@ from twostroke.simulator.cost.hardware_sheet import load_hardware
 
 SPLIT = "each model's rows kept out of the fit of its stack; through `simulate`"
 EXPERTS_SPLIT = (
-    "no server with experts in a fit, but `SPREAD` was read off them; through `simulate`"
+    "every second configuration of servers with experts; the first half decided `layer_experts`"
+    " alone, but `SPREAD` was read off all; through `simulate`"
 )
 
 
@@ -55,22 +57,28 @@ class Judged:
 
 
 def fit_all() -> dict[str, Stack]:
-    """Stacks fitted to the rows of all dense models: those that are shipped."""
-    return fit_stacks(_closed(), dense_rows())
+    """Stacks fitted to all dense models, and to half of those with experts; they ship."""
+    fitted, _ = halves(expert_rows())
+    return with_experts(fit_stacks(_closed(), dense_rows()), fitted)
 
 
 def judged_rows(of_all: Mapping[str, Stack]) -> list[Judged]:
-    """All rows that fit onto their devices; ten minutes of a quiet core.
+    """All rows that fit onto their devices, and were kept out; ten minutes of a quiet core.
 
     Args:
-        of_all: ``fit_all``, for models with experts, which no fit has seen.
+        of_all: ``fit_all``, for models with experts.
     """
-    dense, experts = dense_rows(), expert_rows()
+    dense, (_, experts) = dense_rows(), halves(expert_rows())
     without = stacks_without(_closed(), dense)
-    coefficients = {row: as_toml(stack_table(without[row.model][row.backend])) for row in dense}
-    coefficients |= {row: as_toml(stack_table(of_all[row.backend])) for row in experts}
+    stacks = {row: without[row.model][row.backend] for row in dense}
+    stacks |= {row: of_all[row.backend] for row in experts}
     rows = [*dense, *experts]
-    found = zip(rows, simulate_rows(rows, coefficients), waiting(rows))
+    coefficients = {row: as_toml(stack_table(stacks[row].as_measured(row))) for row in rows}
+    waits = dict(zip(expert_rows(), waiting(expert_rows()))) | dict(zip(dense, waiting(dense)))
+    found = [
+        (row, simulated, waits[row])
+        for row, simulated in zip(rows, simulate_rows(rows, coefficients))
+    ]
     return [
         Judged(row, simulated, not waits and not simulated.full)
         for row, simulated, waits in found

@@ -10,6 +10,8 @@ The rows do not say how requests came. Their sources do:
 - Rows of lengths 1,024 and 8,192 of Llama 70B, gpt-oss and MiniMax are InferenceX's
   (https://github.com/SemiAnalysisAI/InferenceX, ``benchmark_lib.sh``): a closed loop of ten
   prompts for each client, ``--random-range-ratio 0.8``, so lengths from 0.8 to 1 times those named.
+  Its scripts for H100 (``70b_fp8_h100_slurm.sh``, ``gptoss_fp4_h100.sh``) also say that vLLM
+  schedules ahead, keeps Llama's KV cache in fp8, and computes gpt-oss's experts with Marlin.
 """
 
 from __future__ import annotations
@@ -103,12 +105,21 @@ class ServingRow:
 
     @property
     def kv_format(self) -> str:
-        """The KV cache's format: fp8 for the fp8 checkpoints that TensorRT-LLM serves.
+        """The KV cache's format: fp8 for checkpoints in fp8.
 
-        Nothing in the data says so, but decoding with a long context takes half the time that a
-        bfloat16 cache allows.
+        InferenceX's script says so. Of AI Configurator's runs nothing does, but decoding with a
+        long context takes half the time that a bfloat16 cache allows.
         """
-        return "fp8" if self.backend == "trtllm" and self.weights in EIGHT_BITS else "auto"
+        return "fp8" if self.weights in EIGHT_BITS else "auto"
+
+    @property
+    def is_overlapped(self) -> bool:
+        """Whether the host prepares a step while the device computes the one before.
+
+        TensorRT-LLM does; of vLLM, InferenceX's scripts ask for it (a default from 0.14 on), and AI
+        Configurator's runs with 0.12 do not.
+        """
+        return self.backend == "trtllm" or self.has_drawn_lengths
 
 
 @cache

@@ -24,7 +24,8 @@ from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.timing.step_shape import StepShape
 
 BACKENDS = ("sglang", "trtllm", "vllm")
-OVERLAP = ("trtllm",)
+# Stacks whose host prepares the next step while the device runs, as they ship today.
+OVERLAP = ("trtllm", "vllm")
 # Stacks that prefill before they decode.
 LOCKSTEP = ("sglang",)
 
@@ -45,6 +46,10 @@ class Stack:
     host: HostEfficiency
     decode: float = 1.0
     prefill: float = 1.0
+
+    def as_measured(self, row: ServingRow) -> Stack:
+        """This stack in the version and with the settings of a row."""
+        return replace(self, host=replace(self.host, overlap=row.is_overlapped))
 
 
 class Closed:
@@ -75,7 +80,10 @@ class Closed:
                 kernels,
             )
         base.efficiencies = replace(
-            kernels, host=stack.host, step_decode=stack.decode, step_prefill=stack.prefill
+            kernels,
+            host=stack.as_measured(row).host,
+            step_decode=stack.decode,
+            step_prefill=stack.prefill,
         )
         return base
 

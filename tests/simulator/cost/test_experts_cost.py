@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,11 @@ from tests.model_spec import configs
 from twostroke.model_spec.reader import parse_model
 from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
-from twostroke.simulator.cost.efficiencies import ExpertsEfficiency, load_efficiencies
+from twostroke.simulator.cost.efficiencies import (
+    ExpertsEfficiency,
+    HostEfficiency,
+    load_efficiencies,
+)
 from twostroke.simulator.cost.experts_cost import (
     GROUPED_TILES,
     GroupedProducts,
@@ -132,3 +137,29 @@ def test_experts_that_no_device_has_as_many_of_are_rounded_up() -> None:
     pairs = [busiest(1000.0, 8.0, 8, parts)[0] for parts in (4, 5, 8)]
     assert pairs[2] < pairs[1] and pairs[1] == pytest.approx(pairs[0], rel=0.1)
     assert busiest(1000.0, 8.0, 8, 5)[1] == 2
+
+
+def test_the_host_starts_layers_with_experts_more_slowly_in_a_prefill_alone() -> None:
+    """A short prompt waits for it; a long one, and a decode step, do not."""
+    slow = replace(load_efficiencies("h100-sxm", stack="trtllm").host, layer=0.0)
+    slow = replace(slow, layer_experts=1e-3)
+    fast = replace(slow, layer_experts=0.0)
+
+    def seconds(config: dict[str, Any], shape: StepShape, host: HostEfficiency) -> float:
+        efficiencies = replace(load_efficiencies("h100-sxm", stack="trtllm"), host=host)
+        model, hardware = parse_model(config), load_hardware("h100")
+        return (
+            RooflineCostModel(hardware, model, Parallel(tensor=8), Dtypes(), efficiencies)
+            .step(shape)
+            .seconds
+        )
+
+    short, long = (StepShape(0, 0, ((length, 0),), 1) for length in (64, 30000))
+    config = configs.MIXTRAL
+    layers = config["num_hidden_layers"]
+    assert seconds(config, short, slow) == pytest.approx(layers * 1e-3)
+    assert seconds(config, short, fast) < layers * 0.5e-3
+    assert seconds(config, long, slow) == seconds(config, long, fast) > layers * 1e-3
+    decoding = StepShape(8, 8000, (), 8)
+    assert seconds(config, decoding, slow) == seconds(config, decoding, fast)
+    assert seconds(configs.LLAMA_8B, short, slow) == seconds(configs.LLAMA_8B, short, fast)

@@ -46,6 +46,24 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def origins(
+    tables: Mapping[str, Any], names: Sequence[str], by_format: Sequence[str], source: str
+) -> dict[str, str]:
+    """What each table of a file was fitted to, by its name (``gemm.fp8`` of a format's).
+
+    Args:
+        source: Of those that the file's ``[sources]`` do not name.
+    """
+    own = tables.get("sources", {})
+    keys = [
+        key
+        for name in names
+        if name in tables
+        for key in ([f"{name}.{each}" for each in tables[name]] if name in by_format else [name])
+    ]
+    return {key: str(own.get(key, own.get(key.partition(".")[0], source))) for key in keys}
+
+
 def check_tables(
     raw: Mapping[str, Any],
     path: Path,

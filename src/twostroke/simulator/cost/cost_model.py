@@ -97,6 +97,7 @@ class RooflineCostModel:
             )
         # In layers of two branches, the usual kind: a layer of one starts half as many kernels.
         self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
+        self._with_experts = sum(layer.count for layer in model.layers if layer.experts)
         kinds = merged_layers(model)
         self._recurrences = [(layer.count, layer.recurrent) for layer in kinds if layer.recurrent]
         sizes = [sizes_of(layer, model.hidden_size, parallel) for layer in kinds]
@@ -180,7 +181,9 @@ class RooflineCostModel:
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
         factor = e.step_decode + share * (e.step_prefill - e.step_decode)
         device = factor * (parts.seconds - parts.whole) + parts.whole
-        starts = of_host.layer * self._depth if new_tokens else 0.0
+        starts = 0.0
+        if new_tokens:
+            starts = of_host.layer * self._depth + of_host.layer_experts * self._with_experts
         waits = starts - device if starts > device else 0.0
         device += waits
         host = of_host.step + of_host.request * (requests + len(shape.prefill))

@@ -9,7 +9,7 @@ default.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from twostroke.simulator.cost.coefficient_tables import (
     check_tables,
     check_value,
     merge,
+    origins,
     parse_file,
     read_table,
 )
@@ -27,6 +28,8 @@ from twostroke.simulator.cost.measured_on import MeasuredOn, read_measured
 FILES = Path(__file__).parent / "efficiency_files"
 # In place of a device's name: the coefficients that devices share.
 SHARED = ""
+# Whose kernels and host times count on a GPU where no stack is given: the default file's.
+DEFAULT_STACK = "vllm"
 TABLES = (
     "gemm",
     "experts",
@@ -45,9 +48,9 @@ TABLES = (
 )
 # Tables that hold a table for each number format.
 BY_FORMAT = ("gemm", "experts")
-# What a file may hold beside coefficients: their source, the devices, kinds of link and serving
-# stacks they apply to, the speed and the machine of the measurement.
-_ABOUT = ("source", "devices", "links", "stacks", "speed", "measured")
+# What a file may hold beside coefficients: their source, and that of single tables; the devices,
+# kinds of link and serving stacks they apply to; the speed and the machine of the measurement.
+_ABOUT = ("source", "sources", "devices", "links", "stacks", "speed", "measured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +198,8 @@ class HostEfficiency:
         token: For each prefill token.
         layer: For each layer of a prefill step, whose kernels are started one by one; those of a
             decode step start all at once (a CUDA graph). The device waits only if it is faster.
+        layer_experts: What a layer with experts takes beside that: router, sort and grouped
+            products are many small kernels.
         overlap: Whether the host prepares the next step while the device runs. Then the longer of
             the two counts.
         settle: Extra time of the first decode step after a prefill: the prompt has driven weights
@@ -207,6 +212,7 @@ class HostEfficiency:
     request: float
     token: float
     layer: float = 0.0
+    layer_experts: float = 0.0
     overlap: bool = False
     settle: float = 0.0
     fade: float = 0.5
@@ -228,7 +234,6 @@ class Efficiencies:
     """All coefficients of one device (and serving stack).
 
     Attributes:
-        source: One line on where they are from.
         interval: For models without experts, whose weights have 16 bits or more.
         interval_few_bits: For models whose weights have fewer; ``None``: like ``interval``.
         interval_experts: For models with experts.
@@ -237,9 +242,9 @@ class Efficiencies:
         step_decode: Device time of a decode step over the sum of its kernels.
         step_prefill: Device time of a prefill step over the sum of its kernels.
         measured: The machine and model of the calibration; ``None`` for shipped files.
+        origins: What each table was fitted to (``gemm.fp8``, ``host``).
     """
 
-    source: str
     gemm: Mapping[str, GemmEfficiency]  # by number format
     experts: Mapping[str, ExpertsEfficiency]  # likewise; empty: as other products
     decode: AttentionEfficiency
@@ -256,6 +261,7 @@ class Efficiencies:
     latent_prefill: AttentionEfficiency | None = None
     step_prefill: float = 1.0
     measured: MeasuredOn | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     def gemm_for(self, *formats: str) -> GemmEfficiency:
         """Coefficients of the first format that has some: weights, then what is computed."""
@@ -300,25 +306,22 @@ def load_efficiencies(
     Raises:
         ConfigError: The file is unreadable, or names something unknown.
     """
-    raw = parse_file(FILES / "default.toml")
+    layers = [parse_file(FILES / "default.toml")]
     for tables in _files_for(device, link):
-        of_device = device in tables.get("devices", ())
-        if stacks := tables.get("stacks"):
-            if stack not in stacks:
-                continue
-            tables["source"] = f"{raw['source']}; kernels of {stack}: {tables['source']}"
-        elif not of_device and "gemm" not in tables:
-            tables["source"] = f"{raw['source']}; links: {tables['source']}"
-        raw = merge(raw, tables)
+        if (stack or DEFAULT_STACK) in tables.get("stacks", (stack or DEFAULT_STACK,)):
+            layers.append(tables)
     if stack is not None:
-        tables = parse_file(_stack_file(stack))
-        tables["source"] = f"{raw['source']}; host: {tables['source']}"
-        raw = merge(raw, tables)
+        layers.append(parse_file(_stack_file(stack)))
     if path is not None:
         tables = parse_file(path)
         check_tables(tables, path, TABLES, by_format=BY_FORMAT, about=_ABOUT)
+        layers.append({"source": str(path), **tables})
+    raw: dict[str, Any] = {}
+    fitted: dict[str, str] = {}
+    for tables in layers:
         raw = merge(raw, tables)
-    return _build(raw, path or FILES)
+        fitted |= origins(tables, TABLES, BY_FORMAT, str(tables.get("source", FILES)))
+    return _build(raw, path or FILES, fitted)
 
 
 def _files_for(device: str, link: str) -> list[dict[str, Any]]:
@@ -350,7 +353,7 @@ def _stack_file(stack: str) -> Path:
 Table = TypeVar("Table")
 
 
-def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
+def _build(raw: Mapping[str, Any], path: Path, fitted: Mapping[str, str]) -> Efficiencies:
     def table(kind: type[Table], name: str) -> Table:
         return read_table(kind, raw.get(name, {}), f"{path}: [{name}]")
 
@@ -365,7 +368,7 @@ def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
             )
         check_value(name, value, False, f"{path}: [step]")
     return Efficiencies(
-        source=str(raw.get("source", path)),
+        origins=fitted,
         gemm={
             name: read_table(GemmEfficiency, value, f"{path}: [gemm.{name}]")
             for name, value in raw["gemm"].items()

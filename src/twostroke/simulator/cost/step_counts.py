@@ -40,7 +40,6 @@ _GEMM = GemmEfficiency(
     sharpness=1.0,
 )
 _PERFECT = Efficiencies(
-    source="one limit",
     gemm={"bf16": _GEMM},
     experts={},
     decode=_ATTENTION,

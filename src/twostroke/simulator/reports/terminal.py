@@ -7,6 +7,7 @@ from typing import TextIO
 
 from twostroke.observability.latency import latency_rows
 from twostroke.observability.tables import print_table
+from twostroke.simulator.cost.told_sources import describe_sources
 from twostroke.simulator.reports.fields import WAITS, describe_run
 from twostroke.simulator.results.run import Run
 from twostroke.simulator.results.summary import RUN_LATENCIES, Summary
@@ -20,8 +21,7 @@ def print_run(run: Run, stream: TextIO) -> None:
     summary = run.summary
     print(summary.steady.describe(), file=stream)
     print(describe_run(run), file=stream)
-    efficiencies = run.deployment.cost.efficiencies
-    print(f"Times: {efficiencies.source}", file=stream)
+    print(f"Times: {describe_sources(run.deployment.cost)}", file=stream)
     if not run.interval:
         ends = run.deployment.cost.interval
         print(
