@@ -11,9 +11,9 @@ from benchmarks.simulator import data, kernels, make_tables
 from benchmarks.simulator.products.experts_batch import ExpertsBatch
 from benchmarks.simulator.products.rows import ExpertsRow
 from benchmarks.simulator.search import search
-from benchmarks.simulator.servers.expert_hosts import halves
 from benchmarks.simulator.servers.judge_servers import SHARES, Judged, coverage
 from benchmarks.simulator.servers.measured import ServingRow, waiting
+from benchmarks.simulator.servers.prefill_starts import halves
 from benchmarks.simulator.servers.simulated import Simulated, command, simulate_rows
 from benchmarks.simulator.servers.stacks import Closed, Stack
 from benchmarks.simulator.vector import GemmBatch

@@ -47,18 +47,22 @@ that it collects (Apache-2.0; none of it is in this repository). Each is run aga
 (`benchmarks/simulator/servers/measured.py` says what is known of them, and from where). An error is
 `|estimated / measured - 1|` of a mean over a server's requests.
 
-What a serving stack adds to the kernels (host times, two factors) is fitted to the rows of all
-other models; SGLang serves one model only, so it gets the times of the other two stacks. Kernels
-are those of H100. **Saturated** is a row whose requests wait for something other than prefill: in
-the simulation for a place in the batch or blocks, or because more than 8,000 output tokens a
-second are due, where front end and client limit; or its measured TTFT is more than 1.25 times the
-least of the rows that differ in output length only.
+What a serving stack adds to the kernels (host times, two factors, what starts a layer of a prefill)
+is fitted to the rows of all other models; SGLang serves one model only, so it gets what the other
+two stacks have. Kernels are those of H100. Of servers with experts, every second configuration
+decides what a layer with experts adds to that; the others are judged.
 
-Left out: 30 rows of MiniMax-M2.5, which has no description here, and nine of gpt-oss with 512
-clients, whose servers ran fewer requests at once than the rows say. Qwen3-235B's experts are dealt
-out over the devices, as its rows say; four rows of two by two are simulated as tensor parallel. The
-fits judged here differ from the coefficients that ship:
-[the lab](../lab/cost-model.md#how-servers-were-measured-decides-what-is-compared) says why.
+**Saturated** is a row whose requests wait for something other than prefill: in the simulation for
+a place in the batch or blocks, or because more than 8,000 output tokens a second are due, where
+front end and client limit; or its measured TTFT is more than 1.25 times the least of the rows that
+differ in output length only.
+
+Left out: 30 rows of MiniMax-M2.5, and nine of gpt-oss with 512 clients, whose servers ran fewer
+requests at once than the rows say. Qwen3-235B's experts are dealt out over the devices, as its rows
+say; four rows of two by two are simulated as tensor parallel. Two rows that count took less time
+than memory and arithmetic at the full rates of the data sheet need, so prompts were cached
+(Qwen3-32B in fp8 under vLLM on one and two devices). SGLang's and TensorRT-LLM's rows are of 2025;
+vLLM's of Qwen3-32B did not schedule ahead, as what ships does.
 """
 
 
@@ -105,7 +109,7 @@ def write_intervals(ends: Mapping[str, float], of_experts: Mapping[str, float]) 
     for device in NVLINK:
         source = f"fitted to {PUBLIC} on {load_hardware(device).title}"
         there = read(device)
-        of_servers = {name: OF_SERVERS for name in ("interval", "interval_experts")}
+        of_servers = dict.fromkeys(("interval", "interval_experts"), OF_SERVERS)
         tables = {
             "interval": ends,
             "interval_experts": of_experts,

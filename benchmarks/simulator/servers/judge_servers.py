@@ -11,12 +11,17 @@ from dataclasses import dataclass
 
 from benchmarks.simulator.efficiency_file import as_toml, stack_table
 from benchmarks.simulator.kernels import Pair, Result
-from benchmarks.simulator.servers.expert_hosts import halves, with_experts
 from benchmarks.simulator.servers.measured import (
     ServingRow,
     dense_rows,
     expert_rows,
     waiting,
+)
+from benchmarks.simulator.servers.prefill_starts import (
+    LAYER,
+    LAYER_EXPERTS,
+    halves,
+    with_starts,
 )
 from benchmarks.simulator.servers.simulated import Simulated, simulate_rows
 from benchmarks.simulator.servers.stacks import (
@@ -59,7 +64,8 @@ class Judged:
 def fit_all() -> dict[str, Stack]:
     """Stacks fitted to all dense models, and to half of those with experts; they ship."""
     fitted, _ = halves(expert_rows())
-    return with_experts(fit_stacks(_closed(), dense_rows()), fitted)
+    dense = with_starts(fit_stacks(_closed(), dense_rows()), dense_rows(), LAYER)
+    return with_starts(dense, fitted, LAYER_EXPERTS)
 
 
 def judged_rows(of_all: Mapping[str, Stack]) -> list[Judged]:
@@ -69,7 +75,10 @@ def judged_rows(of_all: Mapping[str, Stack]) -> list[Judged]:
         of_all: ``fit_all``, for models with experts.
     """
     dense, (_, experts) = dense_rows(), halves(expert_rows())
-    without = stacks_without(_closed(), dense)
+    without = {
+        model: with_starts(stacks, [row for row in dense if row.model != model], LAYER)
+        for model, stacks in stacks_without(_closed(), dense).items()
+    }
     stacks = {row: without[row.model][row.backend] for row in dense}
     stacks |= {row: of_all[row.backend] for row in experts}
     rows = [*dense, *experts]

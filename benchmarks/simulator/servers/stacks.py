@@ -1,5 +1,7 @@
 """What a serving stack adds to kernels, fitted to how long requests of measured servers took.
 
+What the host takes to start a prefill is fitted apart (``prefill_starts.py``).
+
 Work is conserved, however clients bunch: with C prompts of I tokens and outputs of O under way, a
 request takes ``C x + O d`` from arrival to end, in a closed loop and, on average over its length,
 in a burst. While it runs, every client prefills once, at x seconds each, and it decodes O times, at
@@ -32,7 +34,6 @@ LOCKSTEP = ("sglang",)
 HOST_SPACE: Space = {
     "step": (1e-3, 1e-5, 1e-2, 0.4),
     "request": (2e-5, 1e-6, 3e-4, 0.4),
-    "layer": (2e-4, 1e-5, 2e-3, 0.4),
 }
 FACTOR_SPACE: Space = {"decode": (1.0, 0.8, 1.3, 0.03), "prefill": (1.05, 0.7, 1.6, 0.04)}
 # What a stack's coefficient must gain in mean error to leave that of all stacks by a factor of e.
@@ -130,7 +131,6 @@ def make_stack(backend: str, values: Mapping[str, float]) -> Stack:
         step=values["step"],
         request=values["request"],
         token=0.0,
-        layer=values["layer"],
         overlap=backend in OVERLAP,
     )
     return Stack(host, values["decode"], values["prefill"])

@@ -8,7 +8,7 @@ from twostroke.simulator.cost.cost_model import RooflineCostModel
 
 
 def sources(cost: RooflineCostModel) -> dict[str, list[str]]:
-    """What was fitted, and the parts of the model's steps that were fitted to it, in their order."""
+    """Sources, and the parts of the model's steps that were fitted to each, in their order."""
     fitted = cost.efficiencies.origins
     told: dict[str, list[str]] = {}
     for part, table in _parts(cost):
