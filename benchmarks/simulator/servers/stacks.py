@@ -36,7 +36,8 @@ HOST_SPACE: Space = {
     "request": (2e-5, 1e-6, 3e-4, 0.4),
 }
 FACTOR_SPACE: Space = {"decode": (1.0, 0.8, 1.3, 0.03), "prefill": (1.05, 0.7, 1.6, 0.04)}
-# What a stack's coefficient must gain in mean error to leave that of all stacks by a factor of e.
+# What a host time must gain in mean error to be larger than the least by a factor of e, and a
+# stack's to leave that of all stacks by one. Where the device hides the host, nothing tells.
 PULL = 0.01
 
 
@@ -114,7 +115,8 @@ def fit_stacks(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) ->
     ]
 
     def shared_loss(values: dict[str, float]) -> float:
-        return _loss(closed, free, {b: make_stack(b, values) for b in BACKENDS})
+        pull = sum(log(values[name] / low) for name, (_, low, *_) in HOST_SPACE.items())
+        return _loss(closed, free, {b: make_stack(b, values) for b in BACKENDS}) + PULL * pull
 
     shared = search(shared_loss, {**HOST_SPACE, **FACTOR_SPACE}, rounds)
     stacks = {}
