@@ -28,7 +28,7 @@ from benchmarks.simulator.data import DATA, present
 from benchmarks.simulator.efficiency_file import as_toml, stack_table
 from benchmarks.simulator.servers.judge_servers import fit_all
 from benchmarks.simulator.servers.measured import ServingRow, dense_rows, expert_rows
-from benchmarks.simulator.servers.stacks import Closed, stacks_without
+from benchmarks.simulator.servers.stacks import BACKENDS, Closed, stacks_without
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.simulator.cost.efficiencies import load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import load_hardware
@@ -77,7 +77,8 @@ def predict_all(
     rows: Sequence[ServingRow],
 ) -> tuple[dict[ServingRow, Prediction], dict[ServingRow, Prediction]]:
     """Formulas and simulations of the rows whose model fits, by coefficients fitted without it."""
-    closed = Closed(load_hardware("h100-sxm"), load_efficiencies("h100-sxm"))
+    kernels = {name: load_efficiencies("h100-sxm", stack=name) for name in BACKENDS}
+    closed = Closed(load_hardware("h100-sxm"), kernels)
     without, of_all = stacks_without(closed, dense_rows()), fit_all()
     formulas, simulated = {}, {}
     with TemporaryDirectory(prefix="twostroke-") as folder:

@@ -14,8 +14,13 @@ from pathlib import Path
 # Without the variable nothing is looked for: a folder of this name is not there.
 DATA = Path(os.environ.get("TWOSTROKE_DATA", "$TWOSTROKE_DATA")) / "measured"
 # Devices in the data, by the name of their hardware sheet.
-DEVICES = {"a100-80gb-sxm": "a100_sxm", "h100-sxm": "h100_sxm", "l40s": "l40s"}
-FORMATS = {"bfloat16": "bf16", "fp8": "fp8"}
+DEVICES = {
+    "a100-80gb-sxm": "a100_sxm",
+    "h100-sxm": "h100_sxm",
+    "l40s": "l40s",
+    "b200": "b200_sxm",
+}
+FORMATS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +56,31 @@ def present(folder: Path = DATA) -> bool:
 
 
 @cache
-def _columns(device: str, operation: str) -> dict[str, list[object]]:
+def columns(device: str, operation: str) -> dict[str, list[object]]:
+    """A file's columns; an operation as TensorRT-LLM runs it is named ``trtllm-`` and so on."""
     from pyarrow import parquet
 
     path = DATA / "aiconfigurator" / f"{DEVICES[device]}-{operation}_perf.parquet"
     table = parquet.read_table(path)
-    columns: dict[str, list[object]] = table.to_pydict()
-    return columns
+    by_name: dict[str, list[object]] = table.to_pydict()
+    return by_name
 
 
 def _records(device: str, operation: str) -> Iterator[dict[str, object]]:
-    columns = _columns(device, operation)
-    for values in zip(*columns.values()):
-        yield dict(zip(columns, values))
+    by_name = columns(device, operation)
+    for values in zip(*by_name.values()):
+        yield dict(zip(by_name, values))
 
 
 @cache
-def gemm_rows(device: str) -> list[GemmRow]:
-    """Products in formats that the cost model has coefficients for."""
+def gemm_rows(device: str, stack: str = "vllm") -> list[GemmRow]:
+    """Products in formats that the cost model has coefficients for, as a stack computes them."""
+    operation = "trtllm-gemm" if stack == "trtllm" else "gemm"
     return [
         GemmRow(
             FORMATS[str(r["gemm_dtype"])], _int(r["m"]), _int(r["n"]), _int(r["k"]), _seconds(r)
         )
-        for r in _records(device, "gemm")
+        for r in _records(device, operation)
         if r["gemm_dtype"] in FORMATS
     ]
 

@@ -37,10 +37,11 @@ def write(
     tables: Mapping[str, Any],
     devices: Sequence[str] = (),
     links: Sequence[str] = (),
+    stacks: Sequence[str] = (),
 ) -> None:
     """Replace a shipped file of coefficients, and say so on stderr."""
-    lines = _source_lines(source)
-    for key, names in (("devices", devices), ("links", links)):
+    lines = _text_lines("source", source)
+    for key, names in (("devices", devices), ("links", links), ("stacks", stacks)):
         if names:
             lines.append(f"{key} = [" + ", ".join(f'"{value}"' for value in names) + "]")
     lines += _table_lines(tables)
@@ -48,12 +49,12 @@ def write(
     print(f"wrote {name}.toml", file=sys.stderr)
 
 
-def _source_lines(source: str) -> list[str]:
-    """One line of text on lines of 100 columns."""
-    if len(source) < MAX_LINE:
-        return [f'source = "{source}"']
-    wrapped = wrap(source, MAX_LINE, initial_indent="  ", subsequent_indent="  ")
-    return ['source = """\\', *(f"{line} \\" for line in wrapped[:-1]), f'{wrapped[-1]}"""']
+def _text_lines(key: str, text: str) -> list[str]:
+    """A line of text on lines of 100 columns."""
+    if len(key) + len(text) < MAX_LINE:
+        return [f'{key} = "{text}"']
+    wrapped = wrap(text, MAX_LINE, initial_indent="  ", subsequent_indent="  ")
+    return [f'{key} = """\\', *(f"{line} \\" for line in wrapped[:-1]), f'{wrapped[-1]}"""']
 
 
 def _table_lines(tables: Mapping[str, Any]) -> Iterator[str]:
@@ -66,7 +67,13 @@ def _table_lines(tables: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _lines(values: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {_number(value)}" for key, value in values.items()]
+    lines: list[str] = []
+    for name, value in values.items():
+        key = f'"{name}"' if "." in name else name
+        lines += (
+            _text_lines(key, value) if isinstance(value, str) else [f"{key} = {_number(value)}"]
+        )
+    return lines
 
 
 def _number(value: float) -> str:

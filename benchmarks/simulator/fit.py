@@ -1,6 +1,7 @@
 """Fits the coefficients that ship with the simulator, and makes kernel tables.
 
     python -m benchmarks.simulator.fit                               writes efficiency_files/*.toml
+    python -m benchmarks.simulator.fit --products                    experts and few bits alone
     python -m benchmarks.simulator.fit --tables h100-sxm h100.json   a table for KernelTables.read
 
 Single-threaded, some minutes. What servers decide is fitted by ``benchmarks.simulator.servers``.
@@ -28,20 +29,25 @@ from benchmarks.simulator.data import (
 )
 from benchmarks.simulator.efficiency_file import read, write
 from benchmarks.simulator.kernels import cached, usual
-from twostroke.simulator.cost.efficiencies import (
-    GemmEfficiency,
-)
+from benchmarks.simulator.products import fits
+from twostroke.model_spec.number_formats import weight_format
+from twostroke.simulator.cost.efficiencies import FILES, GemmEfficiency
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet, load_hardware
-from twostroke.simulator.cost.kernel_tables import ELEMENT_BYTES
 
 # Devices that a fit also serves: the same architecture with other memory or links.
 SERVES = {
     "a100-80gb-sxm": ("a100-80gb-sxm", "a100-40gb-sxm"),
     "h100-sxm": ("h100-sxm", "h100-pcie", "h200"),
     "l40s": ("l40s", "l4"),
+    "b200": ("b200", "gb200"),
 }
+# Devices whose experts, products in few bits and latent attention were measured.
+MEASURED_EXPERTS = ("h100-sxm", "b200")
+# Devices that the coefficients in common are fitted to, those of products and attention.
+COMMON = ("a100-80gb-sxm", "h100-sxm", "l40s")
 PUBLIC = "public kernel measurements of AI Configurator (Apache-2.0)"
 NVLINK = ("a100-80gb-sxm", "h100-sxm")
+WITH_SWITCH = (*NVLINK, "b200")
 
 Products = list[tuple[Any, HardwareSheet]]
 
@@ -52,7 +58,7 @@ def products(devices: Sequence[str], format_: str) -> Products:
     for device in devices:
         hardware = load_hardware(device)
         for row in gemm_rows(device):
-            weights = 2.5 * ELEMENT_BYTES[row.format] * row.outputs * row.inputs
+            weights = 2.5 * weight_format(row.format).bits / 8 * row.outputs * row.inputs
             kept = device == "l40s" and cached(weights, hardware)
             if row.format == format_ and usual(row) and not kept:
                 pairs.append((row, hardware))
@@ -114,28 +120,80 @@ def unseen_interval(fitted: Mapping[str, float]) -> dict[str, float]:
 
 def write_kernels() -> None:
     """Coefficients of kernels and links: a file for each device, and what they have in common."""
-    rates = {}
     for device in DEVICES:
-        rates[device] = fit_devices([device])
-        if device in NVLINK:
-            rates[device] |= fit_links([device])
-        write(
-            device,
-            f"fitted to {PUBLIC} on {load_hardware(device).title}",
-            rates[device],
-            SERVES[device],
-        )
+        rates = fit_devices([device])
+        if device in WITH_SWITCH:
+            rates |= fit_links([device])
+        write_device(device, rates)
     write("pcie", f"fitted to {PUBLIC} on L40S", fit_links(["l40s"]), links=("PCIe",))
-    shared = fit_devices(list(DEVICES)) | fit_links(NVLINK)
+    shared = fit_devices(COMMON) | fit_links(NVLINK)
     write_default({**shared, "elementwise": {"memory": 0.75, "launch": 2e-6}})
+
+
+def write_products() -> None:
+    """Coefficients of products in few bits, experts and latent attention, by device and stack."""
+    for device in MEASURED_EXPERTS:
+        there = read(device)
+        sources = {
+            **there.get("sources", {}),
+            "gemm.fp8_block": f"fitted to TensorRT-LLM's kernels in {PUBLIC} on"
+            f" {load_hardware(device).title}",
+        }
+        tables = fits.tables(device, "vllm", there["gemm"])
+        write_device(device, {**tables, "sources": sources})
+        own = fits.tables(device, "trtllm", {"bf16": there["gemm"]["bf16"]})
+        del own["gemm"]["bf16"]
+        title = load_hardware(device).title
+        write(
+            f"{device}-trtllm",
+            f"fitted to TensorRT-LLM's kernels in {PUBLIC} on {title}",
+            own,
+            SERVES[device],
+            stacks=("trtllm",),
+        )
+    write_marlin()
+    eights = fit_devices(["l40s"])["gemm"]["fp8"]
+    write_device("l40s", {"gemm": {**read("l40s")["gemm"], "fp8": eights}})
+    shared = read("default")["gemm"]
+    shared["fp8"] = fit_devices(("h100-sxm", "l40s"))["gemm"]["fp8"]
+    write_default(fits.shared_tables(MEASURED_EXPERTS, shared))
+
+
+def write_marlin() -> None:
+    """Experts as gpt-oss's measured servers ran them under vLLM on Hopper."""
+    write(
+        f"{fits.MARLIN_DEVICE}-vllm",
+        f"experts in mxfp4 fitted to Marlin's kernels in {PUBLIC} on"
+        f" {load_hardware(fits.MARLIN_DEVICE).title}, as its measured servers ran them",
+        fits.marlin_table(read(fits.MARLIN_DEVICE)["experts"]["mxfp4"]),
+        SERVES[fits.MARLIN_DEVICE],
+        stacks=("vllm",),
+    )
+
+
+def write_device(device: str, tables: Mapping[str, Any]) -> None:
+    """Replace these tables of a device's file; others stay."""
+    source = f"fitted to {PUBLIC} on {load_hardware(device).title}"
+    there = read(device) if (FILES / f"{device}.toml").exists() else {}
+    write(device, source, {**there, **tables}, SERVES[device])
 
 
 def write_default(tables: Mapping[str, Any]) -> None:
     """Replace these tables of the coefficients that all devices have in common."""
-    source = (
-        f"fitted to {PUBLIC} on A100, H100 and L40S together; host and interval from H100 servers"
-    )
-    write("default", source, {**read("default"), **tables})
+    of_servers = "fitted to public measurements of vllm on H100"
+    widened = f"{of_servers}, widened by how far off products of an unseen device are"
+    sources = {
+        "host": of_servers,
+        "step": of_servers,
+        "interval": widened,
+        "interval_experts": widened,
+        "elementwise": "set by hand",
+        "all_reduce": f"fitted to {PUBLIC} on A100 and H100 together",
+    }
+    for table in ("experts", "gemm.fp8_block", "gemm.nvfp4"):
+        sources[table] = f"fitted to {PUBLIC} on H100 and B200 together"
+    source = f"fitted to {PUBLIC} on A100, H100 and L40S together"
+    write("default", source, {**read("default"), **tables, "sources": sources})
 
 
 def write_table(device: str, path: Path) -> None:
@@ -158,6 +216,9 @@ def main() -> int:
     parser.add_argument(
         "--tables", nargs=2, metavar=("DEVICE", "FILE"), help="write kernel tables and nothing else"
     )
+    parser.add_argument(
+        "--products", action="store_true", help="fit experts, few bits and latent attention alone"
+    )
     options = parser.parse_args()
     if not present():
         print(f"skipped: no measurements at {DATA}", file=sys.stderr)
@@ -165,7 +226,9 @@ def main() -> int:
     if options.tables:
         write_table(options.tables[0], Path(options.tables[1]))
         return 0
-    write_kernels()
+    if not options.products:
+        write_kernels()
+    write_products()
     return 0
 
 

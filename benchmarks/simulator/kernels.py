@@ -12,6 +12,7 @@ from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
 from benchmarks.simulator.search import Space, search
 from benchmarks.simulator.vector import GemmBatch
 from twostroke.model_spec.layer_specs import AttentionSpec
+from twostroke.model_spec.number_formats import weight_format
 from twostroke.simulator.cost.attention_cost import DecodeAttention, DeviceShare, PrefillAttention
 from twostroke.simulator.cost.communication import all_reduce_time
 from twostroke.simulator.cost.efficiencies import (
@@ -21,7 +22,6 @@ from twostroke.simulator.cost.efficiencies import (
 )
 from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
-from twostroke.simulator.cost.kernel_tables import ELEMENT_BYTES
 
 # Rows that one try of a fit looks at; enough that another draw gives the same coefficients within a
 # few percent.
@@ -47,6 +47,14 @@ GEMM_SPACE: Space = {
     "split": (3e-6, 1e-7, 5e-5, 0.3),
     "launch": (3e-6, 2e-7, 3e-5, 0.2),
     "sharpness": (4.0, 1.0, 20.0, 0.3),
+}
+# Of formats with few bits, whose inputs are quantised first.
+FEW_BITS_SPACE: Space = {
+    **GEMM_SPACE,
+    "half_tile": (3000.0, 100.0, 40000.0, 0.3),
+    "prologue": (130.0, 1.0, 4000.0, 0.3),
+    "quantise": (2.0, 0.0, 8.0, -0.4),
+    "quantise_row": (3e-9, 0.0, 5e-8, -3e-9),
 }
 DECODE_SPACE: Space = {
     "compute": (0.5, 0.05, 1.0, 0.2),
@@ -118,15 +126,16 @@ def gemm_pair(row: GemmRow, hardware: HardwareSheet, efficiency: GemmEfficiency)
 
 
 def gemm_seconds(row: GemmRow, hardware: HardwareSheet, efficiency: GemmEfficiency) -> float:
+    format_ = weight_format(row.format)
     return (
         Product(
             row.outputs,
             row.inputs,
             efficiency=efficiency,
-            flops=hardware.dense_flops[row.format],
+            flops=hardware.dense_flops[format_.compute],
             bandwidth=hardware.memory_bandwidth,
             units=hardware.compute_units,
-            weight_bytes=ELEMENT_BYTES[row.format],
+            weight_bytes=format_.bits / 8,
         )
         .time(row.rows)
         .seconds
@@ -185,9 +194,24 @@ def fit(
 
 
 def fit_gemm(rows: Sequence[tuple[GemmRow, HardwareSheet]], rounds: int = 500) -> GemmEfficiency:
-    """Coefficients for products of one number format, on one device or several."""
+    """Coefficients for products of one number format, on one device or several.
+
+    In few bits, libraries that take the fastest tile and those that look at rows alone are tried.
+    """
     chosen = Random(0).sample(list(rows), min(3 * SAMPLE, len(rows)))
-    return GemmEfficiency(**search(GemmBatch(chosen).loss, GEMM_SPACE, rounds))
+    batch = GemmBatch(chosen)
+    if chosen[0][0].format == "bf16":
+        plain: dict[str, Any] = search(batch.loss, GEMM_SPACE, rounds)
+        return GemmEfficiency(**plain)
+    tried = []
+    for by_rows in (False, True):
+
+        def loss(values: dict[str, float], by_rows: bool = by_rows) -> float:
+            return batch.loss({**values, "tile_by_rows": by_rows})
+
+        values: dict[str, Any] = search(loss, FEW_BITS_SPACE, rounds + rounds // 2)
+        tried.append((loss(values), GemmEfficiency(**values, tile_by_rows=by_rows)))
+    return min(tried, key=lambda each: each[0])[1]
 
 
 def share_of(hardware: HardwareSheet) -> DeviceShare:

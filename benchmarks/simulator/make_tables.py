@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.simulator.data import AllReduceRow, AttentionRow, GemmRow
+from twostroke.simulator.cost.kernel_tables import ELEMENT_BYTES
 
 
 def gemm_entries(rows: Sequence[GemmRow]) -> dict[str, list[Any]]:
@@ -14,6 +15,8 @@ def gemm_entries(rows: Sequence[GemmRow]) -> dict[str, list[Any]]:
         lambda: defaultdict(list)
     )
     for row in rows:
+        if row.format not in ELEMENT_BYTES:
+            continue  # a format that tables do not know
         points_by_shape[row.format][row.outputs, row.inputs].append((row.rows, row.seconds))
     return {
         format_: [[outputs, inputs, sorted(points)] for (outputs, inputs), points in shapes.items()]

@@ -15,7 +15,7 @@ from benchmarks.simulator.disaggregated.simulated_pools import (
 from benchmarks.simulator.kernels import Pair, Result
 
 # Between these a time's logarithm is taken to be linear in the number.
-NETWORK, ACCEPTANCE, LATENCY = (5e-5, 9e-5), (0.6, 0.8), (0.02, 0.5)
+NETWORK, ACCEPTANCE, LATENCY = (5e-6, 5e-5), (0.6, 0.8), (0.02, 0.5)
 TRIES = 40
 SPLIT = "every other configuration; through `simulate`"
 

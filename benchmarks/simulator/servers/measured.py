@@ -10,6 +10,8 @@ The rows do not say how requests came. Their sources do:
 - Rows of lengths 1,024 and 8,192 of Llama 70B, gpt-oss and MiniMax are InferenceX's
   (https://github.com/SemiAnalysisAI/InferenceX, ``benchmark_lib.sh``): a closed loop of ten
   prompts for each client, ``--random-range-ratio 0.8``, so lengths from 0.8 to 1 times those named.
+  Its scripts for H100 (``70b_fp8_h100_slurm.sh``, ``gptoss_fp4_h100.sh``) also say that vLLM
+  schedules ahead, keeps Llama's KV cache in fp8, and computes gpt-oss's experts with Marlin.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ NAMES = {
     "openai/gpt-oss-120b": "gpt-oss-120b",
 }
 FORMATS = {"": "bf16", "fp8": "fp8", "fp4": "mxfp4"}
+# A checkpoint whose fp8 is in blocks of 128 by 128, which the rows do not say.
+IN_BLOCKS = "Qwen/Qwen3-235B-A22B-FP8"
+EIGHT_BITS = ("fp8", "fp8_block")
 # InferenceX's, where vLLM serves them.
 DRAWN_LENGTHS = ("llama-3.1-70b", "gpt-oss-120b")
 SHORTEST = 0.8
@@ -53,6 +58,7 @@ class ServingRow:
     Attributes:
         concurrency: Clients of a closed loop, or prompts of a burst.
         ranks: Devices that share the model.
+        experts_apart: Each of them has whole experts.
     """
 
     backend: str
@@ -65,6 +71,7 @@ class ServingRow:
     ttft: float
     tpot: float
     has_experts: bool = False
+    experts_apart: bool = False
 
     @property
     def is_burst(self) -> bool:
@@ -98,12 +105,21 @@ class ServingRow:
 
     @property
     def kv_format(self) -> str:
-        """The KV cache's format: fp8 for the fp8 checkpoints that TensorRT-LLM serves.
+        """The KV cache's format: fp8 for checkpoints in fp8.
 
-        Nothing in the data says so, but decoding with a long context takes half the time that a
-        bfloat16 cache allows.
+        InferenceX's script says so. Of AI Configurator's runs nothing does, but decoding with a
+        long context takes half the time that a bfloat16 cache allows.
         """
-        return "fp8" if self.backend == "trtllm" and self.weights == "fp8" else "auto"
+        return "fp8" if self.weights in EIGHT_BITS else "auto"
+
+    @property
+    def is_overlapped(self) -> bool:
+        """Whether the host prepares a step while the device computes the one before.
+
+        TensorRT-LLM does; of vLLM, InferenceX's scripts ask for it (a default from 0.14 on), and AI
+        Configurator's runs with 0.12 do not.
+        """
+        return self.backend == "trtllm" or self.has_drawn_lengths
 
 
 @cache
@@ -127,7 +143,7 @@ def _rows(file_name: str, *, has_experts: bool) -> Iterator[ServingRow]:
             yield ServingRow(
                 backend=r["backend"],
                 model=NAMES[r["model_path"]],
-                weights=FORMATS[r["precision"]],
+                weights="fp8_block" if r["model_path"] == IN_BLOCKS else FORMATS[r["precision"]],
                 ranks=round(float(r["tp_size"])),
                 input=int(r["isl"]),
                 output=int(r["osl"]),
@@ -135,6 +151,7 @@ def _rows(file_name: str, *, has_experts: bool) -> Iterator[ServingRow]:
                 ttft=float(r["silicon_ttft_ms"]) / 1e3,
                 tpot=float(r["silicon_tpot_ms"]) / 1e3,
                 has_experts=has_experts,
+                experts_apart=float(r.get("moe_ep_size") or 1) == float(r["tp_size"]) > 1,
             )
 
 

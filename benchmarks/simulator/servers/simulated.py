@@ -61,7 +61,8 @@ def command(row: ServingRow) -> list[str]:
             "--think-time": PAUSE,
         }
     pairs = [(name, str(value)) for name, value in arguments.items()]
-    return ["simulate", row.model, *(word for pair in pairs for word in pair)]
+    flags = ["--enable-expert-parallel"] if row.experts_apart else []
+    return ["simulate", row.model, *flags, *(word for pair in pairs for word in pair)]
 
 
 def simulate_rows(

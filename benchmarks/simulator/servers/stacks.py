@@ -1,5 +1,7 @@
 """What a serving stack adds to kernels, fitted to how long requests of measured servers took.
 
+What the host takes to start a prefill is fitted apart (``prefill_starts.py``).
+
 Work is conserved, however clients bunch: with C prompts of I tokens and outputs of O under way, a
 request takes ``C x + O d`` from arrival to end, in a closed loop and, on average over its length,
 in a burst. While it runs, every client prefills once, at x seconds each, and it decodes O times, at
@@ -24,17 +26,18 @@ from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.timing.step_shape import StepShape
 
 BACKENDS = ("sglang", "trtllm", "vllm")
-OVERLAP = ("trtllm",)
+# Stacks whose host prepares the next step while the device runs, as they ship today.
+OVERLAP = ("trtllm", "vllm")
 # Stacks that prefill before they decode.
 LOCKSTEP = ("sglang",)
 
 HOST_SPACE: Space = {
     "step": (1e-3, 1e-5, 1e-2, 0.4),
     "request": (2e-5, 1e-6, 3e-4, 0.4),
-    "layer": (2e-4, 1e-5, 2e-3, 0.4),
 }
 FACTOR_SPACE: Space = {"decode": (1.0, 0.8, 1.3, 0.03), "prefill": (1.05, 0.7, 1.6, 0.04)}
-# What a stack's coefficient must gain in mean error to leave that of all stacks by a factor of e.
+# What a host time must gain in mean error to be larger than the least by a factor of e, and a
+# stack's to leave that of all stacks by one. Where the device hides the host, nothing tells.
 PULL = 0.01
 
 
@@ -46,31 +49,43 @@ class Stack:
     decode: float = 1.0
     prefill: float = 1.0
 
+    def as_measured(self, row: ServingRow) -> Stack:
+        """This stack in the version and with the settings of a row."""
+        return replace(self, host=replace(self.host, overlap=row.is_overlapped))
+
 
 class Closed:
-    """Times of requests in closed form. Keeps one cost model for each model, format and degree."""
+    """Times of requests in closed form. Keeps one cost model for each model, format and degree.
 
-    def __init__(self, hardware: HardwareSheet, efficiencies: Efficiencies) -> None:
+    Args:
+        efficiencies: By serving stack, whose kernels differ.
+    """
+
+    def __init__(self, hardware: HardwareSheet, efficiencies: Mapping[str, Efficiencies]) -> None:
         self.hardware = hardware
         self.efficiencies = efficiencies
         self._models: dict[str, ModelSpec] = {}
-        self._bases: dict[tuple[str, str, int, str], RooflineCostModel] = {}
+        self._bases: dict[tuple[str, str, str, int, str], RooflineCostModel] = {}
 
     def cost_model(self, row: ServingRow, stack: Stack) -> RooflineCostModel:
         """The row's cost model under a stack's coefficients; kernel times are kept."""
-        key = (row.model, row.weights, row.ranks, row.kv_format)
+        key = (row.backend, row.model, row.weights, row.ranks, row.kv_format)
+        kernels = self.efficiencies[row.backend]
         base = self._bases.get(key)
         if base is None:
             model = self._models.setdefault(row.model, find_model(row.model))
             base = self._bases[key] = RooflineCostModel(
                 self.hardware,
                 model,
-                Parallel(tensor=row.ranks),
+                Parallel(tensor=row.ranks, expert=row.experts_apart),
                 Dtypes(weights=row.weights, kv_cache=row.kv_format),
-                self.efficiencies,
+                kernels,
             )
         base.efficiencies = replace(
-            self.efficiencies, host=stack.host, step_decode=stack.decode, step_prefill=stack.prefill
+            kernels,
+            host=stack.as_measured(row).host,
+            step_decode=stack.decode,
+            step_prefill=stack.prefill,
         )
         return base
 
@@ -100,7 +115,8 @@ def fit_stacks(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) ->
     ]
 
     def shared_loss(values: dict[str, float]) -> float:
-        return _loss(closed, free, {b: make_stack(b, values) for b in BACKENDS})
+        pull = sum(log(values[name] / low) for name, (_, low, *_) in HOST_SPACE.items())
+        return _loss(closed, free, {b: make_stack(b, values) for b in BACKENDS}) + PULL * pull
 
     shared = search(shared_loss, {**HOST_SPACE, **FACTOR_SPACE}, rounds)
     stacks = {}
@@ -117,7 +133,6 @@ def make_stack(backend: str, values: Mapping[str, float]) -> Stack:
         step=values["step"],
         request=values["request"],
         token=0.0,
-        layer=values["layer"],
         overlap=backend in OVERLAP,
     )
     return Stack(host, values["decode"], values["prefill"])

@@ -19,6 +19,7 @@ from twostroke.planner.reasons import Binding, Lever, binding, lever, rejections
 from twostroke.planner.search import Found, Plan, Search, distinct, spare_replicas, with_proof
 from twostroke.planner.traffic import Traffic, read_traffic
 from twostroke.planner.what_if import FrontPoint, Variation, front, variations
+from twostroke.simulator.cost.told_sources import describe_sources
 
 # Plans whose simulations ask for more replicas than the formulas: how often more are tried, and
 # how many plans beyond those asked for, where one became dearer than the next.
@@ -274,6 +275,5 @@ def _notes(search: Search, options: GoalOptions, best: Plan | None) -> tuple[str
         best.engine.weights != search.builder.spec.format
     ):
         notes.append(f"{best.engine.weights} weights change answers: measure what they cost you")
-    efficiencies = search.builder.cost(best.engine).efficiencies
-    notes.append(f"step times: {efficiencies.source}")
+    notes.append(f"step times: {describe_sources(search.builder.cost(best.engine))}")
     return tuple(dict.fromkeys(notes))

@@ -250,7 +250,7 @@ def test_the_file_is_read_back(tmp_path: Path) -> None:
     file.write_text(as_toml(fitted, "a test", Speed(8e11, 2e10, held=False)))
     assert Speed(**tomllib.loads(file.read_text())["speed"]) == Speed(8e11, 2e10, held=False)
     read = load_efficiencies("cpu", file)
-    assert read.source == "a test"
+    assert read.origins["host"] == "a test"
     assert read.host.step == pytest.approx(fitted.efficiencies.host.step, rel=1e-4)
     assert read.gemm["bf16"].memory == pytest.approx(
         fitted.efficiencies.gemm["bf16"].memory, rel=1e-4

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from twostroke.core.errors import ConfigError
-from twostroke.simulator.cost.efficiencies import SHARED, load_efficiencies
+from twostroke.model_spec.public_models import find_model
+from twostroke.simulator.cost.configuration import Dtypes, Parallel
+from twostroke.simulator.cost.cost_model import RooflineCostModel
+from twostroke.simulator.cost.efficiencies import SHARED, Efficiencies, load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import hardware_names, load_hardware
+from twostroke.simulator.cost.told_sources import sources
 
 
 @pytest.mark.parametrize("device", hardware_names())
@@ -21,18 +25,59 @@ def test_coefficients_of_every_device_are_complete_and_sane(device: str) -> None
 
 
 def test_a_device_without_a_file_gets_the_default() -> None:
-    assert load_efficiencies("b200") == load_efficiencies("nothing-like-it")
-    assert load_efficiencies("h100-sxm").gemm != load_efficiencies("b200").gemm
+    assert load_efficiencies("mi300x") == load_efficiencies("nothing-like-it")
+    assert load_efficiencies("h100-sxm").gemm != load_efficiencies("mi300x").gemm
     assert load_efficiencies("h200").gemm == load_efficiencies("h100-sxm").gemm
+    assert load_efficiencies("gb200").experts == load_efficiencies("b200").experts
 
 
-def test_the_source_names_what_each_part_was_fitted_on() -> None:
+def test_a_stack_has_kernels_of_its_own_where_they_were_measured() -> None:
+    """Other stacks and devices keep theirs."""
+    own, usual = (load_efficiencies("h200", stack=stack) for stack in ("trtllm", "vllm"))
+    assert own.gemm["fp8"] != usual.gemm["fp8"] and own.experts != usual.experts
+    assert own.gemm["bf16"] == usual.gemm["bf16"] and own.decode == usual.decode
+    assert own.origins["experts.bf16"].startswith("fitted to TensorRT-LLM's kernels")
+    assert load_efficiencies("l40s", stack="trtllm").gemm == load_efficiencies("l40s").gemm
+    assert usual.gemm == load_efficiencies("h200").gemm
+
+
+def test_formats_take_the_next_coefficients_that_there_are() -> None:
+    h100 = load_efficiencies("h100-sxm")
+    assert h100.gemm_for("int4", "bf16") == h100.gemm["bf16"]
+    assert h100.gemm_for("fp8_block", "fp8") == h100.gemm["fp8_block"] != h100.gemm["fp8"]
+    assert h100.experts_for("mxfp4", "fp8") == h100.experts["mxfp4"]
+    assert load_efficiencies("cpu").experts_for("bf16") is None  # computes no tiles
+
+
+def test_the_origins_name_what_each_part_was_fitted_on() -> None:
     """Neither a relative's measurements nor a stack's or a link's stand for all parts."""
-    assert load_efficiencies("l4", link="PCIe 4").source.count("on NVIDIA L40S") == 1
-    kernels, host = load_efficiencies("h200", stack="vllm").source.split("; host: ")
-    assert kernels.endswith("on NVIDIA H100 80GB SXM5") and host.endswith("of vllm on H100")
-    kernels, links = load_efficiencies("rtx-4090", link="PCIe 4 x16").source.split("; links: ")
-    assert "A100, H100 and L40S" in kernels and links.endswith("on L40S")
+    h200 = load_efficiencies("h200", stack="vllm").origins
+    assert h200["gemm.bf16"].endswith("on NVIDIA H100 80GB SXM5")
+    assert h200["host"] == "fitted to public measurements of vllm on H100"
+    a100 = load_efficiencies("a100-80gb-sxm").origins
+    assert a100["gemm.bf16"].endswith("on NVIDIA A100 80GB SXM4")
+    assert a100["experts.bf16"].endswith("on H100 and B200 together")
+    rtx = load_efficiencies("rtx-4090", link="PCIe 4 x16").origins
+    assert "A100, H100 and L40S" in rtx["gemm.bf16"] and rtx["all_reduce"].endswith("on L40S")
+    assert rtx["interval"].startswith("fitted to public measurements of vllm on H100")
+
+
+def test_a_models_parts_name_their_sources(tmp_path: Path) -> None:
+    """Those that it has, once each, with one's own file before all others."""
+    own = tmp_path / "own.toml"
+    own.write_text('source = "my servers"\n[host]\nstep = 0.001\n')
+    told = sources(_cost(load_efficiencies("a100-80gb-sxm", own), "llama-3.1-8b"))
+    assert list(told.values()) == [["products", "attention"], ["host"], ["interval"]]
+    assert told["my servers"] == ["host"]
+    experts = sources(_cost(load_efficiencies("h200", stack="vllm"), "gpt-oss-120b", tensor=2))
+    assert experts[load_efficiencies("h200").origins["experts.mxfp4"]] == ["experts"]
+    assert any("collectives" in parts for parts in experts.values())
+
+
+def _cost(efficiencies: Efficiencies, model: str, tensor: int = 1) -> RooflineCostModel:
+    hardware = load_hardware("h200")
+    parallel = Parallel(tensor=tensor)
+    return RooflineCostModel(hardware, find_model(model), parallel, Dtypes(), efficiencies)
 
 
 def test_devices_without_links_share_the_hosts_paths() -> None:

@@ -169,5 +169,9 @@ def test_what_a_model_does_not_allow_is_refused() -> None:
     cache, scheduler = CacheConfig(), SchedulerConfig()
     with pytest.raises(ConfigError, match="has no experts"):
         deploy(DeploymentOptions(enable_expert_parallel=True), cache, scheduler)
+    sixteen = DeploymentOptions(model="mixtral-8x7b", tp=8, data_parallel_size=2)
+    with pytest.raises(ConfigError, match="8 experts cannot be dealt out over 16 devices") as info:
+        deploy(replace(sixteen, enable_expert_parallel=True), cache, scheduler)
+    assert "--enable-expert-parallel" in str(info.value.hint)
     with pytest.raises(ConfigError, match="has 32 layers"):
         deploy(DeploymentOptions(pipeline_parallel_size=33), cache, scheduler)

@@ -15,21 +15,28 @@ from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.timing.step_shape import StepShape
 
 DECODE = StepShape(16, 16 * 1000, (), 16)
+PROMPT = StepShape(0, 0, ((16, 0),), 1)
 
 
-def seconds(**options: Any) -> float:
+def seconds(shape: StepShape = DECODE, **options: Any) -> float:
     deployed = deploy(DeploymentOptions(**options), CacheConfig(), SchedulerConfig())
-    return deployed.cost.step(DECODE).seconds
+    return deployed.cost.step(shape).seconds
 
 
 def test_a_data_sheet_alone_knows_nothing_of_the_device() -> None:
     assert seconds(gpu="h100", efficiencies="data-sheet") != seconds(gpu="h100")
     # Without measurements of this device both are the same.
-    assert seconds(gpu="b200", efficiencies="data-sheet") == seconds(gpu="b200")
+    assert seconds(gpu="mi300x", efficiencies="data-sheet") == seconds(gpu="mi300x")
 
 
 def test_a_serving_stack_brings_its_host_times() -> None:
-    assert len({seconds(serving_stack=stack) for stack in ("vllm", "sglang", "trtllm")}) == 3
+    """Two of them hide the host behind the device, and one starts a prompt's layers slowly."""
+    sglang, vllm, trtllm = (
+        (seconds(serving_stack=stack), seconds(PROMPT, serving_stack=stack))
+        for stack in ("sglang", "vllm", "trtllm")
+    )
+    assert vllm[0] == trtllm[0] < sglang[0]
+    assert vllm[1] < sglang[1] < trtllm[1]
     with pytest.raises(ConfigError, match="--serving-stack must be one of sglang, trtllm, vllm"):
         DeploymentOptions(serving_stack="lmdeploy")
 

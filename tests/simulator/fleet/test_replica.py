@@ -41,12 +41,14 @@ def live_engine(workload: Workload, config: SchedulerConfig, num_blocks: int) ->
     clock = executor.clock
     config_ = EngineConfig(scheduler=config, observability=ObservabilityConfig(step_events=100_000))
     engine = LLMEngine(executor, None, config_, clock=clock)
-    waiting = list(workload.arrivals())
+    waiting, num_filled = list(workload.arrivals()), 0
     while waiting or engine.has_work():
         while waiting and (waiting[0].arrival <= clock() or not engine.has_work()):
             spec = waiting.pop(0)
             clock.advance_to(spec.arrival)
-            engine.loop.add([make_request(spec, PARAMS, 4, 100 * spec.number)])
+            request = make_request(spec, PARAMS, 4, num_filled)
+            num_filled += len(request.block_hashes)  # events name blocks as the fleet does
+            engine.loop.add([request])
         engine.step()
     return engine
 

@@ -86,7 +86,7 @@ def marks(search: Search, plan: Plan) -> dict[str, str]:
     cost, sheet = search.builder.cost(plan.engine), search.builder.sheet(plan.engine.gpu)
     efficiencies = cost.efficiencies
     measured = "measured" if efficiencies.measured else ""
-    fitted = "fitted to" in efficiencies.source and _names(efficiencies.source, sheet.title)
+    fitted = _names(efficiencies.origins["gemm.bf16"], sheet.title)
     step_times = measured or (
         "measured kernels of this device" if fitted else "data sheet, kernels of other devices"
     )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
+from typing import Any
 
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.spec import ModelSpec
@@ -156,7 +157,7 @@ def _space(start: Efficiencies) -> Space:
 
 
 def _with(start: Efficiencies, values: Mapping[str, float]) -> Efficiencies:
-    changed: dict[str, dict[str, float]] = {}
+    changed: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         table, name = key.split(".")
         changed.setdefault(table, {})[name] = value

@@ -31,6 +31,16 @@ class Parallel:
     def splits_tensors_only(self) -> bool:
         return self.data == self.pipeline == 1 and not self.expert
 
+    @property
+    def expert_devices(self) -> int:
+        """Devices that a layer's experts are spread over."""
+        return self.tensor * self.data
+
+    @property
+    def parts_of_expert(self) -> int:
+        """Devices that each of a layer's experts is split over."""
+        return 1 if self.expert else self.expert_devices
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dtypes:

@@ -11,14 +11,7 @@ from __future__ import annotations
 
 from math import ceil
 
-import msgspec
-
-from twostroke.model_spec.layer_specs import (
-    AttentionSpec,
-    ExpertsSpec,
-    LayerSpec,
-    LinearSpec,
-)
+from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec, LinearSpec
 from twostroke.model_spec.number_formats import cache_format, weight_format
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.attention_cost import (
@@ -30,24 +23,25 @@ from twostroke.simulator.cost.attention_cost import (
 )
 from twostroke.simulator.cost.communication import all_gather_time, all_reduce_time
 from twostroke.simulator.cost.configuration import Drafting, Dtypes, Parallel
+from twostroke.simulator.cost.device_products import DeviceProducts
 from twostroke.simulator.cost.efficiencies import Efficiencies
 from twostroke.simulator.cost.estimate import Estimate
 from twostroke.simulator.cost.expert_parallel import (
+    Dispatch,
+    SpreadExperts,
     batch_of_stage,
-    experts_apart,
     moves_between_stages,
     num_tokens,
     share_of_group,
 )
-from twostroke.simulator.cost.gemm import Product
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, Parts
-from twostroke.simulator.cost.layer_sizes import SAMPLING_KERNELS, LayerSizes, layer_sizes
+from twostroke.simulator.cost.layer_sizes import LayerSizes, merged_layers, sizes_of
 from twostroke.timing.step_shape import StepShape
 
 # Passes over float32 logits: copy, temperature, softmax, draw.
-LOGIT_PASSES = 5
+LOGIT_PASSES, SAMPLING_KERNELS = 5, 6
 
 
 class RooflineCostModel:
@@ -86,10 +80,14 @@ class RooflineCostModel:
         self.link = hardware.bandwidth_between(self.ranks)
         spans_nodes = self.ranks > hardware.link_domain
         self._network_start = spans_nodes * efficiencies.all_reduce.network
-        is_fp32 = self.weights.name == "fp32"
-        self.plain_format = hardware.compute_format("fp32" if is_fp32 else "bf16")
-        self.plain_bytes = 4.0 if is_fp32 else 2.0
-        self.compute_format = hardware.compute_format(self.weights.compute)
+        products = DeviceProducts(hardware, self.weights, efficiencies, tables)
+        self._gemm = products.time
+        self.plain_format, self.plain_bytes = products.plain_format, products.plain_bytes
+        self.compute_format = products.compute_format
+        self.interval = efficiencies.interval_for(
+            few_bits=self.weights.bits < 16,
+            has_experts=any(layer.experts for layer in model.layers),
+        )
         self._drafting = drafting or Drafting()
         self._draft = None
         if self._drafting.model is not None:
@@ -99,30 +97,35 @@ class RooflineCostModel:
             )
         # In layers of two branches, the usual kind: a layer of one starts half as many kernels.
         self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
-        self._recurrences = [
-            (layer.count, layer.recurrent) for layer in model.layers if layer.recurrent
+        self._with_experts = sum(layer.count for layer in model.layers if layer.experts)
+        kinds = merged_layers(model)
+        self._recurrences = [(layer.count, layer.recurrent) for layer in kinds if layer.recurrent]
+        sizes = [sizes_of(layer, model.hidden_size, parallel) for layer in kinds]
+        grouped = [products.grouped(each.experts) for each in sizes]
+        self._kinds = [
+            (layer, each, experts is not None)
+            for layer, each, experts in zip(kinds, sizes, grouped)
         ]
-        self._sizes = [layer_sizes(layer, self.ranks, model.hidden_size) for layer in model.layers]
-        self._set_attention()
-        self._apart = experts_apart(model, parallel, hardware, efficiencies, self._gemm)
-        self._products: dict[tuple[float, int, bool], Product] = {}
+        self._set_attention(kinds)
+        self._experts = SpreadExperts(zip(kinds, sizes, grouped), parallel, self._gemm)
+        self._dispatch = Dispatch(model, parallel, hardware, efficiencies)
         self._layers: dict[int, Parts] = {}
         self._heads: dict[int, Parts] = {}
         self._decodes: dict[tuple[int, int, int], Parts] = {}
 
-    def _set_attention(self) -> None:
-        """What attends in each run of layers, and what finds the tokens for it."""
+    def _set_attention(self, kinds: list[LayerSpec]) -> None:
+        """What attends in each kind of layer, and what finds the tokens for it."""
         attention = [
             (layer.count, each, layer.linears)
-            for layer in self.model.layers
+            for layer in kinds
             for each in (layer.attention.passes if layer.attention else ())
         ]
         self._attention = [
             (
                 count,
                 layer,
-                DecodeAttention(layer, self.efficiencies.decode, self._share(layer)),
-                PrefillAttention(layer, self.efficiencies.prefill, self._share(layer)),
+                DecodeAttention(layer, self.efficiencies.decode_of(layer), self._share(layer)),
+                PrefillAttention(layer, self.efficiencies.prefill_of(layer), self._share(layer)),
             )
             for count, layer, _ in attention
         ]
@@ -140,8 +143,9 @@ class RooflineCostModel:
         batch = batch_of_stage(shape, self.parallel.pipeline)
         share = share_of_group(batch, self.parallel.data)
         parts = self._parts(share)
-        if self._apart is not None:
-            self._apart.add(parts, num_tokens(batch), num_tokens(share))
+        if self.parallel.data > 1:
+            parts.add_parts(self._experts.parts(num_tokens(batch)))
+            parts.communication += self._dispatch.seconds(num_tokens(share))
         parts.communication += moves_between_stages(
             num_tokens(share) * self.model.hidden_size,
             self.parallel,
@@ -151,7 +155,7 @@ class RooflineCostModel:
         return self._estimate(parts, share, shape)
 
     def _parts(self, shape: StepShape) -> Parts:
-        """The kernels of one device, but experts that are apart."""
+        """The kernels of one device, but experts that get tokens of other groups."""
         requests, drafts = shape.decode_requests, shape.drafts
         new_tokens = 0
         for new, _ in shape.prefill:
@@ -183,8 +187,11 @@ class RooflineCostModel:
             new_tokens += new
         of_host = e.host
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
-        device = parts.seconds * (e.step_decode + share * (e.step_prefill - e.step_decode))
-        starts = of_host.layer * self._depth if new_tokens else 0.0
+        factor = e.step_decode + share * (e.step_prefill - e.step_decode)
+        device = factor * (parts.seconds - parts.whole) + parts.whole
+        starts = 0.0
+        if new_tokens:
+            starts = of_host.layer * self._depth + of_host.layer_experts * self._with_experts
         waits = starts - device if starts > device else 0.0
         device += waits
         host = of_host.step + of_host.request * (requests + len(shape.prefill))
@@ -198,7 +205,7 @@ class RooflineCostModel:
         if whole is not None and (self._draft is not None or self._drafting.share):
             drafting = self._drafting_time(shape, whole)
         seconds += drafting
-        i = e.interval
+        i = self.interval
         low = i.decode_low + share * (i.prefill_low - i.decode_low)
         high = i.decode_high + share * (i.prefill_high - i.decode_high)
         binding, longest = "host", waits + host
@@ -243,22 +250,24 @@ class RooflineCostModel:
         if parts is None:
             parts = Parts()
             if tokens:
-                for layer, sizes in zip(self.model.layers, self._sizes):
-                    self._add_layer(parts, layer, sizes, tokens)
+                for kind in self._kinds:
+                    self._add_layer(parts, *kind, tokens)
+                if self.parallel.data == 1:
+                    parts.add_parts(self._experts.parts(tokens))
                 embedding = 2 * tokens * self.model.hidden_size * ACTIVATION_BYTES
                 parts.add(self._elementwise(embedding, 1))
                 parts.communication += self._all_reduce(tokens)  # the embedding is split over ranks
             self._layers[tokens] = parts
         return parts
 
-    def _add_layer(self, parts: Parts, layer: LayerSpec, sizes: LayerSizes, tokens: int) -> None:
+    def _add_layer(
+        self, parts: Parts, layer: LayerSpec, sizes: LayerSizes, is_grouped: bool, tokens: int
+    ) -> None:
+        """A layer without its attention and its experts' products."""
         for outputs, inputs, quantised in sizes.linears:
             parts.add(self._gemm(tokens, outputs, inputs, quantised), layer.count)
-        if layer.experts and self._apart is None:
-            parts.add(self._experts(layer.experts, sizes, tokens), layer.count)
-        parts.add(
-            self._elementwise(tokens * sizes.width * ACTIVATION_BYTES, sizes.kernels), layer.count
-        )
+        width, kernels = sizes.elementwise(is_grouped)
+        parts.add(self._elementwise(tokens * width * ACTIVATION_BYTES, kernels), layer.count)
         # Tokens that go to experts of other groups come back added up.
         goes = layer.experts is not None and self.parallel.data > 1
         parts.communication += layer.count * (layer.branches - goes) * self._all_reduce(tokens)
@@ -266,43 +275,6 @@ class RooflineCostModel:
     def _linear(self, linear: LinearSpec, rows: float) -> KernelTime:
         outputs, inputs = linear.on_rank(self.ranks)
         return self._gemm(rows, outputs, inputs, linear.quantised)
-
-    def _experts(self, experts: ExpertsSpec, sizes: LayerSizes, tokens: int) -> KernelTime:
-        """One grouped product over the experts that get tokens, each with an equal share."""
-        distinct = experts.expected_distinct(tokens)
-        rows = tokens * experts.per_token / distinct
-        times = [
-            self._gemm(rows, outputs * distinct, inputs, quantised)
-            for outputs, inputs, quantised in sizes.experts
-        ]
-        return KernelTime(*(sum(values) for values in zip(*map(msgspec.structs.astuple, times))))
-
-    def _gemm(self, rows: float, outputs: float, inputs: int, quantised: bool) -> KernelTime:
-        key = outputs, inputs, quantised
-        product = self._products.get(key)
-        if product is None:
-            product = self._product(*key)
-            if isinstance(outputs, int):  # those of experts differ from step to step
-                self._products[key] = product
-        time = product.time(rows)
-        if self.tables is None:
-            return time
-        return self.tables.gemm(self._format(quantised), rows, outputs, inputs, time)
-
-    def _product(self, outputs: float, inputs: int, quantised: bool) -> Product:
-        bits = self.weights.bits if quantised else 8 * self.plain_bytes
-        return Product(
-            outputs,
-            inputs,
-            efficiency=self.efficiencies.gemm_for(self._format(quantised)),
-            flops=self.hardware.dense_flops[self._format(quantised)],
-            bandwidth=self.hardware.memory_bandwidth,
-            units=self.hardware.compute_units,
-            weight_bytes=bits / 8,
-        )
-
-    def _format(self, quantised: bool) -> str:
-        return self.compute_format if quantised else self.plain_format
 
     def _head(self, sampled: int) -> Parts:
         parts = self._heads.get(sampled)

@@ -8,35 +8,49 @@ default.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from math import isfinite
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.files import read_text, reason
+from twostroke.model_spec.layer_specs import AttentionSpec
+from twostroke.simulator.cost.coefficient_tables import (
+    check_tables,
+    check_value,
+    merge,
+    origins,
+    parse_file,
+    read_table,
+)
 from twostroke.simulator.cost.measured_on import MeasuredOn, read_measured
 
 FILES = Path(__file__).parent / "efficiency_files"
 # In place of a device's name: the coefficients that devices share.
 SHARED = ""
-EXAMPLE = f"see {FILES / 'default.toml'}"
+# Whose kernels and host times count on a GPU where no stack is given: the default file's.
+DEFAULT_STACK = "vllm"
 TABLES = (
-    *("gemm", "decode", "prefill", "elementwise", "all_reduce", "all_to_all"),
-    *("host", "interval", "step"),
+    "gemm",
+    "experts",
+    "decode",
+    "prefill",
+    "latent_decode",
+    "latent_prefill",
+    "elementwise",
+    "all_reduce",
+    "all_to_all",
+    "host",
+    "interval",
+    "interval_few_bits",
+    "interval_experts",
+    "step",
 )
-# What a file may hold beside coefficients: their source, devices and kinds of link they apply to,
-# the speed and the machine of the measurement.
-_ABOUT = ("source", "devices", "links", "speed", "measured")
-# Coefficients that something is divided by, and those that may be negative. All others are 0 or
-# more.
-_DIVISORS = frozenset(
-    ("compute", "memory", "sharpness", "one_shot", "two_shot", "ring", "share", "decode", "prefill")
-) | {f"{kind}_{end}" for kind in ("decode", "prefill") for end in ("low", "high")}
-_SIGNED = frozenset(("crowding", "ring_crowding"))
-_MAX = 1e12
+# Tables that hold a table for each number format.
+BY_FORMAT = ("gemm", "experts")
+# What a file may hold beside coefficients: their source, and that of single tables; the devices,
+# kinds of link and serving stacks they apply to; the speed and the machine of the measurement.
+_ABOUT = ("source", "sources", "devices", "links", "stacks", "speed", "measured")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +68,10 @@ class GemmEfficiency:
         launch: Seconds from one kernel to the next.
         sharpness: Exponent with which compute and memory time add: 1 is their sum, infinity their
             maximum.
+        quantise: How often inputs that are computed in few bits pass through memory first: a kernel
+            of its own reads them in 16 bits and writes them in few. 0: fused with what made them.
+        quantise_row: Seconds of that kernel for each row, whose largest value it looks for.
+        tile_by_rows: The library takes its tile by the number of rows alone, and splits nothing.
     """
 
     compute: float
@@ -64,6 +82,29 @@ class GemmEfficiency:
     split: float
     launch: float
     sharpness: float
+    quantise: float = 0.0
+    quantise_row: float = 0.0
+    tile_by_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsEfficiency:
+    """Coefficients of ``experts_cost.GroupedProducts``; those not named here as in a product.
+
+    Attributes:
+        launch: Seconds of a layer's experts that compute nothing: tokens are sorted by expert, two
+            products and an activation start, results are added up.
+        moves: How often a token's copy for each of its experts passes through memory.
+    """
+
+    compute: float
+    memory: float
+    half_tile: float
+    prologue: float
+    waves: float
+    launch: float
+    sharpness: float
+    moves: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +200,8 @@ class HostEfficiency:
         token: For each prefill token.
         layer: For each layer of a prefill step, whose kernels are started one by one; those of a
             decode step start all at once (a CUDA graph). The device waits only if it is faster.
+        layer_experts: What a layer with experts takes beside that: router, sort and grouped
+            products are many small kernels.
         overlap: Whether the host prepares the next step while the device runs. Then the longer of
             the two counts.
         settle: Extra time of the first decode step after a prefill: the prompt has driven weights
@@ -171,6 +214,7 @@ class HostEfficiency:
     request: float
     token: float
     layer: float = 0.0
+    layer_experts: float = 0.0
     overlap: bool = False
     settle: float = 0.0
     fade: float = 0.5
@@ -192,14 +236,19 @@ class Efficiencies:
     """All coefficients of one device (and serving stack).
 
     Attributes:
-        source: One line on where they are from.
+        interval: For models without experts, whose weights have 16 bits or more.
+        interval_few_bits: For models whose weights have fewer; ``None``: like ``interval``.
+        interval_experts: For models with experts.
+        latent_decode: Latent attention that decodes; ``None``: as other attention.
+        latent_prefill: Likewise, its prefill.
         step_decode: Device time of a decode step over the sum of its kernels.
         step_prefill: Device time of a prefill step over the sum of its kernels.
         measured: The machine and model of the calibration; ``None`` for shipped files.
+        origins: What each table was fitted to (``gemm.fp8``, ``host``).
     """
 
-    source: str
     gemm: Mapping[str, GemmEfficiency]  # by number format
+    experts: Mapping[str, ExpertsEfficiency]  # likewise; empty: as other products
     decode: AttentionEfficiency
     prefill: AttentionEfficiency
     elementwise: ElementwiseEfficiency
@@ -208,11 +257,40 @@ class Efficiencies:
     interval: Interval
     all_to_all: AllToAllEfficiency = AllToAllEfficiency()
     step_decode: float = 1.0
+    interval_few_bits: Interval | None = None
+    interval_experts: Interval | None = None
+    latent_decode: AttentionEfficiency | None = None
+    latent_prefill: AttentionEfficiency | None = None
     step_prefill: float = 1.0
     measured: MeasuredOn | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
 
-    def gemm_for(self, format_: str) -> GemmEfficiency:
-        return self.gemm.get(format_) or self.gemm["bf16"]
+    def gemm_for(self, *formats: str) -> GemmEfficiency:
+        """Coefficients of the first format that has some: weights, then what is computed."""
+        return next((self.gemm[name] for name in formats if name in self.gemm), self.gemm["bf16"])
+
+    def interval_for(self, *, few_bits: bool, has_experts: bool) -> Interval:
+        """The interval of a kind of model; a calibration's own holds for what it measured."""
+        if self.measured is not None:
+            return self.interval
+        kind = self.interval_experts if has_experts else self.interval_few_bits
+        return kind or self.interval if has_experts or few_bits else self.interval
+
+    def decode_of(self, layer: AttentionSpec) -> AttentionEfficiency:
+        return self.latent_decode or self.decode if layer.latent else self.decode
+
+    def prefill_of(self, layer: AttentionSpec) -> AttentionEfficiency:
+        return self.latent_prefill or self.prefill if layer.latent else self.prefill
+
+    def experts_for(self, *formats: str) -> ExpertsEfficiency | None:
+        """Likewise; ``None`` where experts are computed as other products are.
+
+        That is so if the device computes no tiles, or nothing was measured.
+        """
+        if not self.gemm["bf16"].half_tile:
+            return None
+        names = (*formats, "bf16")
+        return next((self.experts[name] for name in names if name in self.experts), None)
 
 
 def load_efficiencies(
@@ -230,26 +308,35 @@ def load_efficiencies(
     Raises:
         ConfigError: The file is unreadable, or names something unknown.
     """
-    raw = _parse(FILES / "default.toml")
+    layers = [parse_file(FILES / "default.toml")]
+    for tables in _files_for(device, link):
+        if (stack or DEFAULT_STACK) in tables.get("stacks", (stack or DEFAULT_STACK,)):
+            layers.append(tables)
+    if stack is not None:
+        layers.append(parse_file(_stack_file(stack)))
+    if path is not None:
+        tables = parse_file(path)
+        check_tables(tables, path, TABLES, by_format=BY_FORMAT, about=_ABOUT)
+        layers.append({"source": str(path), **tables})
+    raw: dict[str, Any] = {}
+    fitted: dict[str, str] = {}
+    for tables in layers:
+        raw = merge(raw, tables)
+        fitted |= origins(tables, TABLES, BY_FORMAT, str(tables.get("source", FILES)))
+    return _build(raw, path or FILES, fitted)
+
+
+def _files_for(device: str, link: str) -> list[dict[str, Any]]:
+    """Shipped files that name the device or its kind of link; those of a serving stack last."""
+    chosen = []
     for file in sorted(FILES.glob("*.toml")):
         text = file.read_text(encoding="utf-8")
         if f'"{device}"' not in text and "links" not in text:
             continue  # quicker than to parse it
-        tables = _parse(file)
-        of_device = device in tables.get("devices", ())
-        if of_device or link.startswith(tuple(tables.get("links", ()))):
-            if not of_device and "gemm" not in tables:
-                tables["source"] = f"{raw['source']}; links: {tables['source']}"
-            raw = _merge(raw, tables)
-    if stack is not None:
-        tables = _parse(_stack_file(stack))
-        tables["source"] = f"{raw['source']}; host: {tables['source']}"
-        raw = _merge(raw, tables)
-    if path is not None:
-        tables = _parse(path)
-        _check_tables(tables, path)
-        raw = _merge(raw, tables)
-    return _build(raw, path or FILES)
+        tables = parse_file(file)
+        if device in tables.get("devices", ()) or link.startswith(tuple(tables.get("links", ()))):
+            chosen.append(tables)
+    return sorted(chosen, key=lambda tables: "stacks" in tables)
 
 
 def stack_names() -> list[str]:
@@ -265,77 +352,15 @@ def _stack_file(stack: str) -> Path:
     return FILES / f"stack-{stack}.toml"
 
 
-def _parse(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"cannot read {path}: {reason(error)}",
-            hint="auto, data-sheet, or a file such as `twostroke calibrate` writes",
-        ) from error
+Table = TypeVar("Table")
 
 
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        old = merged.get(key)
-        merged[key] = (
-            _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-        )
-    return merged
-
-
-Table = TypeVar(
-    "Table",
-    GemmEfficiency,
-    AttentionEfficiency,
-    AllReduceEfficiency,
-    AllToAllEfficiency,
-    ElementwiseEfficiency,
-    HostEfficiency,
-    Interval,
-)
-
-
-def _check_tables(raw: Mapping[str, Any], path: Path) -> None:
-    for name, value in raw.items():
-        if name not in (*TABLES, *_ABOUT):
-            raise ConfigError(f"{path}: unknown table [{name}]", hint="known: " + ", ".join(TABLES))
-        inside = [value, *value.values()] if name == "gemm" and isinstance(value, dict) else [value]
-        if name in TABLES and not all(isinstance(table, dict) for table in inside):
-            raise ConfigError(f"{path}: {name} must be a table of coefficients", hint=EXAMPLE)
-
-
-def _table(kind: type[Table], raw: Mapping[str, Any], where: str) -> Table:
-    types = {field.name: field.type for field in fields(kind)}
-    if unknown := sorted(set(raw) - set(types)):
-        raise ConfigError(
-            f"{where}: unknown coefficients {', '.join(unknown)}", hint="known: " + ", ".join(types)
-        )
-    for name, value in raw.items():
-        _check_value(name, value, types[name] == "bool", where)
-    try:
-        return kind(**raw)
-    except TypeError as error:
-        raise ConfigError(f"{where}: {error}", hint=EXAMPLE) from error
-
-
-def _check_value(name: str, value: object, is_bool: bool, where: str) -> None:
-    if is_bool:
-        if not isinstance(value, bool):
-            raise ConfigError(f"{where}: {name} must be true or false, got {value!r}", hint=EXAMPLE)
-        return
-    allowed = "a number" if name in _SIGNED else "above 0" if name in _DIVISORS else "0 or more"
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-    lowest = -_MAX if name in _SIGNED else 1e-15 if name in _DIVISORS else 0.0
-    if number and lowest <= value <= _MAX:  # type: ignore[operator]
-        return
-    raise ConfigError(f"{where}: {name} must be {allowed}, got {value!r}", hint=EXAMPLE)
-
-
-def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
+def _build(raw: Mapping[str, Any], path: Path, fitted: Mapping[str, str]) -> Efficiencies:
     def table(kind: type[Table], name: str) -> Table:
-        return _table(kind, raw.get(name, {}), f"{path}: [{name}]")
+        return read_table(kind, raw.get(name, {}), f"{path}: [{name}]")
+
+    def optional(kind: type[Table], name: str) -> Table | None:
+        return table(kind, name) if name in raw else None
 
     steps = raw.get("step", {})
     for name, value in steps.items():
@@ -343,12 +368,16 @@ def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
             raise ConfigError(
                 f"{path}: [step]: unknown coefficient {name}", hint="known: decode, prefill"
             )
-        _check_value(name, value, False, f"{path}: [step]")
+        check_value(name, value, False, f"{path}: [step]")
     return Efficiencies(
-        source=str(raw.get("source", path)),
+        origins=fitted,
         gemm={
-            name: _table(GemmEfficiency, value, f"{path}: [gemm.{name}]")
+            name: read_table(GemmEfficiency, value, f"{path}: [gemm.{name}]")
             for name, value in raw["gemm"].items()
+        },
+        experts={
+            name: read_table(ExpertsEfficiency, value, f"{path}: [experts.{name}]")
+            for name, value in raw.get("experts", {}).items()
         },
         decode=table(AttentionEfficiency, "decode"),
         prefill=table(AttentionEfficiency, "prefill"),
@@ -357,6 +386,10 @@ def _build(raw: Mapping[str, Any], path: Path) -> Efficiencies:
         all_to_all=table(AllToAllEfficiency, "all_to_all"),
         host=table(HostEfficiency, "host"),
         interval=table(Interval, "interval"),
+        interval_few_bits=optional(Interval, "interval_few_bits"),
+        interval_experts=optional(Interval, "interval_experts"),
+        latent_decode=optional(AttentionEfficiency, "latent_decode"),
+        latent_prefill=optional(AttentionEfficiency, "latent_prefill"),
         step_decode=float(steps.get("decode", 1.0)),
         step_prefill=float(steps.get("prefill", 1.0)),
         measured=read_measured(raw.get("measured"), str(path)),

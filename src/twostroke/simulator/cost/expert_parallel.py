@@ -15,17 +15,19 @@ experts make of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from twostroke.model_spec.layer_specs import ExpertsSpec
+from twostroke.model_spec.layer_specs import ExpertsSpec, LayerSpec
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.communication import all_to_all_time
 from twostroke.simulator.cost.configuration import Parallel
 from twostroke.simulator.cost.efficiencies import Efficiencies
+from twostroke.simulator.cost.experts_cost import GroupedProducts, busiest, reached_experts
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, Parts
+from twostroke.simulator.cost.layer_sizes import LayerSizes
 from twostroke.timing.step_shape import StepShape
 
 Gemm = Callable[[float, float, int, bool], KernelTime]
@@ -77,12 +79,71 @@ def num_tokens(shape: StepShape) -> int:
     return shape.decode_requests + shape.drafts + sum([new for new, _ in shape.prefill])
 
 
-class ExpertsApart:
-    """Experts over the devices of all groups, and the way of tokens to them.
+class SpreadExperts:
+    """The experts of all layers, on the busiest of the devices that they are spread over.
 
     Args:
-        gemm: Seconds of a product of (rows, outputs, inputs, quantised).
+        kinds: Kinds of layers, what a device has of each, and the products of its experts where
+            they have coefficients of their own.
+        gemm: Time of a product of (rows, outputs, inputs, quantised).
     """
+
+    def __init__(
+        self,
+        kinds: Iterable[tuple[LayerSpec, LayerSizes, GroupedProducts | None]],
+        parallel: Parallel,
+        gemm: Gemm,
+    ) -> None:
+        self._kinds = [
+            (layer.count, layer.experts, sizes, grouped)
+            for layer, sizes, grouped in kinds
+            if layer.experts
+        ]
+        self._parallel, self._gemm = parallel, gemm
+        self._kept: dict[int, Parts] = {}
+
+    def parts(self, tokens: int) -> Parts:
+        """Their share of a step that computes so many tokens, of all groups."""
+        parts = self._kept.get(tokens)
+        if parts is None:
+            parts = self._kept[tokens] = Parts()
+            for count, experts, sizes, grouped in self._kinds if tokens else ():
+                dealt = min(self._parallel.expert_devices, experts.count)
+                dealt = dealt if self._parallel.expert else 1
+                if grouped is None:
+                    parts.add(self._plain(experts, sizes, dealt, tokens), count)
+                    continue
+                time = self._grouped(grouped, experts, dealt, tokens)
+                parts.add(time, count)
+                parts.whole += count * time.seconds
+        return parts
+
+    def _grouped(
+        self, grouped: GroupedProducts, experts: ExpertsSpec, dealt: int, tokens: int
+    ) -> KernelTime:
+        pairs = tokens * experts.per_token
+        reached = reached_experts(experts.count, experts.per_token, tokens)
+        # A group has all its tokens on all its devices. Those of other groups come only to where
+        # their experts are.
+        copies = pairs if self._parallel.data == 1 else None
+        return grouped.time(*busiest(pairs, reached, experts.count, dealt), copies)
+
+    def _plain(
+        self, experts: ExpertsSpec, sizes: LayerSizes, dealt: int, tokens: int
+    ) -> KernelTime:
+        """One product over the experts that get tokens, each with an equal share."""
+        distinct = experts.expected_distinct(tokens)
+        rows = tokens * experts.per_token / distinct
+        here = max(1.0, distinct / dealt)  # the busiest device has one at least
+        times = [
+            self._gemm(rows, outputs * here, inputs, quantised)
+            for outputs, inputs, quantised in sizes.experts
+        ]
+        return KernelTime(*(sum(values) for values in zip(*map(msgspec.structs.astuple, times))))
+
+
+class Dispatch:
+    """The way of a group's tokens to their experts, which are spread over all groups."""
 
     def __init__(
         self,
@@ -90,41 +151,18 @@ class ExpertsApart:
         parallel: Parallel,
         hardware: HardwareSheet,
         efficiencies: Efficiencies,
-        gemm: Gemm,
     ) -> None:
         self._layers = [(layer.count, layer.experts) for layer in model.layers if layer.experts]
-        self._parallel, self._gemm = parallel, gemm
+        self._tensor, self._devices = parallel.tensor, parallel.expert_devices
         self._hidden = model.hidden_size
-        self._devices = parallel.tensor * parallel.data
         self._nodes = -(-self._devices // hardware.link_domain)
         self._link = hardware.bandwidth_between(self._devices)
         self._efficiency = efficiencies.all_to_all
         self._start = efficiencies.all_reduce.network if self._nodes > 1 else 0.0
 
-    def add(self, parts: Parts, tokens: int, of_group: int) -> None:
-        """Add a step's experts.
-
-        Args:
-            tokens: Those of all groups.
-            of_group: Those of the busiest.
-        """
-        for count, experts in self._layers:
-            parts.add(self._experts(experts, tokens), count)
-            if self._parallel.data > 1:
-                parts.communication += count * 2 * self._way(experts, of_group)
-
-    def _experts(self, experts: ExpertsSpec, tokens: int) -> KernelTime:
-        distinct = experts.expected_distinct(tokens)
-        rows = tokens * experts.per_token / distinct
-        ranks, here = self._devices, distinct
-        if self._parallel.expert:  # the busiest device has one at least
-            ranks, here = 1, max(1.0, distinct / min(self._devices, experts.count))
-        times = [
-            self._gemm(rows, outputs * here, inputs, linear.quantised)
-            for linear in experts.linears
-            for outputs, inputs in [linear.on_rank(ranks)]
-        ]
-        return KernelTime(*(sum(values) for values in zip(*map(msgspec.structs.astuple, times))))
+    def seconds(self, of_group: int) -> float:
+        """There and back in all layers, for the tokens of the busiest group."""
+        return sum([count * 2 * self._way(experts, of_group) for count, experts in self._layers])
 
     def _way(self, experts: ExpertsSpec, of_group: int) -> float:
         """Seconds until the tokens of a group are at their experts, or back.
@@ -133,24 +171,10 @@ class ExpertsApart:
         """
         copies = experts.per_token if self._nodes == 1 else min(experts.per_token, self._nodes)
         copies = min(copies, self._devices)
-        size = of_group / self._parallel.tensor * copies * self._hidden * ACTIVATION_BYTES
+        size = of_group / self._tensor * copies * self._hidden * ACTIVATION_BYTES
         return self._start + all_to_all_time(
             size, self._devices, efficiency=self._efficiency, link=self._link
         )
-
-
-def experts_apart(
-    model: ModelSpec,
-    parallel: Parallel,
-    hardware: HardwareSheet,
-    efficiencies: Efficiencies,
-    gemm: Gemm,
-) -> ExpertsApart | None:
-    """The model's experts, if tensors alone do not split them."""
-    splits = parallel.expert or parallel.data > 1
-    if not splits or all(layer.experts is None for layer in model.layers):
-        return None
-    return ExpertsApart(model, parallel, hardware, efficiencies, gemm)
 
 
 def moves_between_stages(

@@ -9,7 +9,7 @@ products, and the plateau between few rows and many.
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 
 from twostroke.simulator.cost.efficiencies import GemmEfficiency
 from twostroke.simulator.cost.kernel_time import ACTIVATION_BYTES, KernelTime, combine
@@ -28,6 +28,9 @@ TILES = (
     (128, 256),
     (256, 128),
 )
+# What a library takes that looks at rows alone: rows up to which, and the tile (vLLM's products in
+# fp8 on H100, csrc/quantization/w8a8/cutlass/c3x/scaled_mm_sm90_fp8_dispatch.cuh).
+TILES_BY_ROWS = ((64, (64, 64)), (128, (64, 128)), (inf, (128, 128)))
 # Divides the rows of every tile: results are kept by rows rounded up to it.
 ROW_UNIT = 16
 # Largest first: for many rows they win, and their time rules out most of the rest.
@@ -68,11 +71,24 @@ class Product:
         # By rows / ROW_UNIT: the shortest compute time without a split, and with each split that
         # may be shorter.
         self._searched: dict[int, tuple[float, list[tuple[int, float]]]] = {}
+        self._splits = (1,) if e.tile_by_rows else SPLITS
         # (rows of a tile, tiles side by side, seconds per step along the inner dimension)
         self._tiles = [
             (rows, ceil(outputs / width), 2.0 * (rows * width + e.half_tile) * units / self._flops)
             for rows, width in (LARGEST_FIRST if e.half_tile else ())
         ]
+        self._by_rows = [
+            (
+                limit,
+                tile,
+                ceil(outputs / width),
+                2.0 * (tile * width + e.half_tile) * units / self._flops,
+            )
+            for limit, (tile, width) in (TILES_BY_ROWS if e.tile_by_rows else ())
+        ]
+        # Seconds that a row's inputs take to be quantised.
+        moved = inputs * (ACTIVATION_BYTES + weight_bytes)
+        self._row = e.quantise * moved / bandwidth + e.quantise_row
 
     def time(self, rows: float) -> KernelTime:
         """Time for this many rows."""
@@ -80,7 +96,11 @@ class Product:
         memory = (
             self._weights + ACTIVATION_BYTES * rows * (self._inputs + self._outputs)
         ) / self._bandwidth
-        return combine(self._compute(rows), memory, e.launch, e.sharpness)
+        time = combine(self._compute(rows), memory, e.launch, e.sharpness)
+        if not self._row:
+            return time
+        first = rows * self._row
+        return KernelTime(time.seconds + first, time.compute, time.memory + first, time.launch)
 
     def _compute(self, rows: float) -> float:
         e = self._efficiency
@@ -101,12 +121,15 @@ class Product:
         e, inputs, units = self._efficiency, self._inputs, self._units
         prologue, partial, fixed = e.prologue, e.waves, e.split
         times = dict.fromkeys(SPLITS, float("inf"))
-        for tile_rows, across, step in self._tiles:
+        tiles_tried = self._tiles
+        if self._by_rows:
+            tiles_tried = [next(tile[1:] for tile in self._by_rows if rows <= tile[0])]
+        for tile_rows, across, step in tiles_tried:
             tiles = ceil(rows / tile_rows) * across / units
             if step * tiles * inputs >= times[1]:
                 continue  # slower even without a last wave and a prologue
             split_least = step * tiles * (inputs + 2.0 * prologue) + fixed
-            for split in SPLITS:
+            for split in self._splits:
                 full = tiles * split
                 waves = partial * ceil(full) + (1 - partial) * (full if full > 1.0 else 1.0)
                 time = waves * step * (inputs / split + prologue)

@@ -22,12 +22,17 @@ class KernelTime(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct):
-    """Seconds of many kernels by what they wait for."""
+    """Seconds of many kernels by what they wait for.
+
+    Attributes:
+        whole: Those of all that were measured as they run one after the other, gaps included.
+    """
 
     compute: float = 0.0
     memory: float = 0.0
     launch: float = 0.0
     communication: float = 0.0
+    whole: float = 0.0
 
     def add(self, time: KernelTime, count: float = 1.0) -> None:
         self.compute += count * time.compute
@@ -39,9 +44,10 @@ class Parts(msgspec.Struct):
         self.memory += other.memory
         self.launch += other.launch
         self.communication += other.communication
+        self.whole += other.whole
 
     def copy(self) -> Parts:
-        return Parts(self.compute, self.memory, self.launch, self.communication)
+        return Parts(self.compute, self.memory, self.launch, self.communication, self.whole)
 
     @property
     def seconds(self) -> float:

@@ -40,8 +40,8 @@ _GEMM = GemmEfficiency(
     sharpness=1.0,
 )
 _PERFECT = Efficiencies(
-    source="one limit",
     gemm={"bf16": _GEMM},
+    experts={},
     decode=_ATTENTION,
     prefill=_ATTENTION,
     elementwise=ElementwiseEfficiency(memory=1.0, launch=0.0),

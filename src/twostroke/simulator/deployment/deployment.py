@@ -240,6 +240,13 @@ def _check_split(options: DeploymentOptions, model: ModelSpec) -> None:
     has_experts = any(layer.experts for layer in model.layers)
     if options.enable_expert_parallel and not has_experts:
         raise ConfigError(f"{options.model} has no experts", hint="no --enable-expert-parallel")
+    devices = options.parallel.expert_devices
+    for layer in model.layers if options.enable_expert_parallel else ():
+        if layer.experts and layer.experts.count < devices:
+            raise ConfigError(
+                f"{layer.experts.count} experts cannot be dealt out over {devices} devices",
+                hint="no --enable-expert-parallel, or fewer devices for each replica",
+            )
     if options.pipeline_parallel_size > model.num_layers:
         raise ConfigError(
             f"{options.model} has {model.num_layers} layers for"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from twostroke.observability.latency import latency_fields, meets_targets
+from twostroke.simulator.cost.told_sources import describe_sources
 from twostroke.simulator.deployment.deployment import describe
 from twostroke.simulator.results.run import Run
 from twostroke.simulator.results.summary import RUN_LATENCIES, Summary
@@ -155,7 +156,7 @@ def run_fields(run: Run) -> dict[str, Any]:
             ),
             "num_blocks": deployment.info.num_blocks,
             "max_model_len": deployment.max_model_len,
-            "times_from": deployment.cost.efficiencies.source,
+            "times_from": describe_sources(deployment.cost),
         },
         **summary_fields(run.summary),
         **_fleet_fields(run.summary),

@@ -7,6 +7,7 @@ from typing import TextIO
 
 from twostroke.observability.latency import latency_rows
 from twostroke.observability.tables import print_table
+from twostroke.simulator.cost.told_sources import describe_sources
 from twostroke.simulator.reports.fields import WAITS, describe_run
 from twostroke.simulator.results.run import Run
 from twostroke.simulator.results.summary import RUN_LATENCIES, Summary
@@ -20,10 +21,9 @@ def print_run(run: Run, stream: TextIO) -> None:
     summary = run.summary
     print(summary.steady.describe(), file=stream)
     print(describe_run(run), file=stream)
-    efficiencies = run.deployment.cost.efficiencies
-    print(f"Times: {efficiencies.source}", file=stream)
+    print(f"Times: {describe_sources(run.deployment.cost)}", file=stream)
     if not run.interval:
-        ends = efficiencies.interval
+        ends = run.deployment.cost.interval
         print(
             f"Interval: decode steps take {ends.decode_low:.2f} to {ends.decode_high:.2f} of the"
             f" estimate, those with prompts {ends.prefill_low:.2f} to {ends.prefill_high:.2f} (8 of"
