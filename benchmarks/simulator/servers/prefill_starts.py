@@ -72,15 +72,15 @@ def _telling(rows: Sequence[ServingRow]) -> list[ServingRow]:
 
 
 def _fit(stack: Stack, rows: Sequence[ServingRow], name: str) -> float:
-    def losses(tried: Sequence[float]) -> dict[float, float]:
-        return {each: _ttft_loss(_with(stack, name, each), rows) for each in tried}
+    def losses(tried: Sequence[float]) -> list[tuple[float, float]]:
+        return [(_ttft_loss(_with(stack, name, each), rows), each) for each in tried]
 
     found = losses(TRIED)
-    best = min(TRIED, key=found.__getitem__)
+    best = min(found)[1]
     place = TRIED.index(best)
     ends = TRIED[max(0, place - 1)], TRIED[min(place + 1, len(TRIED) - 1)]
-    found |= losses([best + BETWEEN * (end - best) for end in ends if end != best])
-    return round(min(found, key=found.__getitem__), 7)
+    found += losses([best + BETWEEN * (end - best) for end in ends if end != best])
+    return round(min(found)[1], 7)
 
 
 def _with(stack: Stack, name: str, seconds: float) -> Stack:
