@@ -21,7 +21,7 @@ def test_from_the_live_engine_to_a_simulation(
     captured = capsys.readouterr()
     assert "kinds of steps; wrote" in captured.out and "measured on" in captured.err
     read = load_efficiencies("cpu", file)
-    assert "pilot-draft" in read.source and read.measured
+    assert "pilot-draft" in read.origins["host"] and read.measured
     assert (read.measured.device, read.measured.model) == ("cpu", "pilot-draft")
     assert (
         read.measured.machine

@@ -147,16 +147,25 @@ def interval(judged: Sequence[Judged], *, has_experts: bool = False) -> dict[str
 
 
 def coverage(judged: Sequence[Judged], *, has_experts: bool = False) -> dict[str, float]:
-    """Share of rows whose measured time lies within the interval of the other models' rows."""
+    """Share of rows whose measured time lies within the interval of rows that are kept apart.
+
+    Those of the other models; of servers with experts, which serve two models whose first tokens
+    err in opposite directions, every other configuration of both.
+    """
     free = [each for each in judged if each.is_free and each.row.has_experts is has_experts]
+    fitted = set(halves([each.row for each in free])[0])
     inside: dict[str, list[bool]] = {"TPOT": [], "TTFT": []}
-    for model in sorted({each.row.model for each in free}):
-        rest = [each for each in free if each.row.model != model]
+
+    def part(each: Judged) -> str:
+        return f"{each.row in fitted}" if has_experts else each.row.model
+
+    for name in sorted({part(each) for each in free}):
+        rest = [each for each in free if part(each) != name]
         if not rest:
             continue
         ends = interval(rest, has_experts=has_experts)
         for each in free:
-            if each.row.model == model:
+            if part(each) == name:
                 inside["TPOT"].append(_is_within(each.tpot, ends, "decode"))
                 inside["TTFT"].append(_is_within(each.ttft, ends, "prefill"))
     return {name: sum(values) / len(values) for name, values in inside.items() if values}

@@ -72,22 +72,21 @@ def _telling(rows: Sequence[ServingRow]) -> list[ServingRow]:
 
 
 def _fit(stack: Stack, rows: Sequence[ServingRow], name: str) -> float:
-    losses: dict[float, float] = {}
+    def losses(tried: Sequence[float]) -> list[tuple[float, float]]:
+        return [(_ttft_loss(_with(stack, name, each), rows), each) for each in tried]
 
-    def loss(seconds: float) -> float:
-        if seconds not in losses:
-            losses[seconds] = _ttft_loss(_with(stack, name, seconds), rows)
-        return losses[seconds]
-
-    best = min(TRIED, key=loss)
+    found = losses(TRIED)
+    best = min(found)[1]
     place = TRIED.index(best)
     ends = TRIED[max(0, place - 1)], TRIED[min(place + 1, len(TRIED) - 1)]
-    near = [best + BETWEEN * (end - best) for end in ends]
-    return round(min([best, *near], key=loss), 7)
+    found += losses([best + BETWEEN * (end - best) for end in ends if end != best])
+    return round(min(found)[1], 7)
 
 
 def _with(stack: Stack, name: str, seconds: float) -> Stack:
-    return replace(stack, host=replace(stack.host, **{name: seconds}))
+    if name == LAYER:
+        return replace(stack, host=replace(stack.host, layer=seconds))
+    return replace(stack, host=replace(stack.host, layer_experts=seconds))
 
 
 def _ttft_loss(stack: Stack, rows: Sequence[ServingRow]) -> float:

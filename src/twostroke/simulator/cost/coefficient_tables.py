@@ -52,7 +52,7 @@ def origins(
     """What each table of a file was fitted to, by its name (``gemm.fp8`` of a format's).
 
     Args:
-        source: Of those that the file's ``[sources]`` do not name.
+        source: What tables that the file's ``[sources]`` do not name were fitted to.
     """
     own = tables.get("sources", {})
     keys = [
