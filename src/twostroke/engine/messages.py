@@ -291,7 +291,7 @@ def _spec_of(message: AddRequest, index: int) -> ResolvedRequest:
         return call
     return replace(
         call,
-        request_id=f"{call.request_id}#{index}",
+        request_id=call.sample_id(index),
         index=index,
         params=message.other_params if index else call.params,
         seed=derive_seed(call.seed, index) if index else call.seed,

@@ -67,8 +67,8 @@ async def test_a_long_prompt_moves_once_its_first_tokens_are_there(samples: int)
 async def test_short_prompts_and_those_that_do_not_fit_stay_where_answers_are() -> None:
     for plan in (PrefillPlan(1, LONG + 1), PrefillPlan(1, LONG, memory=LONG - 1)):
         with running(plan) as replicas:
-            first = replicas.engines[0]
-            first.info = replace(first.info, kv_bytes_per_token=1)
+            for engine in replicas.engines:
+                engine.info = replace(engine.info, kv_bytes_per_token=1)
             stream = replicas.submit(call("a"))
             assert loads(replicas) == [1, 0]
             await tokens_of(stream)
@@ -115,7 +115,7 @@ async def test_a_request_that_is_not_taken_stays_and_counts_for_no_move() -> Non
         answering.adopt = refuse_some  # type: ignore[method-assign]
         assert await tokens_of(replicas.submit(request)) == expected
         assert refused == ["a"] * 3
-        assert replicas._moves.num_moves == 1
+        assert replicas._roles.moves.num_moves == 1
         await until(lambda: not computing.has("a"))
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
+from tests.engine.process.scripted_process import pid_of
 from tests.inspector.browser import needs_browser, opened, violations
-from tests.inspector.fleets import REPLICAS, fleet_page, fleet_recording
+from tests.inspector.fleets import REPLICAS, fleet_page, fleet_recording, live_fleet
 from tests.inspector.showing import showing
 from tests.inspector.test_browser import step_shown, wait_for_step
 from tests.server.running import running_server
@@ -161,3 +165,37 @@ def test_one_engine_is_one_row_and_says_so(browser: Browser) -> None:
             assert violations(page) == []
             page.locator(".fleet-rows button").first.click()
             page.wait_for_selector("text=Who stuttered?")
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (1024, "dark"), (390, "dark")])
+def test_live_engines_are_shown_as_they_are(
+    browser: Browser, tmp_path: Path, width: int, theme: str
+) -> None:
+    """Where requests went, and that an engine is gone, why, and what became of its requests."""
+    body = {"prompt": "the dog", "max_tokens": 60, "ignore_eos": True}
+    with (
+        live_fleet(tmp_path) as (replicas, url),
+        ThreadPoolExecutor() as threads,
+        opened(browser, f"{url}/inspect/#/fleet", width, color_scheme=theme) as page,
+    ):
+        page.wait_for_selector(".lead >> text=2 of 2 engines take requests. All are idle.")
+        asked = [
+            threads.submit(httpx.post, f"{url}/v1/completions", json=body, timeout=60)
+            for _ in range(4)
+        ]
+        page.wait_for_selector(".lead >> text=/The busiest, engine [01], has/")
+        os.kill(pid_of(replicas.engines[0]), signal.SIGKILL)
+        page.wait_for_selector(".lead >> text=/Engine 0 is down: .*SIGKILL/")
+        assert {each.result().status_code for each in asked} == {200}
+        page.wait_for_selector(".fleet-engines tbody tr:nth-child(1) .held")
+        rows = page.locator(".fleet-engines tbody tr")
+        assert rows.count() == 2 and page.locator(".fleet-rows li").count() == 2
+        cells = [rows.nth(row).locator("td").all_inner_texts() for row in range(2)]
+        titles = page.locator(".fleet-engines th").all_inner_texts()
+        shown = [dict(zip(titles, row, strict=True)) for row in cells]
+        assert "down" in shown[0]["state"] and shown[1]["state"].strip() == "ready"
+        assert shown[0]["failed"] == "1" and int(shown[0]["moved out"]) > 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert violations(page) == []
+        if folder := os.environ.get("TWOSTROKE_TEST_PICTURES"):
+            page.screenshot(path=f"{folder}/fleet-live-{width}-{theme}.png")

@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from twostroke.core.errors import EngineDeadError, TwostrokeError
+from twostroke.engine.clients.engine_view import EnginePart, EngineView
 from twostroke.engine.fleet.pool_plan import PoolPlan
 from twostroke.engine.fleet.pool_series import pool_exposition
 from twostroke.engine.fleet.supervised import PoolMember, SupervisedSource
@@ -20,6 +21,7 @@ from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.on_loop import do_on_loop
 from twostroke.engine.process.process_link import PAUSES
 from twostroke.engine.process.replicas import Replicas
+from twostroke.observability.tracing.engine_timelines import EngineTraces
 from twostroke.routing.autoscaler import Autoscaler
 from twostroke.routing.routers import Router
 
@@ -54,7 +56,7 @@ class EnginePool(Replicas):
         prepare: The source of a replica by its number.
         make: A client of an engine that has started.
         first: Those that have started already.
-        slow_start: See ``Candidates``.
+        slow_start, traces: See ``Replicas``.
     """
 
     def __init__(
@@ -66,8 +68,9 @@ class EnginePool(Replicas):
         make: Callable[[SupervisedSource, StartedEngine], EngineProcess],
         first: Sequence[tuple[SupervisedSource, StartedEngine]],
         slow_start: float = 0.0,
+        traces: EngineTraces | None = None,
     ) -> None:
-        super().__init__([], router, slow_start=slow_start)
+        super().__init__([], router, slow_start=slow_start, traces=traces)
         self.name, self.plan = name, plan
         self._prepare, self._make = prepare, make
         self._wanted, self._edition, self._num_editions = plan.num_at_first, 0, 1
@@ -103,6 +106,13 @@ class EnginePool(Replicas):
         records = await super().records()
         own = pool_exposition(self.name, self._wanted, self._members, len(self._starts))
         return EngineRecords(records.metrics + own, records.content_type, records.targets)
+
+    def parts(self) -> list[EnginePart]:
+        starting = [
+            EngineView(self.name, str(each.number), "starting", number=-1 - each.number)
+            for each in self._starts
+        ]
+        return super().parts() + [EnginePart(view, lambda since: []) for view in starting]
 
     async def drain(self, timeout: float) -> None:
         self._closing.set()
@@ -177,7 +187,7 @@ class EnginePool(Replicas):
         engine = self._make(source, started)
         engine.holds_requests = True
         if self._members and self._members[0].source.config.adapters == source.config.adapters:
-            engine.know_adapters(self.adapters)  # what clients have loaded and unloaded
+            engine.mirror.become(self.adapters)  # what clients have loaded and unloaded
         index = self.add(engine, self.plan.alike())
         self._members.append(PoolMember(index, number, self._edition, source, engine))
 
