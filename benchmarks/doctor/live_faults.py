@@ -17,13 +17,13 @@ from random import Random
 
 import httpx
 
-from twostroke.doctor.imbalance import ALIKE, FleetFacts
+from twostroke.doctor.imbalance import ALIKE, RouterFacts
 from twostroke.doctor.live import KEY_VARIABLE, LiveServer
 from twostroke.doctor.recordings import read_windows
 from twostroke.doctor.window import RecordedSettings, StepWindow
 
 BUSY = "while True: pass"
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 KEYS = {name: f"sk-{name}-00000000000000000000" for name in ("crowd", "guest", "admin")}
 
 
@@ -174,8 +174,8 @@ LIVE_FAULTS: tuple[LiveFault, ...] = (
     LiveFault(
         "one hot prefix",
         ("imbalance",),
-        (*TWO, "--router", "prefix-affinity", "--max-num-seqs", "2"),
-        tuple(Ask(a.time, 840, 80, prefix=1) for a in load(60, 5.0, 1, 1)),
+        (*TWO, "--router", "prefix-affinity", "--max-num-seqs", "1"),
+        tuple(Ask(a.time, 840, 24, prefix=1) for a in load(50, 2.0, 1, 1)),
         over_http=True,
     ),
     LiveFault(
@@ -226,7 +226,7 @@ class LiveRun:
 
     windows: list[StepWindow]
     block_bytes: int = 0
-    fleet: FleetFacts = ALIKE
+    fleet: RouterFacts = ALIKE
 
 
 @dataclass

@@ -15,7 +15,7 @@ import msgspec
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.speculation_config import Speculation
-from twostroke.doctor.imbalance import ALIKE, FleetFacts
+from twostroke.doctor.imbalance import ALIKE, RouterFacts
 from twostroke.doctor.window import RecordedSettings, StepWindow, make_window
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.tracing.stations import CallStations
@@ -77,7 +77,7 @@ class Fault:
     name: str
     causes: tuple[str, ...]
     windows: Callable[[], list[StepWindow]]
-    fleet: FleetFacts = ALIKE
+    fleet: RouterFacts = ALIKE
 
 
 def run_engine(specs: Sequence[RequestSpec], setup: Setup, name: str = "simulated") -> StepWindow:
@@ -347,19 +347,19 @@ SIMULATED_FAULTS: tuple[Fault, ...] = (
         "one hot prefix",
         ("imbalance",),
         _all_to_one,
-        FleetFacts(idle=("engine 1",), routed={"engine 0": {"prefix": 119, "no_prefix": 1}}),
+        RouterFacts(idle=("engine 1",), routed={"engine 0": {"prefix": 119, "no_prefix": 1}}),
     ),
     Fault(
         "too few engines for prompts",
         ("pool-ratio",),
         _too_few_for_prompts,
-        FleetFacts(roles={"engine 0": "decode", "engine 1": "prefill"}),
+        RouterFacts(roles={"engine 0": "decode", "engine 1": "prefill"}),
     ),
     Fault(
         "a replica is down",
         ("replica-down",),
         _one(poisson(80, 2.0, _fixed(30), _fixed(60)), Setup()),
-        FleetFacts(idle=("engine 1",), trouble={"engine 1": "it was ended by SIGKILL"}),
+        RouterFacts(idle=("engine 1",), trouble={"engine 1": "it was ended by SIGKILL"}),
     ),
     Fault(
         "too many sequences",

@@ -95,10 +95,6 @@ class ResolvedRequest(GenerationRequest):
         asked = {each.name: getattr(call, each.name) for each in fields(GenerationRequest)}
         return cls(**{"parent_id": call.request_id, **asked, **resolved})
 
-    def sample_id(self, index: int) -> str:
-        """What the engine calls one of its samples."""
-        return self.request_id if self.params.n == 1 else f"{self.request_id}#{index}"
-
     @property
     def is_part(self) -> bool:
         """Whether its client's call has other prompts, too."""

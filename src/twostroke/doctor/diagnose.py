@@ -11,7 +11,7 @@ from twostroke.core.targets import Target
 from twostroke.doctor.cause import Cause, rank
 from twostroke.doctor.causes import find_causes
 from twostroke.doctor.figures import SHOWN, Figure, RequestTimes
-from twostroke.doctor.imbalance import ALIKE, FleetFacts, compare_replicas
+from twostroke.doctor.imbalance import ALIKE, RouterFacts, compare_replicas
 from twostroke.doctor.levers import NO_LEVER
 from twostroke.doctor.proof import Tried, prove_levers
 from twostroke.doctor.replayed import Replayer
@@ -67,7 +67,7 @@ def diagnose(
     windows: Sequence[StepWindow],
     targets: Sequence[tuple[Target, bool | None]] = (),
     *,
-    fleet: FleetFacts = ALIKE,
+    fleet: RouterFacts = ALIKE,
     proof: bool = True,
     block_bytes: int = 0,
     progress: Callable[[str, int, int], None] = lambda *_: None,

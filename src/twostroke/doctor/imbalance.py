@@ -24,7 +24,7 @@ SHARED = 0.5
 
 
 @dataclass(frozen=True)
-class FleetFacts:
+class RouterFacts:
     """What a router says of its engines beside their steps, by their names.
 
     Attributes:
@@ -47,7 +47,7 @@ class FleetFacts:
         return self.roles.get(name, "both")
 
 
-ALIKE = FleetFacts()
+ALIKE = RouterFacts()
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Compared:
 
 
 def compare_replicas(
-    windows: Sequence[StepWindow], spent: Sequence[TimeSpent], fleet: FleetFacts = ALIKE
+    windows: Sequence[StepWindow], spent: Sequence[TimeSpent], fleet: RouterFacts = ALIKE
 ) -> Compared:
     """Find what sets some replicas apart.
 
@@ -103,11 +103,11 @@ class _Fleet:
         self.loads = [sum(r.prompt - r.cached + r.output for r in w.requests) for w in windows]
 
     def slow(self) -> list[int]:
-        """Those that take longer for the same steps, or stand still between them."""
+        """Replicas that take longer for the same steps, or stand still between them."""
         return [p for p, seconds in enumerate(self.speeds) if seconds > SLOWER * self.usual]
 
     def uneven(self, alike: Sequence[int], num_idle: int) -> list[int]:
-        """Those of a kind with too much, of them and as many that have nothing."""
+        """Replicas of one kind that have too much, where others have less or nothing."""
         mean = sum(self.loads[place] for place in alike) / (len(alike) + num_idle)
         return [place for place in alike if self.loads[place] > UNEVEN * mean]
 
@@ -161,7 +161,7 @@ class _Fleet:
         return text
 
     def uneven_evidence(
-        self, place: int, alike: Sequence[int], idle: Sequence[str], fleet: FleetFacts
+        self, place: int, alike: Sequence[int], idle: Sequence[str], fleet: RouterFacts
     ) -> str:
         """How much more it has to do than the others, and why it was sent there."""
         window = self._windows[place]
@@ -211,7 +211,7 @@ def _hot_prefix(window: StepWindow) -> str:
 
 
 def _pool_ratio(
-    windows: Sequence[StepWindow], spent: Sequence[TimeSpent], fleet: FleetFacts
+    windows: Sequence[StepWindow], spent: Sequence[TimeSpent], fleet: RouterFacts
 ) -> list[Cause]:
     """One pool has too few engines for its part of the work, and the other too many."""
     names = [window.name for window in windows] + list(fleet.idle)

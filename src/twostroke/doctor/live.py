@@ -14,7 +14,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.request import FinishReason
 from twostroke.core.step import Reason
 from twostroke.core.targets import Target, parse_targets
-from twostroke.doctor.imbalance import ALIKE, FleetFacts
+from twostroke.doctor.imbalance import ALIKE, RouterFacts
 from twostroke.doctor.window import HINT, StepWindow, make_window, settings_of
 from twostroke.engine.clients.engine_view import EngineView
 from twostroke.inspector.request_routes import RequestDetails
@@ -35,6 +35,7 @@ PAGE_STEPS, PAGE_SHARES = 2048, 32_768
 # Calls whose stations are asked for, one by one: the latest.
 ASKED_CALLS = 24
 KEY_VARIABLE = "OPENAI_API_KEY"
+NO_ENGINE = EngineView("", "", "starting", number=-1)
 LULL = "give a longer --window, or ask again after some requests"
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ class LiveServer:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def windows(self, seconds: float | None) -> tuple[list[StepWindow], FleetFacts]:
+    def windows(self, seconds: float | None) -> tuple[list[StepWindow], RouterFacts]:
         """The steps that it still knows, of the ``seconds`` before now, of each engine.
 
         Raises:
@@ -113,7 +114,7 @@ class LiveServer:
             raise ConfigError(f"no engine of {self.url} had requests", hint=LULL)
         self._note_calls(windows[0], min(window.begin for window in windows))
         named = {f"engine {view.engine}": view for view in engines}
-        return windows, FleetFacts(
+        return windows, RouterFacts(
             idle,
             {name: view.role for name, view in named.items()},
             {name: view.routed for name, view in named.items()},
@@ -125,11 +126,11 @@ class LiveServer:
         return self.windows(seconds)[0][0]
 
     def _engines(self) -> list[EngineView]:
-        """Those of the main model; none, where a server of another version tells of none."""
+        """The engines of the main model; none, where a server of another version tells of none."""
         answer = self._get("/v1/inspect/engines", {"columns": 1})
         if answer.status_code != 200:
             return []
-        shown = _decoded(answer.content, ShownEngines, self.url).engines
+        shown = _decoded(answer.content, ShownEngines, self.url).engines or [NO_ENGINE]
         return [view for view in shown if view.model == shown[0].model and view.number >= 0]
 
     def _window(self, shown: Description, seconds: float | None) -> StepWindow:

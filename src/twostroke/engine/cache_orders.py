@@ -51,7 +51,7 @@ class CacheReport(msgspec.Struct, kw_only=True):
         prefix_id: Names what ``PinPrefix`` pinned; empty if it has no full block.
         pinned_tokens: Tokens of that.
         cleared_blocks: How many ``ClearCache`` forgot.
-        engines: Of several engines, by name: that it has done it, or why it has not.
+        engines: Where there are several, by name: that it has done it, or why it has not.
     """
 
     block_size: int

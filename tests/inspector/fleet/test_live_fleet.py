@@ -15,6 +15,7 @@ from tests.server.tiny import tiny_engine
 from twostroke.doctor.imbalance import ALIKE
 from twostroke.doctor.live import LiveServer
 from twostroke.gateway.gateway import Gateway
+from twostroke.gateway.keys import key_line
 from twostroke.gateway.options import GatewayOptions
 
 
@@ -65,8 +66,10 @@ def test_steps_of_an_engine_come_in_pages(tmp_path: Path) -> None:
         assert answer.status_code == 400 and "no such engine" in answer.text
 
 
-def test_refused_calls_are_told_and_all_of_it_to_admins_alone() -> None:
-    keys = GatewayOptions(api_key=("sk-one",), requests_per_minute=2)
+def test_refused_calls_are_told_and_all_of_it_to_admins_alone(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("\n".join((key_line("one", "sk-one"), key_line("boss", "sk", admin=True))))
+    keys = GatewayOptions(api_key_file=str(file), requests_per_minute=2)
     with (
         tiny_engine() as engine,
         running_server(engine, gateway=Gateway(keys)) as url,

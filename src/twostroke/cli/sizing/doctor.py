@@ -26,7 +26,7 @@ from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 if TYPE_CHECKING:
     from twostroke.core.targets import Target
     from twostroke.doctor.diagnose import Diagnosis
-    from twostroke.doctor.imbalance import FleetFacts
+    from twostroke.doctor.imbalance import RouterFacts
     from twostroke.doctor.machine import Finding
     from twostroke.doctor.window import RecordedSettings, StepWindow
     from twostroke.simulator.scenario import Scenario
@@ -170,7 +170,7 @@ def _diagnose(
     options: DoctorOptions,
     show: Progress,
     block_bytes: int = 0,
-    fleet: FleetFacts | None = None,
+    fleet: RouterFacts | None = None,
 ) -> int:
     from twostroke.doctor.diagnose import diagnose
     from twostroke.doctor.imbalance import ALIKE

@@ -47,7 +47,7 @@ class AdapterReport(msgspec.Struct, frozen=True):
     """What became of an order.
 
     Attributes:
-        engines: Of several engines, by name: that it has done it, or when it will and why not yet.
+        engines: Where there are several, by name: that it has done it, or when it will, and why.
     """
 
     adapter: KnownAdapter

@@ -46,7 +46,7 @@ from twostroke.observability.events import StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.observability.tracing import names
-from twostroke.observability.tracing.attempts import Choice
+from twostroke.observability.tracing.attempts import ChosenEngine
 from twostroke.observability.tracing.engine_timelines import EngineTraces
 from twostroke.routing.loads import ReplicaLoad
 from twostroke.routing.routers import Route, RoutedRequest, Router, least_loaded
@@ -355,7 +355,7 @@ class Replicas:
     ) -> None:
         if self._traces is not None:
             named = {self._with[i].labels["engine"]: load.requests for i, load in loads.items()}
-            self._traces.note_choice(request_id, Choice(began, reason, prefix_tokens, named))
+            self._traces.note_choice(request_id, ChosenEngine(began, reason, prefix_tokens, named))
 
     def _note_change(self, index: int, runs: bool) -> None:
         """An engine has ended, or another runs in its place."""

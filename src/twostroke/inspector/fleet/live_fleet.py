@@ -34,7 +34,7 @@ class LiveEngines(msgspec.Struct):
     Attributes:
         engines: How each is at the moment. The page shows the steps of the first.
         replicas: How each was from ``begin`` to ``end``, in the same order.
-        imbalance: As in ``Strips``.
+        imbalance: What ``Strips`` has under that name.
         routed: Nothing: when requests were routed is not kept.
     """
 

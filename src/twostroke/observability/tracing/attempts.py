@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from twostroke.observability.tracing.timelines import MAX_NOTES, Timeline
 
 
-class Choice(NamedTuple):
+class ChosenEngine(NamedTuple):
     """A router's choice of an engine.
 
     Attributes:
@@ -56,7 +56,7 @@ class Attempt:
     engine: str
     model: str
     began: float
-    choice: Choice | None = None
+    choice: ChosenEngine | None = None
     ended: float | None = None
     outcome: Outcome | None = None
     message: str = ""
@@ -77,7 +77,7 @@ class Attempt:
 class AttemptKeeper(Protocol):
     """The trace of a call that engines of other processes compute."""
 
-    choice: Choice | None
+    choice: ChosenEngine | None
 
     def open_attempt(
         self, engine: str, model: str, time: float, sample_ids: Sequence[str], *, resumed: bool

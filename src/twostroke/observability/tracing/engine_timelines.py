@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from twostroke.core.generation_request import ResolvedRequest
-from twostroke.core.output import RequestOutput
+from twostroke.core.output import RequestOutput, sample_id
 from twostroke.core.step import Reason
 from twostroke.observability.events import ScheduledTokens, StepEvent
-from twostroke.observability.tracing.attempts import Attempt, AttemptKeeper, Choice, Outcome
+from twostroke.observability.tracing.attempts import Attempt, AttemptKeeper, ChosenEngine, Outcome
 from twostroke.observability.tracing.timelines import (
     MAX_NOTES,
     SAMPLED_STEPS,
@@ -74,7 +74,7 @@ class EngineTimelines:
         if keeper is None or call.request_id in self._calls:
             return False
         counts = dict.fromkeys(range(call.params.n), 0) if so_far is None else so_far
-        ids = {call.sample_id(index): index for index in counts}
+        ids = {sample_id(call.request_id, index, call.params.n): index for index in counts}
         opened = keeper.open_attempt(
             labels["engine"],
             *(labels["model_name"], self._clock(), list(ids)),
@@ -84,15 +84,15 @@ class EngineTimelines:
             return False
         attempt, followed = opened
         entry = self._calls[call.request_id] = _Call(attempt)
-        for sample_id in followed:
-            index = ids[sample_id]
+        for name in followed:
+            index = ids[name]
             timeline = Timeline(
-                *(sample_id, index, attempt.began, Sampling.of(call.params)),
+                *(name, index, attempt.began, Sampling.of(call.params)),
                 num_prompt_tokens=len(call.prompt_token_ids),
             )
             attempt.timelines.append(timeline)
             sample = _Sample(timeline, counts[index])
-            self._live[sample_id] = entry.samples[index] = sample
+            self._live[name] = entry.samples[index] = sample
         return True
 
     def on_step(self, event: StepEvent) -> None:
@@ -164,7 +164,7 @@ class EngineTraces:
     def __init__(self, followed: Mapping[str, AttemptKeeper]) -> None:
         self._followed = followed
 
-    def note_choice(self, request_id: str, choice: Choice) -> None:
+    def note_choice(self, request_id: str, choice: ChosenEngine) -> None:
         """This is why the request goes to the engine that it will be sent to next."""
         if (keeper := self._followed.get(request_id)) is not None:
             keeper.choice = choice

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
-from twostroke.observability.tracing.attempts import Attempt, Choice, joined_timelines
+from twostroke.observability.tracing.attempts import Attempt, ChosenEngine, joined_timelines
 from twostroke.observability.tracing.timelines import Timeline
 
 SCOPE_KEY = "twostroke.trace"
@@ -116,7 +116,7 @@ class RequestTrace(Trace):
         self.timelines: list[Timeline] = []
         self.num_timelines = 0
         self.attempts: list[Attempt] = []
-        self.choice: Choice | None = None
+        self.choice: ChosenEngine | None = None
         self._sample_ids: set[str] = set()  # those of attempts
         self._followed = followed
         self._on_follow = on_follow

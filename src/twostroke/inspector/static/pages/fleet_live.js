@@ -66,7 +66,7 @@ const COLUMNS = [
   [
     "prefix hits",
     "Share of all prompt tokens, since it started, that its prefix cache held.",
-    (one) => (one.prefix_queries ? `${short((100 * one.prefix_hits) / one.prefix_queries)} %` : "–"),
+    ({ prefix_queries: all, prefix_hits: hits }) => (all ? `${short((100 * hits) / all)} %` : "–"),
     "n wide",
   ],
   ["sent", "Requests that the router sent to it first.", (one) => count(one.sent), "n wide"],
@@ -120,12 +120,15 @@ export const LiveEngines = view(() => {
           <tr>
             <th>engine</th>
             <th>state</th>
-            ${COLUMNS.map(([title, , , kind]) => html`<th key=${title} class=${kind}>${title}</th>`)}
+            ${COLUMNS.map(
+              ([title, , , kind]) => html`<th key=${title} class=${kind}>${title}</th>`,
+            )}
           </tr>
         </thead>
         <tbody>
           ${found.engines.map(
-            (one, number) => html`<${EngineRow} key=${number} one=${one} name=${found.names[number]} />`,
+            (one, number) =>
+              html`<${EngineRow} key=${number} one=${one} name=${found.names[number]} />`,
           )}
         </tbody>
       </table>

@@ -119,12 +119,14 @@ const Row = view(({ number, levels, most, busiest }) => {
     live && !here
       ? html`<span>${name}</span>`
       : step === undefined
-      ? html`<span class="muted">${name}, idle</span>`
-      : here
-        ? html`<button class="link" onClick=${() => go("timeline")}>${name}</button>`
-        : html`<a href=${replicaLink(number, "timeline", { at: step })}>${name}</a>`;
+        ? html`<span class="muted">${name}, idle</span>`
+        : here
+          ? html`<button class="link" onClick=${() => go("timeline")}>${name}</button>`
+          : html`<a href=${replicaLink(number, "timeline", { at: step })}>${name}</a>`;
   return html`<li class=${`fleet-row ${busiest === number ? "busiest" : ""}`}>
-    <span class="fleet-name">${link}${(fleet || live) && here ? html` <small>shown</small>` : null}</span>
+    <span class="fleet-name"
+      >${link}${(fleet || live) && here ? html` <small>shown</small>` : null}</span
+    >
     <${Canvas}
       key=${`${number} ${level.running.length} ${levels.end}`}
       label=${`${name} over time; at the moment ${words}`}
