@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -168,13 +169,24 @@ def test_one_engine_is_one_row_and_says_so(browser: Browser) -> None:
             page.wait_for_selector("text=Who stuttered?")
 
 
-def ask_until(stopped: Event, url: str) -> set[int]:
-    """The statuses of one call after another."""
-    body = {"prompt": "the dog", "max_tokens": 60, "ignore_eos": True}
-    statuses: set[int] = set()
-    while not stopped.is_set():
-        statuses.add(httpx.post(url, json=body, timeout=60).status_code)
-    return statuses
+@contextmanager
+def asking(url: str, number: int = 4) -> Iterator[set[int]]:
+    """So many calls at a time, one after another; all statuses, once it has ended."""
+    body = {"prompt": [7] * 6, "max_tokens": 60, "ignore_eos": True}
+    stopped, statuses = Event(), set[int]()
+
+    def ask() -> None:
+        while not stopped.is_set():
+            statuses.add(httpx.post(f"{url}/v1/completions", json=body, timeout=60).status_code)
+
+    with ThreadPoolExecutor() as threads:
+        asked = [threads.submit(ask) for _ in range(number)]
+        try:
+            yield statuses
+        finally:
+            stopped.set()
+        for each in asked:
+            each.result()
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (1024, "dark"), (390, "dark")])
@@ -182,27 +194,24 @@ def test_live_engines_are_shown_as_they_are(
     browser: Browser, tmp_path: Path, width: int, theme: str
 ) -> None:
     """Where requests went, and that an engine is gone, why, and what became of its requests."""
-    stopped = Event()
     with (
         live_fleet(tmp_path) as (replicas, url),
-        ThreadPoolExecutor() as threads,
         opened(browser, f"{url}/inspect/#/fleet", width, color_scheme=theme) as page,
     ):
         page.wait_for_selector(".lead >> text=2 of 2 engines take requests. All are idle.")
-        asked = [threads.submit(ask_until, stopped, f"{url}/v1/completions") for _ in range(4)]
-        page.wait_for_selector(".lead >> text=/The busiest, engine [01], has/")
-        os.kill(pid_of(replicas.engines[0]), signal.SIGKILL)
-        page.wait_for_selector(".lead >> text=/Engine 0 is down: .*SIGKILL/")
-        stopped.set()
-        assert set().union(*(each.result() for each in asked)) == {200}
-        page.wait_for_selector(".fleet-engines tbody tr:nth-child(1) .held")
+        with asking(url) as statuses:
+            page.wait_for_selector(".lead >> text=/The busiest, engine [01], has/")
+            os.kill(pid_of(replicas.engines[1]), signal.SIGKILL)
+            page.wait_for_selector(".lead >> text=/Engine 1 is down: .*SIGKILL/")
+        assert statuses == {200}
+        page.wait_for_selector(".fleet-engines tbody tr:nth-child(2) .held")
         rows = page.locator(".fleet-engines tbody tr")
         assert rows.count() == 2 and page.locator(".fleet-rows li").count() == 2
         cells = [rows.nth(row).locator("td").all_inner_texts() for row in range(2)]
         titles = page.locator(".fleet-engines th").all_inner_texts()
         shown = [dict(zip(titles, row, strict=True)) for row in cells]
-        assert "down" in shown[0]["state"] and shown[1]["state"].strip() == "ready"
-        assert shown[0]["failed"] == "1" and int(shown[0]["moved out"]) > 0
+        assert shown[0]["state"].strip() == "ready" and "down" in shown[1]["state"]
+        assert shown[1]["failed"] == "1" and int(shown[1]["moved out"]) > 0
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert violations(page) == []
         if folder := os.environ.get("TWOSTROKE_TEST_PICTURES"):
