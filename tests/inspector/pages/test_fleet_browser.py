@@ -22,7 +22,7 @@ from tests.inspector.browser import needs_browser, opened, violations
 from tests.inspector.fleets import REPLICAS, fleet_page, fleet_recording, live_fleet
 from tests.inspector.showing import showing
 from tests.inspector.test_browser import step_shown, wait_for_step
-from tests.server.running import running_server
+from tests.server.running import running_server, wait_until
 from tests.server.tiny import tiny_engine
 
 if TYPE_CHECKING:
@@ -201,6 +201,7 @@ def test_live_engines_are_shown_as_they_are(
         page.wait_for_selector(".lead >> text=2 of 2 engines take requests. All are idle.")
         with asking(url) as statuses:
             page.wait_for_selector(".lead >> text=/The busiest, engine [01], has/")
+            wait_until(lambda: replicas.engines[1].num_unfinished > 0)
             os.kill(pid_of(replicas.engines[1]), signal.SIGKILL)
             page.wait_for_selector(".lead >> text=/Engine 1 is down: .*SIGKILL/")
         assert statuses == {200}
