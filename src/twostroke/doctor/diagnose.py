@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from statistics import fmean, median
 
 from twostroke.core.targets import Target
-from twostroke.doctor.cause import Cause, rank
+from twostroke.doctor.cause import PLAIN, Cause, rank
 from twostroke.doctor.causes import find_causes
 from twostroke.doctor.figures import SHOWN, Figure, RequestTimes
 from twostroke.doctor.imbalance import ALIKE, RouterFacts, compare_replicas
@@ -88,7 +88,11 @@ def diagnose(
     times = [_times(request) for request in requests if request.token_times]
     verdicts = [_verdict(target, said, windows, times) for target, said in targets]
     compared = compare_replicas(windows, spent, fleet)
-    causes = sorted([*compared.causes, *_merge(windows, spent, compared.slow)], key=rank)
+    merged = _merge(windows, spent, compared.slow)
+    if any(cause.name == "pool-ratio" for cause in compared.causes):
+        # Its engines are saturated, which is the same seconds; others of the fleet are not.
+        merged = [replace(each, is_floor=each.name in PLAIN) for each in merged]
+    causes = sorted([*compared.causes, *merged], key=rank)
     tried = Tried()
     if proof and not fleet.has_roles:  # a replay knows one kind of engines
         missed = next((v.target for v in verdicts if v.missed), None)
