@@ -81,7 +81,7 @@ def main() -> None:
 def simulated_row(number: int) -> Row:
     """One fault of the simulator."""
     fault = SIMULATED_FAULTS[number]
-    found = diagnose(fault.windows())
+    found = diagnose(fault.windows(), fleet=fault.fleet)
     row = _row(fault.name, found, fault.causes)
     print(row, file=sys.stderr, flush=True)
     return row
@@ -90,7 +90,7 @@ def simulated_row(number: int) -> Row:
 def live_row(fault: LiveFault, folder: Path, block_bytes: int) -> Row:
     """One fault of a server: diagnosed, treated, and measured again."""
     before = run_live(fault, folder, PORT, block_bytes)
-    found = diagnose(before.windows, block_bytes=before.block_bytes)
+    found = diagnose(before.windows, fleet=before.fleet, block_bytes=before.block_bytes)
     row = _row(fault.name, found, fault.causes)
     proof = _first_advice(found, fault.causes)
     if proof is None:
@@ -115,8 +115,6 @@ def treat(fault: LiveFault, proof: TriedLever) -> LiveFault | None:
     words = proof.lever.command.split()
     if proof.lever.setting.steady:
         return replace(fault, thieves=0)
-    if proof.lever.setting.router:
-        return replace(fault, least_loaded=True) if fault.replicas > 1 else None
     if words[0] == "--kv-cache-memory":
         return replace(fault, kv_blocks=proof.lever.setting.num_blocks)
     if words[0] == "leave":

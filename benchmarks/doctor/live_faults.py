@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
 import httpx
 
+from twostroke.doctor.imbalance import ALIKE, RouterFacts
+from twostroke.doctor.live import KEY_VARIABLE, LiveServer
 from twostroke.doctor.recordings import read_windows
 from twostroke.doctor.window import RecordedSettings, StepWindow
 
 BUSY = "while True: pass"
-START_SECONDS = 60.0
-KEYS = {"crowd": "sk-crowd-00000000000000000000", "guest": "sk-guest-00000000000000000000"}
+START_SECONDS = 180.0
+KEYS = {name: f"sk-{name}-00000000000000000000" for name in ("crowd", "guest", "admin")}
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ class LiveFault:
     Attributes:
         causes: Those that name it.
         kv_blocks: Blocks of its KV cache; 0 is the default.
-        replicas: How many servers; the client sends to one after the other.
-        stops: Whether the last of them is stopped half of the time.
+        over_http: Whether the running server is asked, as ``twostroke doctor URL`` does; else what
+            it has recorded is read.
+        stops: Whether the last of its engines is stopped half of the time.
         thieves: Other programs on the cores, in the middle of the run.
     """
 
@@ -54,10 +57,9 @@ class LiveFault:
     flags: tuple[str, ...]
     load: tuple[Ask, ...]
     kv_blocks: int = 0
-    replicas: int = 1
+    over_http: bool = False
     stops: bool = False
     thieves: int = 0
-    least_loaded: bool = False
 
 
 def load(
@@ -93,6 +95,7 @@ def _prefixes() -> list[Ask]:
     return asks
 
 
+TWO = ("--data-parallel-size", "2")
 DRAFTS = '{"method": "draft", "num_speculative_tokens": 6, "adaptive": false}'
 LIVE_FAULTS: tuple[LiveFault, ...] = (
     LiveFault(
@@ -144,8 +147,8 @@ LIVE_FAULTS: tuple[LiveFault, ...] = (
         ("slow-client",),
         (),
         tuple(
-            Ask(a.time, a.prompt, a.output, read_after=4.0 if n % 2 else 0.0)
-            for n, a in enumerate(load(12, 2.0, 30, 1500))
+            Ask(a.time, a.prompt, a.output, read_after=25.0 if n % 2 else 0.0)
+            for n, a in enumerate(load(12, 0.6, 30, 1500))
         ),
     ),
     LiveFault(
@@ -154,10 +157,40 @@ LIVE_FAULTS: tuple[LiveFault, ...] = (
     LiveFault(
         "one slow replica",
         ("slow-replica",),
-        (),
-        tuple(load(60, 5.0, 150, 80)),
-        replicas=2,
+        (*TWO, "--router", "round-robin"),
+        tuple(load(60, 4.0, 150, 80)),
+        over_http=True,
         stops=True,
+    ),
+    LiveFault(
+        "long requests to one replica",
+        ("imbalance",),
+        (*TWO, "--router", "round-robin", "--max-num-seqs", "4"),
+        tuple(
+            Ask(a.time, a.prompt, 240 if n % 2 else 8) for n, a in enumerate(load(60, 6.0, 40, 8))
+        ),
+        over_http=True,
+    ),
+    LiveFault(
+        "one hot prefix",
+        ("imbalance",),
+        (*TWO, "--router", "prefix-affinity", "--max-num-seqs", "1"),
+        tuple(Ask(a.time, 840, 24, prefix=1) for a in load(50, 2.0, 1, 1)),
+        over_http=True,
+    ),
+    LiveFault(
+        "too few engines for prompts",
+        ("pool-ratio",),
+        ("--data-parallel-size", "2", "--prefill-engines", "1", "--prefill-min-tokens", "64"),
+        tuple(load(60, 6.0, 1500, 4)),
+        over_http=True,
+    ),
+    LiveFault(
+        "rate limits",
+        ("rate-limits",),
+        ("--requests-per-minute", "20"),
+        tuple(Ask(a.time, a.prompt, a.output, key="crowd") for a in load(60, 6.0, 40, 20)),
+        over_http=True,
     ),
     LiveFault(
         "too many sequences",
@@ -193,6 +226,7 @@ class LiveRun:
 
     windows: list[StepWindow]
     block_bytes: int = 0
+    fleet: RouterFacts = ALIKE
 
 
 @dataclass
@@ -200,57 +234,64 @@ class _Server:
     process: subprocess.Popen[bytes]
     url: str
     record: Path
-    in_flight: int = field(default=0)
+
+    def engines(self) -> list[int]:
+        """The processes of its engines, in the order in which they were started."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        commands = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
+        return sorted(child for child, words in commands.items() if b"engine_process" in words)
 
 
 def run_live(fault: LiveFault, folder: Path, port: int, block_bytes: int) -> LiveRun:
-    """Start the servers, send the load, and read what they recorded."""
-    with _servers(fault, folder, port, block_bytes) as servers:
-        shown = httpx.get(f"{servers[0].url}/v1/inspect", headers=_auth("crowd")).json()
-        asyncio.run(_send_all(fault, servers))
+    """Start the server, send the load, and read what it recorded, or what it says."""
+    with _serving(fault, folder, port, block_bytes) as server:
+        shown = httpx.get(f"{server.url}/v1/inspect", headers=_auth("crowd")).json()
+        asyncio.run(_send_all(fault, server))
         configuration = shown["configuration"]
-    head = {"fleet": 1, "router": "round-robin", "recordings": [s.record.name for s in servers]}
-    path = servers[0].record
-    if len(servers) > 1:
-        path = folder / "run.fleet.jsonl"
-        path.write_text(json.dumps(head) + "\n")
+        size = int(configuration["kv_bytes_per_token"] * shown["block_size"])
+        if fault.over_http:
+            os.environ[KEY_VARIABLE] = KEYS["admin"]
+            with LiveServer(server.url) as live:
+                windows, fleet = live.windows(None)
+            return LiveRun(windows, size, fleet)
     settings = RecordedSettings(
         max_num_seqs=configuration["max_num_seqs"],
         max_num_batched_tokens=configuration["max_num_batched_tokens"],
         policy=configuration["policy"],
     )
-    size = int(configuration["kv_bytes_per_token"] * shown["block_size"])
-    return LiveRun(read_windows(path, settings), size)
+    return LiveRun(read_windows(server.record, settings), size)
 
 
 @contextmanager
-def _servers(
-    fault: LiveFault, folder: Path, port: int, block_bytes: int
-) -> Iterator[list[_Server]]:
-    servers = []
+def _serving(fault: LiveFault, folder: Path, port: int, block_bytes: int) -> Iterator[_Server]:
+    record = folder / "steps.jsonl"
+    record.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "twostroke", "serve", "pilot", "--port", str(port)]
+    command += ["--step-events", "32768", *fault.flags]
+    if not fault.over_http:
+        command += ["--record", str(record)]
+    if fault.kv_blocks:
+        command += ["--kv-cache-memory", str(fault.kv_blocks * block_bytes)]
+    if any(ask.key for ask in fault.load):
+        keys = folder / "keys"
+        keys.write_text("".join(f"{_line(name)}\n" for name in KEYS))
+        command += ["--api-key-file", str(keys)]
+    with (folder / "log.txt").open("ab") as log:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+    server = _Server(process, f"http://127.0.0.1:{port}", record)
     try:
-        for place in range(fault.replicas):
-            record = folder / f"steps-{place}.jsonl"
-            record.unlink(missing_ok=True)
-            command = [sys.executable, "-m", "twostroke", "serve", "pilot"]
-            command += ["--port", str(port + place), "--record", str(record), *fault.flags]
-            if fault.kv_blocks:
-                command += ["--kv-cache-memory", str(fault.kv_blocks * block_bytes)]
-            if any(ask.key for ask in fault.load):
-                for key in KEYS.values():
-                    command += ["--api-key", key]
-            process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=(folder / "log.txt").open("ab")
-            )
-            servers.append(_Server(process, f"http://127.0.0.1:{port + place}", record))
-        for server in servers:
-            _await_ready(server)
-        yield servers
+        _await_ready(server)
+        yield server
     finally:
-        for server in servers:
-            server.process.send_signal(signal.SIGCONT)
-            server.process.terminate()
-            server.process.wait()
+        process.terminate()
+        process.wait()
+
+
+def _line(name: str) -> str:
+    """A key as a file of keys has it; that of the doctor sees all requests."""
+    digest = sha256(KEYS[name].encode()).hexdigest()
+    return f"{name}:{digest}{':admin' if name == 'admin' else ''}"
 
 
 def _await_ready(server: _Server) -> None:
@@ -269,26 +310,21 @@ def _auth(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {KEYS[key]}"} if key else {}
 
 
-async def _send_all(fault: LiveFault, servers: Sequence[_Server]) -> None:
+async def _send_all(fault: LiveFault, server: _Server) -> None:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(timeout=120, limits=limits) as http:
-        await _send(http, servers[-1], Ask(0, 8, 2, key=fault.load[0].key), 999)
+        await _send(http, server, Ask(0, 8, 2, key="admin" if fault.load[0].key else ""), 999)
         began = time.monotonic()
         last = max(ask.time for ask in fault.load)
-        spoilers = [asyncio.create_task(_spoil(fault, servers, last))]
+        spoiler = asyncio.create_task(_spoil(fault, server, last))
         tasks = []
         for number, ask in enumerate(fault.load):
             await asyncio.sleep(max(0.0, began + ask.time - time.monotonic()))
-            server = servers[number % len(servers)]
-            if fault.least_loaded:
-                server = min(servers, key=lambda each: each.in_flight)
-            server.in_flight += 1
             tasks.append(asyncio.create_task(_send(http, server, ask, number)))
         await asyncio.gather(*tasks)
-        for spoiler in spoilers:
-            spoiler.cancel()
-            with suppress(asyncio.CancelledError):
-                await spoiler
+        spoiler.cancel()
+        with suppress(asyncio.CancelledError):
+            await spoiler
 
 
 async def _send(http: httpx.AsyncClient, server: _Server, ask: Ask, number: int) -> None:
@@ -306,17 +342,15 @@ async def _send(http: httpx.AsyncClient, server: _Server, ask: Ask, number: int)
         "stream": True,
     }
     url = f"{server.url}/v1/completions"
-    try:
-        async with http.stream("POST", url, json=body, headers=_auth(ask.key)) as answer:
-            await asyncio.sleep(ask.read_after)
-            async for _ in answer.aiter_raw():
-                pass
-    finally:
-        server.in_flight -= 1
+    async with http.stream("POST", url, json=body, headers=_auth(ask.key)) as answer:
+        await asyncio.sleep(ask.read_after)
+        async for _ in answer.aiter_raw():
+            pass
 
 
-async def _spoil(fault: LiveFault, servers: Sequence[_Server], last: float) -> None:
-    """Stop the last server half of the time; let others take the cores for a while."""
+async def _spoil(fault: LiveFault, server: _Server, last: float) -> None:
+    """Stop its last engine half of the time; let others take the cores for a while."""
+    stopped = server.engines()[-1] if fault.stops else 0
     thieves: list[subprocess.Popen[bytes]] = []
     try:
         if fault.thieves:
@@ -325,13 +359,13 @@ async def _spoil(fault: LiveFault, servers: Sequence[_Server], last: float) -> N
             await asyncio.sleep(0.35 * last)
             return
         while fault.stops:
-            os.kill(servers[-1].process.pid, signal.SIGSTOP)
+            os.kill(stopped, signal.SIGSTOP)
             await asyncio.sleep(0.06)
-            os.kill(servers[-1].process.pid, signal.SIGCONT)
+            os.kill(stopped, signal.SIGCONT)
             await asyncio.sleep(0.03)
     finally:
         for thief in thieves:
             thief.kill()
             thief.wait()
         if fault.stops:
-            os.kill(servers[-1].process.pid, signal.SIGCONT)
+            os.kill(stopped, signal.SIGCONT)

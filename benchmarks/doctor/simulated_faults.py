@@ -15,6 +15,7 @@ import msgspec
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.speculation_config import Speculation
+from twostroke.doctor.imbalance import ALIKE, RouterFacts
 from twostroke.doctor.window import RecordedSettings, StepWindow, make_window
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.observability.tracing.stations import CallStations
@@ -67,11 +68,16 @@ class Setup:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, and the causes that name it; the first is the plainest."""
+    """A fault, and the causes that name it; the first is the plainest.
+
+    Attributes:
+        fleet: What a router would say of its replicas.
+    """
 
     name: str
     causes: tuple[str, ...]
     windows: Callable[[], list[StepWindow]]
+    fleet: RouterFacts = ALIKE
 
 
 def run_engine(specs: Sequence[RequestSpec], setup: Setup, name: str = "simulated") -> StepWindow:
@@ -204,6 +210,48 @@ def _slow_replica() -> list[StepWindow]:
     ]
 
 
+def _stopped_replica() -> list[StepWindow]:
+    """One of two is stopped for 60 of each 90 ms: its steps are as fast as ever, if they run."""
+    specs = poisson(120, 4.0, _fixed(200), _fixed(60))
+
+    def stops(time: float) -> float:
+        return 6.5 if time % 0.09 > 0.03 else 1.0
+
+    return [
+        run_engine(specs[place::2], Setup(slower=slower), f"replica {place}")
+        for place, slower in enumerate((_always(1.0), stops))
+    ]
+
+
+def _crowded_prefixes() -> list[StepWindow]:
+    """Fourteen long beginnings in turn, and a cache in which seven requests have room."""
+    dice, specs, time = Random(6), [], 0.0
+    for number in range(120):
+        time += dice.expovariate(6.0)
+        group = number % 14
+        specs.append(RequestSpec(number, time, 840, 12, ((group, 800),)))
+    return [run_engine(specs, Setup(blocks=400))]
+
+
+def _all_to_one() -> list[StepWindow]:
+    """One beginning, which a router sends to the engine that had it first."""
+    specs = [
+        RequestSpec(spec.number, spec.arrival, 840, 60, ((1, 800),))
+        for spec in poisson(120, 8.0, _fixed(1), _fixed(1))
+    ]
+    return [run_engine(specs, Setup(_scheduler(max_num_seqs=4)), "engine 0")]
+
+
+def _too_few_for_prompts() -> list[StepWindow]:
+    """One engine computes long prompts, one writes a few tokens after each."""
+    prompts = poisson(100, 4.5, _fixed(1200), lambda _: 1)
+    answers = [RequestSpec(s.number, s.arrival + 1.0, 16, 12) for s in prompts]
+    return [
+        run_engine(prompts, Setup(), "engine 1"),
+        run_engine(answers, Setup(), "engine 0"),
+    ]
+
+
 def _uneven() -> list[StepWindow]:
     """Three replicas, of which one gets eight of ten requests."""
     specs = poisson(200, 9.0, _fixed(300), _fixed(60))
@@ -279,6 +327,7 @@ SIMULATED_FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault("thrashing prefixes", ("eviction",), _thrashing),
+    Fault("prefixes that crowd the cache", ("eviction",), _crowded_prefixes),
     Fault(
         "speculation on random text",
         ("speculation",),
@@ -292,7 +341,26 @@ SIMULATED_FAULTS: tuple[Fault, ...] = (
     Fault("slow reader", ("slow-client",), _slow_reader),
     Fault("one hot key", ("one-key",), _hot_key),
     Fault("one slow replica", ("slow-replica",), _slow_replica),
+    Fault("a replica that stands still at times", ("slow-replica",), _stopped_replica),
     Fault("uneven routing", ("imbalance",), _uneven),
+    Fault(
+        "one hot prefix",
+        ("imbalance",),
+        _all_to_one,
+        RouterFacts(idle=("engine 1",), routed={"engine 0": {"prefix": 119, "no_prefix": 1}}),
+    ),
+    Fault(
+        "too few engines for prompts",
+        ("pool-ratio",),
+        _too_few_for_prompts,
+        RouterFacts(roles={"engine 0": "decode", "engine 1": "prefill"}),
+    ),
+    Fault(
+        "a replica is down",
+        ("replica-down",),
+        _one(poisson(80, 2.0, _fixed(30), _fixed(60)), Setup()),
+        RouterFacts(idle=("engine 1",), trouble={"engine 1": "it was ended by SIGKILL"}),
+    ),
     Fault(
         "too many sequences",
         ("batch-too-large",),

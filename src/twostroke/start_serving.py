@@ -43,6 +43,7 @@ from twostroke.model_spec.reader import parse_model
 from twostroke.model_spec.vectors.encoder_spec import is_encoder
 from twostroke.observability.observer import Observer
 from twostroke.observability.recorder import Recorder
+from twostroke.observability.tracing.engine_timelines import EngineTraces
 from twostroke.routing.make_router import Routing, make_router
 from twostroke.server.version import package_version
 from twostroke.startup import CallsTaker, load_engine, load_tokenizer
@@ -89,6 +90,7 @@ def start_engine_process(
     num_replicas: int = 1,
     prefill: PrefillPlan = NO_POOL.plan,
     routing: Routing = Routing(),  # noqa: B008  (a value)
+    traces: EngineTraces | None = None,
 ) -> LoadedModel:
     """Start the engine in a process of its own; the tokenizer is loaded here meanwhile.
 
@@ -98,6 +100,7 @@ def start_engine_process(
         num_replicas: How many engines there are, which divide memory and cores.
         prefill: How many of them compute prompts alone, and which.
         routing: How requests are spread over them.
+        traces: Follows traced calls, if some are.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
@@ -133,16 +136,20 @@ def start_engine_process(
         )
         for start, started in zip(starts, starting, strict=True)
     ]
-    return LoadedModel(spread(engines, routing, pool), tokenizer, grammars)
+    return LoadedModel(spread(engines, routing, traces, pool), tokenizer, grammars)
 
 
 def spread(
-    engines: list[EngineProcess], routing: Routing, pool: PrefillPool = NO_POOL
+    engines: list[EngineProcess],
+    routing: Routing,
+    traces: EngineTraces | None,
+    pool: PrefillPool = NO_POOL,
 ) -> EngineClient:
     """One client of all the engines."""
     if len(engines) == 1:
+        engines[0].timelines = None if traces is None else traces.timelines()
         return engines[0]
-    return Replicas(engines, make_router(routing.router), pool, routing.slow_start)
+    return Replicas(engines, make_router(routing.router), pool, routing.slow_start, traces)
 
 
 def connect_to_workers(
@@ -155,6 +162,7 @@ def connect_to_workers(
     say: Callable[[str], None],
     stall_seconds: float = STALL_SECONDS,
     max_queued_requests: int | None = None,
+    traces: EngineTraces | None = None,
 ) -> LoadedModel:
     """Wait for the first worker; the others are connected to as they come.
 
@@ -164,6 +172,7 @@ def connect_to_workers(
         routing: How requests are spread over the workers.
         prefill: Which prompts go to workers of role ``prefill``, if there are some.
         say: Called with what is waited for.
+        traces: Follows traced calls, if some are.
 
     Raises:
         ConfigError: Every worker refuses this router, or has another tokenizer.
@@ -201,7 +210,8 @@ def connect_to_workers(
         )
         for address in workers
     ]
-    return LoadedModel(spread(engines, routing, PrefillPool(plan=prefill)), tokenizer, grammars)
+    client = spread(engines, routing, traces, PrefillPool(plan=prefill))
+    return LoadedModel(client, tokenizer, grammars)
 
 
 def start_pool(
@@ -216,6 +226,7 @@ def start_pool(
     log_json: bool = False,
     stall_seconds: float = STALL_SECONDS,
     max_queued_requests: int | None = None,
+    traces: EngineTraces | None = None,
 ) -> LoadedModel:
     """Start the first replicas of a model's pools, which then look after themselves.
 
@@ -225,6 +236,7 @@ def start_pool(
         plans: Its pools, by their names.
         prompts: Which prompts go to replicas of role ``prefill``, if there are some.
         make_source: Makes what starts a replica; processes of this machine by default.
+        traces: Follows traced calls, if some are.
 
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
@@ -260,7 +272,7 @@ def start_pool(
         seeds=Seeds(config.model.seed),
     )
     router, pool = make_router(routing.router), PrefillPool(plan=prompts)
-    client = EnginePool(name, plans, router, prepare, make, ready, pool, routing.slow_start)
+    client = EnginePool(name, plans, router, prepare, make, ready, pool, routing.slow_start, traces)
     return LoadedModel(client, tokenizer, grammars)
 
 

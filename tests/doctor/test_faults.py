@@ -14,7 +14,7 @@ FAULTS = {fault.name: fault for fault in SIMULATED_FAULTS}
 
 @pytest.mark.parametrize("fault", SIMULATED_FAULTS, ids=lambda fault: fault.name)
 def test_the_cause_comes_first(fault: Fault) -> None:
-    found = diagnose(fault.windows(), proof=False)
+    found = diagnose(fault.windows(), fleet=fault.fleet, proof=False)
     assert found.causes[0].name in fault.causes, [(c.name, c.share) for c in found.causes]
     if not found.causes[0].is_floor:
         assert found.causes[0].evidence or found.causes[0].seconds
@@ -59,6 +59,27 @@ def test_the_lever_is_proven(name: str, flag: str, figure: Figure) -> None:
     assert first.main.figure == figure
     assert first.main.low <= first.main.after <= first.main.high
     assert first.main.after < first.main.before and first.main.helps > 0
+
+
+def test_a_fleet_says_why_and_in_numbers() -> None:
+    """Which prompts went to one engine and why; how many engines the work asks for."""
+    hot = FAULTS["one hot prefix"]
+    found = diagnose(hot.windows(), fleet=hot.fleet)
+    said = found.causes[0].evidence[0]
+    assert said.startswith("engine 0 has 2 times the mean work (120 requests, of others 0)")
+    assert "120 of which begin with the same 768 tokens" in said
+    assert "sent 119 of 120 there because it had their beginning" in said
+    assert found.tried.advice[0].lever.command == "--router least-loaded"
+    apart = FAULTS["too few engines for prompts"]
+    found = diagnose(apart.windows(), fleet=apart.fleet)
+    assert found.causes[0].evidence[0].startswith("1 engine for prompts is busy")
+    assert "one more engine for prompts" in found.causes[0].evidence[1]
+    assert not found.tried.advice and any("--prefill-engines" in each for each in found.elsewhere)
+    still = FAULTS["a replica that stands still at times"]
+    found = diagnose(still.windows(), proof=False)
+    assert "replica 1 takes" in found.causes[0].evidence[0]
+    assert "it stands still at times" in found.causes[0].evidence[0]
+    assert "machine" not in [cause.name for cause in found.causes]
 
 
 def test_an_unchanged_replay_is_what_was_recorded() -> None:

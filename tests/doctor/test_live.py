@@ -151,6 +151,8 @@ def answering(
     shown = Description("live", "e", "m", last_step=last_step, now=now)
 
     def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith(("/engines", "/calls")):  # of another version
+            return httpx.Response(404)
         is_steps = request.url.path.endswith("/steps")
         return httpx.Response(200, content=frame if is_steps else msgspec.json.encode(shown))
 

@@ -23,9 +23,10 @@ from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import FinishReason
 from twostroke.core.speculation_config import Speculation
-from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
+from twostroke.engine.adapters.orders import AdapterOrder, AdapterReport, KnownAdapter
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.base import ChargedTokens
+from twostroke.engine.clients.engine_view import EnginePart, EngineView
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
@@ -128,6 +129,9 @@ class ScriptedEngine:
     def events(self, since: int = -1) -> list[StepEvent]:
         return []
 
+    def parts(self) -> list[EnginePart]:
+        return [EnginePart(EngineView("scripted", "0", "ready"), self.events)]
+
     def kv_events(self, since: int = -1) -> list[KVEventBatch]:
         raise InvalidRequestError("it publishes no KV events")
 
@@ -136,7 +140,7 @@ class ScriptedEngine:
 
     adapters: Mapping[str, KnownAdapter] = field(default_factory=dict)
 
-    async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
+    async def manage_adapters(self, order: AdapterOrder) -> AdapterReport:
         raise InvalidRequestError("it has no adapters")
 
     async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:

@@ -57,6 +57,11 @@ class RequestOutput(msgspec.Struct):
         return self.finish_reason is not None
 
 
+def sample_id(request_id: str, index: int, num_samples: int) -> str:
+    """What the engine calls one sample of a request."""
+    return request_id if num_samples == 1 else f"{request_id}#{index}"
+
+
 def make_output(
     request: Request,
     token_ids: list[int],

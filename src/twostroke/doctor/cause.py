@@ -49,6 +49,8 @@ CAUSES = {
     "one-key": "one API key sends most of the work, and the others wait behind it",
     "slow-replica": "one replica is slower than the others",
     "imbalance": "some replicas have more to do than others",
+    "replica-down": "a replica takes no requests: the others have its work",
+    "pool-ratio": "engines that compute prompts and those that write answers are out of proportion",
     "compute": "compute: the machine multiplies as fast as it can",
     "bandwidth": "memory bandwidth: each step reads all weights, for few tokens",
     "idle": "nothing: the server has little to do",

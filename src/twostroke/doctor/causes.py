@@ -45,7 +45,7 @@ def find_causes(window: StepWindow, spent: TimeSpent) -> list[Cause]:
         _made(facts, "policy", spent.of(TimePart.POLICY)),
         _made(facts, "loading", spent.of(TimePart.LOADING)),
         _made(facts, "prefill-chunk", spent.of(TimePart.CHUNK), *_chunk_evidence(facts)),
-        _made(facts, "kv-blocks", spent.of(TimePart.BLOCKS), *_block_evidence(facts)),
+        *_blocks(facts),
         _made(facts, "preemption", spent.of(TimePart.PREEMPTED), *_preemption_evidence(facts)),
         _made(facts, "host", spent.of(TimePart.HOST)),
         _made(facts, "slow-client", spent.of(TimePart.CLIENT), *_client_evidence(facts)),
@@ -238,6 +238,20 @@ def _chunk_evidence(facts: _Facts) -> list[str]:
 
 
 # ---- KV cache --------------------------------------------------------------------------------
+
+
+def _blocks(facts: _Facts) -> list[Cause]:
+    """Waiting for blocks: a part as large as that of the prompts that were cached is eviction's.
+
+    A request whose beginning was evicted holds blocks of its own for it, and holds them longer.
+    """
+    seconds, lost = facts.spent.of(TimePart.BLOCKS), facts.reuse.lost_share
+    if lost < LOST_REUSE:
+        return [_made(facts, "kv-blocks", seconds, *_block_evidence(facts))]
+    return [
+        _made(facts, "eviction", lost * seconds),
+        _made(facts, "kv-blocks", (1 - lost) * seconds, *_block_evidence(facts)),
+    ]
 
 
 def _block_evidence(facts: _Facts) -> list[str]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from statistics import fmean, median
 
 from twostroke.core.targets import Target
-from twostroke.doctor.cause import Cause, rank
+from twostroke.doctor.cause import PLAIN, Cause, rank
 from twostroke.doctor.causes import find_causes
 from twostroke.doctor.figures import SHOWN, Figure, RequestTimes
-from twostroke.doctor.imbalance import compare_replicas
+from twostroke.doctor.imbalance import ALIKE, RouterFacts, compare_replicas
 from twostroke.doctor.levers import NO_LEVER
 from twostroke.doctor.proof import Tried, prove_levers
 from twostroke.doctor.replayed import Replayer
@@ -67,6 +67,7 @@ def diagnose(
     windows: Sequence[StepWindow],
     targets: Sequence[tuple[Target, bool | None]] = (),
     *,
+    fleet: RouterFacts = ALIKE,
     proof: bool = True,
     block_bytes: int = 0,
     progress: Callable[[str, int, int], None] = lambda *_: None,
@@ -75,6 +76,7 @@ def diagnose(
 
     Args:
         targets: With the server's own verdict, where it has one.
+        fleet: What the router says of the replicas.
         block_bytes: What a KV block takes, if that is known.
 
     Raises:
@@ -85,15 +87,20 @@ def diagnose(
     requests = [request for window in windows for request in window.requests]
     times = [_times(request) for request in requests if request.token_times]
     verdicts = [_verdict(target, said, windows, times) for target, said in targets]
-    causes = _merge(windows, spent)
-    if len(windows) > 1:
-        causes = sorted([*compare_replicas(windows, spent), *causes], key=rank)
+    compared = compare_replicas(windows, spent, fleet)
+    merged = _merge(windows, spent, compared.slow)
+    if any(cause.name == "pool-ratio" for cause in compared.causes):
+        # Its engines are saturated, which is the same seconds; others of the fleet are not.
+        merged = [replace(each, is_floor=each.name in PLAIN) for each in merged]
+    causes = sorted([*compared.causes, *merged], key=rank)
     tried = Tried()
-    if proof:
+    if proof and not fleet.has_roles:  # a replay knows one kind of engines
         missed = next((v.target for v in verdicts if v.missed), None)
         faults = [cause.name for cause in causes if not cause.is_floor]
         names = faults or [cause.name for cause in causes]
-        tried = prove_levers(Replayer(windows), names, missed, block_bytes, progress)
+        tried = prove_levers(
+            Replayer(windows, len(fleet.idle)), names, missed, block_bytes, progress
+        )
     parts = {part: sum(each.of(part) for each in spent) for part in TimePart}
     return Diagnosis(
         list(windows),
@@ -107,12 +114,20 @@ def diagnose(
     )
 
 
-def _merge(windows: Sequence[StepWindow], spent: Sequence[TimeSpent]) -> list[Cause]:
-    """Causes of all replicas, weighted by their requests' time."""
+def _merge(
+    windows: Sequence[StepWindow], spent: Sequence[TimeSpent], slow: Sequence[int]
+) -> list[Cause]:
+    """Causes of all replicas, weighted by their requests' time.
+
+    Args:
+        slow: Replicas that are slow, which is not said again of their machines.
+    """
     total = max(1e-9, sum(each.total for each in spent))
     merged: dict[str, Cause] = {}
-    for window, each in zip(windows, spent):
+    for place, (window, each) in enumerate(zip(windows, spent)):
         for cause in find_causes(window, each):
+            if place in slow and cause.name in ("machine", "host"):
+                continue
             share = cause.share * each.total / total
             evidence = list(cause.evidence)
             if len(windows) > 1:

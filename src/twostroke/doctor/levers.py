@@ -43,6 +43,9 @@ NO_LEVER = {
     "early-refusal": "the server says it has no room; see the causes below, or add replicas",
     "loading": "the tier is slow: see --kv-host-memory and --kv-disk",
     "policy": "see --policy",
+    "replica-down": "why it ends or does not answer is in the log of the server, or of the worker",
+    "pool-ratio": "change how many engines compute prompts: --prefill-engines, or the --role of"
+    " workers; no replay shows it",
     "idle": "nothing to change",
 }
 CHUNKS = (1024, 512, 256, 128, 64)

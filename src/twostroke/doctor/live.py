@@ -14,7 +14,9 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.request import FinishReason
 from twostroke.core.step import Reason
 from twostroke.core.targets import Target, parse_targets
-from twostroke.doctor.window import StepWindow, make_window, settings_of
+from twostroke.doctor.imbalance import ALIKE, RouterFacts
+from twostroke.doctor.window import HINT, StepWindow, make_window, settings_of
+from twostroke.engine.clients.engine_view import EngineView
 from twostroke.inspector.request_routes import RequestDetails
 from twostroke.inspector.source import Description
 from twostroke.observability.events import (
@@ -25,6 +27,7 @@ from twostroke.observability.events import (
     StepEvent,
 )
 from twostroke.observability.frames.columns import RowNote, StepFrame
+from twostroke.observability.tracing.call_book import EndedCalls
 from twostroke.observability.tracing.stations import CallStations
 
 SECONDS = 10.0  # of one answer
@@ -32,6 +35,8 @@ PAGE_STEPS, PAGE_SHARES = 2048, 32_768
 # Calls whose stations are asked for, one by one: the latest.
 ASKED_CALLS = 24
 KEY_VARIABLE = "OPENAI_API_KEY"
+NO_ENGINE = EngineView("", "", "starting", number=-1)
+LULL = "give a longer --window, or ask again after some requests"
 T = TypeVar("T")
 
 
@@ -46,6 +51,12 @@ class ShownTargets(msgspec.Struct):
     """The answer of ``/v1/targets``."""
 
     data: list[ShownTarget] = []
+
+
+class ShownEngines(msgspec.Struct):
+    """The answer of ``/v1/inspect/engines``, as far as it is read."""
+
+    engines: list[EngineView]
 
 
 class LiveServer:
@@ -74,8 +85,8 @@ class LiveServer:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def window(self, seconds: float | None) -> StepWindow:
-        """The steps that it still knows, of the ``seconds`` before now.
+    def windows(self, seconds: float | None) -> tuple[list[StepWindow], RouterFacts]:
+        """The steps that it still knows, of the ``seconds`` before now, of each engine.
 
         Raises:
             ConfigError: It cannot be reached, shows no steps, or had no requests.
@@ -86,18 +97,62 @@ class LiveServer:
                 f"this key sees its own requests only, and {self.url} has others",
                 hint=f"put an administrator's key into {KEY_VARIABLE}",
             )
+        engines = self._engines()
+        if len(engines) < 2:
+            return [self._window(shown, seconds)], ALIKE
+        windows, idle = [], []
+        for view in engines:
+            name = f"engine {view.engine}"
+            try:
+                events = list(self._pages(name, shown, view))
+                windows.append(self._cut(name, shown, events, seconds))
+            except ConfigError as error:
+                if error.hint not in (HINT, LULL):  # it had nothing to do
+                    raise
+                idle.append(name)
+        if not windows:
+            raise ConfigError(f"no engine of {self.url} had requests", hint=LULL)
+        self._note_calls(windows[0], min(window.begin for window in windows))
+        named = {f"engine {view.engine}": view for view in engines}
+        return windows, RouterFacts(
+            idle,
+            {name: view.role for name, view in named.items()},
+            {name: view.routed for name, view in named.items()},
+            {name: _trouble(view) for name, view in named.items() if _trouble(view)},
+        )
+
+    def window(self, seconds: float | None) -> StepWindow:
+        """That of the only engine, or of the first; raises as ``windows``."""
+        return self.windows(seconds)[0][0]
+
+    def _engines(self) -> list[EngineView]:
+        """The engines of the main model; none, where a server of another version tells of none."""
+        answer = self._get("/v1/inspect/engines", {"columns": 1})
+        if answer.status_code != 200:
+            return []
+        shown = _decoded(answer.content, ShownEngines, self.url).engines or [NO_ENGINE]
+        return [view for view in shown if view.model == shown[0].model and view.number >= 0]
+
+    def _window(self, shown: Description, seconds: float | None) -> StepWindow:
+        """What its only engine did."""
         if shown.last_step < 0:
-            raise ConfigError(
-                f"{self.url} has run no step yet", hint="ask again after some requests"
-            )
-        events = list(self._events(shown))
-        name, settings = shown.name or self.url, settings_of(shown.configuration)
+            raise ConfigError(f"{self.url} has run no step yet", hint=LULL)
+        name = shown.name or self.url
+        window = self._cut(name, shown, list(self._pages(name, shown)), seconds)
+        self._note_calls(window, window.begin)
+        return window
+
+    def _cut(
+        self, name: str, shown: Description, events: list[StepEvent], seconds: float | None
+    ) -> StepWindow:
+        """The window of an engine's steps, with the latest calls of it."""
         age = max(0.0, shown.now - events[-1].time - events[-1].duration) if events else 0.0
         if seconds is not None and age >= seconds:
             raise ConfigError(
                 f"{name} ran no step in the last {seconds:g} s; the latest ended {age:,.0f} s ago",
-                hint="give a longer --window, or ask again after some requests",
+                hint=LULL,
             )
+        settings = settings_of(shown.configuration)
         window = make_window(name, events, (), settings, seconds and seconds - age)
         window.age = age
         for call in self._calls(window):
@@ -105,6 +160,14 @@ class LiveServer:
                 window.calls[request_id] = call
         window.refused = sum(self._refused.get(event.step, 0) for event in window.events)
         return window
+
+    def _note_calls(self, window: StepWindow, since: float) -> None:
+        """How many calls came and were refused, those that no engine saw too."""
+        answer = self._get("/v1/inspect/calls", {"since": since})
+        if answer.status_code == 200:
+            ended = _decoded(answer.content, EndedCalls, self.url)
+            window.num_calls = sum(ended.statuses.values())
+            window.status_429 = ended.statuses.get(429, 0)
 
     def targets(self) -> list[tuple[Target, bool]]:
         """Its targets, and whether each is missed; nothing where it has none."""
@@ -121,21 +184,29 @@ class LiveServer:
             pairs.append((target, each.verdict == "missed"))
         return pairs
 
-    def _events(self, shown: Description) -> Iterator[StepEvent]:
-        """Steps in order, as far as the server keeps them."""
-        step = shown.first_step
-        while step <= shown.last_step:
-            query: dict[str, str | int] = {"from": step, "to": shown.last_step, "fit": "first"}
-            limits = {"max_steps": PAGE_STEPS, "max_shares": PAGE_SHARES}
-            frame = self._decode("/v1/inspect/steps", StepFrame, {**query, **limits})
+    def _pages(
+        self, name: str, shown: Description, view: EngineView | None = None
+    ) -> Iterator[StepEvent]:
+        """Steps in order, as far as the server keeps them; of one of several engines."""
+        path, step = "/v1/inspect/steps", shown.first_step
+        query: dict[str, str | int] = {"to": shown.last_step, "fit": "first"}
+        query["max_shares"] = PAGE_SHARES
+        if view is not None:
+            path, step = "/v1/inspect/engines/steps", 0
+            query = {"model": view.model, "number": view.number}
+        refused: dict[int, int] = {}
+        self._refused = refused
+        while view is not None or step <= shown.last_step:
+            asked = {**query, "from": step, "max_steps": PAGE_STEPS}
+            frame = self._decode(path, StepFrame, asked)
             try:
                 events = events_of(frame, shown.num_blocks)
                 steps = frame.steps.step
-                self._refused.update((steps[note.row], note.refused) for note in frame.notes)
+                refused.update((steps[note.row], note.refused) for note in frame.notes)
             except (IndexError, KeyError, ValueError) as error:
                 raise _not_understood(self.url, error) from error
             yield from events
-            if frame.last < step:
+            if not events or frame.last < step:
                 return
             step = frame.last + 1
 
@@ -149,7 +220,7 @@ class LiveServer:
             if details.call is not None:
                 yield details.call
 
-    def _decode(self, path: str, type_: type[T], query: Mapping[str, str | int]) -> T:
+    def _decode(self, path: str, type_: type[T], query: Mapping[str, str | float]) -> T:
         answer = self._get(path, query)
         if answer.status_code in (401, 403):
             hint = f"put an administrator's key into {KEY_VARIABLE}"
@@ -161,7 +232,7 @@ class LiveServer:
             )
         return _decoded(answer.content, type_, self.url)
 
-    def _get(self, path: str, query: Mapping[str, str | int]) -> httpx.Response:
+    def _get(self, path: str, query: Mapping[str, str | float]) -> httpx.Response:
         try:
             return self._http.get(self.url + path, params=query)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -258,6 +329,13 @@ def _not_understood(url: str, error: Exception) -> ConfigError:
         f"{url} answers what is not understood: {error}",
         hint="is it a twostroke server, of this version?",
     )
+
+
+def _trouble(view: EngineView) -> str:
+    """Why an engine takes no requests, or has not answered for long; empty: it is well."""
+    if view.state in ("ready", "leaving", "starting", "asleep"):
+        return view.reason if view.state == "ready" else ""
+    return view.reason or view.state
 
 
 def _names_server(url: str) -> bool:

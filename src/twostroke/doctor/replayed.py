@@ -95,12 +95,15 @@ class WindowCost:
 class Replayer:
     """Replays the traffic of one engine, or of several that share it.
 
+    Args:
+        num_idle: Engines beside these that had no requests.
+
     Raises:
         ConfigError: Too few steps to fit step times to.
     """
 
-    def __init__(self, windows: Sequence[StepWindow]) -> None:
-        self._windows = list(windows)
+    def __init__(self, windows: Sequence[StepWindow], num_idle: int = 0) -> None:
+        self._windows, self._num_replicas = list(windows), len(windows) + num_idle
         requests = [(r, n) for n, window in enumerate(windows) for r in _whole(window)]
         requests.sort(key=lambda pair: pair[0].arrival)
         self._pairs = _that_fit(requests)
@@ -116,7 +119,7 @@ class Replayer:
 
     @property
     def is_fleet(self) -> bool:
-        return len(self._windows) > 1
+        return self._num_replicas > 1
 
     def setting(self) -> Setting:
         """How the engine was set."""
@@ -129,7 +132,7 @@ class Replayer:
             batching=recorded.batching,
             num_blocks=recorded.num_blocks,
             drafts=recorded.has_drafts,
-            replicas=len(self._windows),
+            replicas=self._num_replicas,
         )
 
     def run(self, setting: Setting) -> list[RequestTimes | None]:

@@ -51,6 +51,7 @@ class CacheReport(msgspec.Struct, kw_only=True):
         prefix_id: Names what ``PinPrefix`` pinned; empty if it has no full block.
         pinned_tokens: Tokens of that.
         cleared_blocks: How many ``ClearCache`` forgot.
+        engines: Where there are several, by name: that it has done it, or why it has not.
     """
 
     block_size: int
@@ -60,3 +61,4 @@ class CacheReport(msgspec.Struct, kw_only=True):
     prefix_id: str = ""
     pinned_tokens: int = 0
     cleared_blocks: int = 0
+    engines: dict[str, str] = {}

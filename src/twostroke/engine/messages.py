@@ -13,7 +13,7 @@ import msgspec
 
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.generation_request import ResolvedRequest
-from twostroke.core.output import RequestOutput
+from twostroke.core.output import RequestOutput, sample_id
 from twostroke.core.prefix_hit import KVOffer
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
@@ -304,7 +304,7 @@ def _spec_of(message: AddRequest, index: int) -> ResolvedRequest:
         return call
     return replace(
         call,
-        request_id=f"{call.request_id}#{index}",
+        request_id=sample_id(call.request_id, index, call.params.n),
         index=index,
         params=message.other_params if index else call.params,
         seed=derive_seed(call.seed, index) if index else call.seed,

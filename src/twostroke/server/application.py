@@ -21,6 +21,7 @@ from twostroke.http.body_size import BodyLimit, BodySizeLimit
 from twostroke.http.request_id import RequestIds
 from twostroke.inspector.compare.routes import compare_router
 from twostroke.inspector.content import ContentBook
+from twostroke.inspector.fleet.live_fleet import LiveFleet, live_fleet_router
 from twostroke.inspector.foresight.routes import foresight_router
 from twostroke.inspector.front_door import CHAT, FrontDoor
 from twostroke.inspector.live import LiveSource
@@ -332,6 +333,7 @@ def _add_inspector(
     app.include_router(InspectRoutes(lambda: source, feeds).router())
     app.include_router(request_router(lambda: source))
     app.include_router(overview_router(lambda: source))
+    app.include_router(live_fleet_router(LiveFleet(state.parts), tracer.calls))
     app.include_router(why_router(lambda: source, find_facts))
     app.include_router(compare_router(lambda: source))
     app.include_router(simulate_router())

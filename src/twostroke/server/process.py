@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 # How long a thread that parses a body may keep the interpreter from the engine's, which asks for it
 # many times a step. Python's own 5 ms would add up to a multiple of a step.
 SWITCH_SECONDS = 0.0005
+# Bytes of an answer that the kernel keeps while the client's machine takes no more: some megabytes
+# by default, so that one that does not read would be taken for one that does.
+MAX_NOT_SENT = 16_384
 CHECK = "the checkpoint may be broken: download it again"
 Loader = Callable[[EngineConfig], "LoadedModel"]
 
@@ -212,7 +215,10 @@ def listen(options: ServerOptions) -> socket.socket:
     address = f"{options.host}:{options.port}"
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
-        return socket.create_server((options.host, options.port), family=family, backlog=2048)
+        listener = socket.create_server((options.host, options.port), family=family, backlog=2048)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # connections have it from their listener
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_NOT_SENT)
+        return listener
     except OSError as error:
         hint = "give an address of this machine as --host, or another --port"
         if options.port and error.errno == errno.EADDRINUSE:

@@ -42,7 +42,7 @@ from twostroke.core.errors import (
 )
 from twostroke.core.request import FinishReason
 from twostroke.engine.clients.answer_so_far import MAX_LOST
-from twostroke.engine.process import process_link
+from twostroke.engine.process import idleness, process_link
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.engine_source import StartedEngine, start_again
 from twostroke.engine.process.frames import encode_frame
@@ -222,8 +222,14 @@ async def test_a_model_that_cannot_wake_is_tried_again_by_the_next_request(
             broken.setattr(process_link, "MODULE", "tests.engine.process.no_such_module")
             outputs = [output async for output in engine.submit(call("a"))]
             assert "cannot be started again at the moment" in str(outputs[-1].error)
+            assert "does not wake: the engine's process ended" in (engine.unhealthy_reason() or "")
+            # A balancer that asks for this would else never send the request that tries again.
+            monkeypatch.setattr(idleness, "TROUBLE_SECONDS", 0.0)
+            assert engine.unhealthy_reason() is None
         async with asyncio.timeout(20):
             assert await tokens_of(engine.submit(call("b"))) == await undisturbed(call("b"))
+        monkeypatch.setattr(idleness, "TROUBLE_SECONDS", 30.0)
+        assert engine.unhealthy_reason() is None
 
 
 async def test_what_cannot_be_started_again_is_given_up_with_a_named_error(

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
+from tests.engine.process.scripted_process import pid_of
 from tests.inspector.browser import needs_browser, opened, violations
-from tests.inspector.fleets import REPLICAS, fleet_page, fleet_recording
+from tests.inspector.fleets import REPLICAS, fleet_page, fleet_recording, live_fleet
 from tests.inspector.showing import showing
 from tests.inspector.test_browser import step_shown, wait_for_step
-from tests.server.running import running_server
+from tests.server.running import running_server, wait_until
 from tests.server.tiny import tiny_engine
 
 if TYPE_CHECKING:
@@ -161,3 +167,53 @@ def test_one_engine_is_one_row_and_says_so(browser: Browser) -> None:
             assert violations(page) == []
             page.locator(".fleet-rows button").first.click()
             page.wait_for_selector("text=Who stuttered?")
+
+
+@contextmanager
+def asking(url: str, number: int = 4) -> Iterator[set[int]]:
+    """So many calls at a time, one after another; all statuses, once it has ended."""
+    body = {"prompt": [7] * 6, "max_tokens": 60, "ignore_eos": True}
+    stopped, statuses = Event(), set[int]()
+
+    def ask() -> None:
+        while not stopped.is_set():
+            statuses.add(httpx.post(f"{url}/v1/completions", json=body, timeout=60).status_code)
+
+    with ThreadPoolExecutor() as threads:
+        asked = [threads.submit(ask) for _ in range(number)]
+        try:
+            yield statuses
+        finally:
+            stopped.set()
+        for each in asked:
+            each.result()
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1440, "light"), (1024, "dark"), (390, "dark")])
+def test_live_engines_are_shown_as_they_are(
+    browser: Browser, tmp_path: Path, width: int, theme: str
+) -> None:
+    """Where requests went, and that an engine is gone, why, and what became of its requests."""
+    with (
+        live_fleet(tmp_path) as (replicas, url),
+        opened(browser, f"{url}/inspect/#/fleet", width, color_scheme=theme) as page,
+    ):
+        page.wait_for_selector(".lead >> text=2 of 2 engines take requests. All are idle.")
+        with asking(url) as statuses:
+            page.wait_for_selector(".lead >> text=/The busiest, engine [01], has/")
+            wait_until(lambda: replicas.engines[1].num_unfinished > 0)
+            os.kill(pid_of(replicas.engines[1]), signal.SIGKILL)
+            page.wait_for_selector(".lead >> text=/Engine 1 is down: .*SIGKILL/")
+        assert statuses == {200}
+        page.wait_for_selector(".fleet-engines tbody tr:nth-child(2) .held")
+        rows = page.locator(".fleet-engines tbody tr")
+        assert rows.count() == 2 and page.locator(".fleet-rows li").count() == 2
+        cells = [rows.nth(row).locator("td").all_inner_texts() for row in range(2)]
+        titles = page.locator(".fleet-engines th").all_inner_texts()
+        shown = [dict(zip(titles, row, strict=True)) for row in cells]
+        assert shown[0]["state"].strip() == "ready" and "down" in shown[1]["state"]
+        assert shown[1]["failed"] == "1" and int(shown[1]["moved out"]) > 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert violations(page) == []
+        if folder := os.environ.get("TWOSTROKE_TEST_PICTURES"):
+            page.screenshot(path=f"{folder}/fleet-live-{width}-{theme}.png")

@@ -122,7 +122,6 @@ def _server(
         (options.context_ranker not in (None, SERVED), "--context-ranker", 'give "served"'),
         (options.inspect_content, "--inspect-content", "leave it out, or use twostroke serve"),
         (options.inspect_efficiencies, "--inspect-efficiencies", "leave it out"),
-        (options.otlp_traces_endpoint, "--otlp-traces-endpoint", "leave it out"),
     ):
         if given:
             raise ConfigError(f"{flag} is not for the server of a fleet", hint=instead)

@@ -37,7 +37,6 @@ def route(
     """
     from twostroke.core.network.proofs import read_token
     from twostroke.engine.process.handing_on import PrefillPlan
-    from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import run_server
     from twostroke.server.state.loading_note import LoadingNote
@@ -47,6 +46,9 @@ def route(
     check_options(options)
     config = engine_config(model, None, template=template)
     note = LoadingNote()
+    name = next(iter(options.served_model_name), None) or config.model.model
+    endpoint = options.otlp_traces_endpoint
+    tracer = Tracer(endpoint, name, options.otlp_traces_slow_ttft)
     load = partial(
         connect_to_workers,
         workers=router.addresses,
@@ -56,16 +58,15 @@ def route(
         say=note.say,
         stall_seconds=options.stall_timeout,
         max_queued_requests=options.max_queued_requests,
+        traces=tracer.of_engines,
     )
-    name = next(iter(options.served_model_name), None) or config.model.model
-    tracer = Tracer(None, name, None, calls=CallBook(keep_unwritten=False))
     # What is said of steps comes from workers, so no option of this process's engine is left.
     run_server(
         config,
         replace(options, engine_process=True),
         load,
         gateway,
-        tracer if options.inspector else None,
+        tracer if options.inspector or endpoint is not None else None,
         note=note,
     )
 
@@ -81,7 +82,6 @@ def check_options(options: ServerOptions) -> None:
         (options.context_ranker not in (None, SERVED), "--context-ranker MODEL"),
         (options.inspect_content, "--inspect-content"),
         (options.inspect_efficiencies is not None, "--inspect-efficiencies"),
-        (options.otlp_traces_endpoint is not None, "--otlp-traces-endpoint"),
     ):
         if given:
             raise ConfigError(

@@ -17,6 +17,7 @@ from twostroke.engine.fleet.pool_plan import PoolPlan
 from twostroke.engine.fleet.supervised import SourceMaker
 from twostroke.engine.process.handing_on import PrefillPlan
 from twostroke.engine.workers.fingerprint import vocabulary_hash
+from twostroke.observability.tracing.engine_timelines import EngineTraces
 from twostroke.server.process import ModelToLoad
 from twostroke.start_serving import start_pool
 from twostroke.startup import load_tokenizer
@@ -30,13 +31,20 @@ class RunningFleet:
 
     Args:
         make_source: Makes what starts a replica.
+        traces: Follows traced calls, if some are.
         by_ray: Whether Ray places them.
     """
 
     def __init__(
-        self, path: Path, file: FleetFile, make_source: SourceMaker, *, by_ray: bool
+        self,
+        path: Path,
+        file: FleetFile,
+        make_source: SourceMaker,
+        traces: EngineTraces | None,
+        *,
+        by_ray: bool,
     ) -> None:
-        self._path, self._file = path, file
+        self._path, self._file, self._traces = path, file, traces
         self._make_source, self._by_ray = make_source, by_ray
         self._models: dict[str, tuple[EnginePool, Tokenizer]] = {}
         self._reloading = threading.Lock()
@@ -65,6 +73,7 @@ class RunningFleet:
             log_json=options.log_format == "json",
             stall_seconds=options.stall_timeout,
             max_queued_requests=options.max_queued_requests,
+            traces=self._traces,
         )
         assert isinstance(loaded.client, EnginePool)
         self._models[name] = loaded.client, loaded.tokenizer

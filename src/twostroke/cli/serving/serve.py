@@ -168,6 +168,7 @@ def model_loader(
                 options.prefill_engines, options.prefill_min_tokens, options.prefill_memory
             ),
             routing=options.routing,
+            traces=tracer.of_engines,
         )
     observers: list[Observer] = []
     if options.otlp_traces_endpoint is not None:
@@ -179,16 +180,12 @@ def model_loader(
 
 def check_engine_process(options: ServerOptions) -> None:
     """Raise ConfigError for what needs the engine in the server's own process."""
-    for given, flag in (
-        (options.inspect_content, "--inspect-content"),
-        (options.otlp_traces_endpoint is not None, "--otlp-traces-endpoint"),
-    ):
-        if given:
-            raise ConfigError(
-                f"{flag} needs the engine in the server's process",
-                hint="leave out what gives it one of its own: --engine-process,"
-                " --data-parallel-size, --tensor-parallel-size",
-            )
+    if options.inspect_content:
+        raise ConfigError(
+            "--inspect-content needs the engine in the server's process",
+            hint="leave out what gives it one of its own: --engine-process,"
+            " --data-parallel-size, --tensor-parallel-size",
+        )
 
 
 def describe_model(

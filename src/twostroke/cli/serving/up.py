@@ -47,7 +47,6 @@ def up(
     from twostroke.cli.serving.fleet_file import read_fleet
     from twostroke.cli.serving.running_fleet import RunningFleet
     from twostroke.engine.fleet.supervised import local_source
-    from twostroke.observability.tracing.call_book import CallBook
     from twostroke.observability.tracing.tracer import Tracer
     from twostroke.server.process import run_server
 
@@ -63,17 +62,18 @@ def up(
         print(kuberay_values(config, file._replace(server=options), kuberay), end="")
         return
     make_source = local_source if ray is None else _ray_source(ray, file)
-    fleet = RunningFleet(config, file, make_source, by_ray=ray is not None)
+    name, endpoint = next(iter(file.models)), options.otlp_traces_endpoint
+    tracer = Tracer(endpoint, name, options.otlp_traces_slow_ttft)
+    traces = tracer.of_engines
+    fleet = RunningFleet(config, file, make_source, traces, by_ray=ray is not None)
     models = fleet.to_load()
-    name, first = next(iter(models.items()))
-    del models[name]
-    tracer = Tracer(None, name, None, calls=CallBook(keep_unwritten=False))
+    first = models.pop(name)
     run_server(
         first.config,
         replace(options, served_model_name=(name,), engine_process=True),
         first.load,
         file.gateway,
-        tracer if options.inspector else None,
+        tracer if options.inspector or endpoint is not None else None,
         beside=models,
         reload=fleet.begin_reload,
     )

@@ -26,6 +26,7 @@ from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 if TYPE_CHECKING:
     from twostroke.core.targets import Target
     from twostroke.doctor.diagnose import Diagnosis
+    from twostroke.doctor.imbalance import RouterFacts
     from twostroke.doctor.machine import Finding
     from twostroke.doctor.window import RecordedSettings, StepWindow
     from twostroke.simulator.scenario import Scenario
@@ -128,11 +129,11 @@ def _look_live(url: str, options: DoctorOptions, show: Progress) -> int:
 
     with LiveServer(url) as server:
         show("reading steps", 0, 1)
-        window = server.window(options.window)
+        windows, fleet = server.windows(options.window)
         targets: list[tuple[Target, bool | None]] = [(each, None) for each in options.targets()]
         if not targets:
             targets = [(target, missed) for target, missed in server.targets() if not target.key]
-    return _diagnose([window], targets, options, show)
+    return _diagnose(windows, targets, options, show, fleet=fleet)
 
 
 def _look_recorded(
@@ -169,11 +170,18 @@ def _diagnose(
     options: DoctorOptions,
     show: Progress,
     block_bytes: int = 0,
+    fleet: RouterFacts | None = None,
 ) -> int:
     from twostroke.doctor.diagnose import diagnose
+    from twostroke.doctor.imbalance import ALIKE
 
     diagnosis = diagnose(
-        windows, targets, proof=options.proof, block_bytes=block_bytes, progress=show
+        windows,
+        targets,
+        fleet=fleet or ALIKE,
+        proof=options.proof,
+        block_bytes=block_bytes,
+        progress=show,
     )
     _write(diagnosis, options)
     return EXIT_MISSED if diagnosis.is_missed else 0

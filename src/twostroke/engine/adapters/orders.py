@@ -41,3 +41,14 @@ class KnownAdapter(msgspec.Struct, frozen=True):
     def identity(self) -> str:
         """What requests carry, and cached keys and values are kept apart by."""
         return f"{self.name}@{self.digest}"
+
+
+class AdapterReport(msgspec.Struct, frozen=True):
+    """What became of an order.
+
+    Attributes:
+        engines: Where there are several, by name: that it has done it, or when it will, and why.
+    """
+
+    adapter: KnownAdapter
+    engines: dict[str, str] = {}

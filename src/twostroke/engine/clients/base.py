@@ -9,8 +9,9 @@ from twostroke.core.config import SchedulerConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.speculation_config import Speculation
-from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
+from twostroke.engine.adapters.orders import AdapterOrder, AdapterReport, KnownAdapter
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
+from twostroke.engine.clients.engine_view import EnginePart
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
 from twostroke.observability.events import StepEvent
@@ -112,6 +113,10 @@ class EngineClient(Protocol):
     def events(self, since: int = -1) -> list[StepEvent]:
         """Recorded step events with ``step > since``."""
 
+    def parts(self) -> list[EnginePart]:
+        """The engines that answer as this one: itself, or several behind a router."""
+        ...
+
     def kv_events(self, since: int = -1) -> list[KVEventBatch]:
         """What the KV cache has stored and removed, in the batches after number ``since``.
 
@@ -133,7 +138,7 @@ class EngineClient(Protocol):
         """The LoRA adapters that requests may name."""
         ...
 
-    async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
+    async def manage_adapters(self, order: AdapterOrder) -> AdapterReport:
         """Load an adapter or unload one; call on the event loop's thread.
 
         Raises:

@@ -67,12 +67,12 @@ class KeptRecords:
         gauges.register(LoadGauges(labels, lambda: self._stats))
         return gauges
 
-    def take(self, report: StepReport) -> None:
-        """Keep what a report tells."""
-        self._stats = report.status.stats
-        for event in report.events:
-            if self._first_step:
-                event = replace(event, step=self._first_step + event.step)
+    def take(self, report: StepReport) -> list[StepEvent]:
+        """Keep what a report tells; returns its steps, numbered on from former engines' ones."""
+        self._stats, events = report.status.stats, report.events
+        if self._first_step:
+            events = [replace(each, step=self._first_step + each.step) for each in events]
+        for event in events:
             self._steps.add((event,))
             if self._recorder is not None:
                 self._recorder.add(event)
@@ -81,6 +81,7 @@ class KeptRecords:
             self._publish(batch)
         if report.records is not None:
             self.keep(report.records)
+        return events
 
     def keep(self, records: EngineRecords) -> None:
         """These are the latest."""

@@ -15,12 +15,14 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.prefix_hit import KVOffer
 from twostroke.core.request import FinishReason
 from twostroke.core.speculation_config import Speculation
-from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
+from twostroke.engine.adapters.orders import AdapterOrder, AdapterReport, KnownAdapter
 from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.answer_so_far import AnswerSoFar
 from twostroke.engine.clients.answers import Answers
+from twostroke.engine.clients.base import ChargedTokens
 from twostroke.engine.clients.cached_prefixes import CachedPrefixes
+from twostroke.engine.clients.engine_view import EnginePart, view_of
 from twostroke.engine.clients.facts import EngineFacts
 from twostroke.engine.clients.kept_records import KeptRecords
 from twostroke.engine.clients.link import EngineLink
@@ -55,6 +57,8 @@ from twostroke.engine.messages import (
 from twostroke.observability.events import RefusedRequest, StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
+from twostroke.observability.tracing.attempts import Outcome
+from twostroke.observability.tracing.engine_timelines import EngineTimelines
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.text.tokenizer import Tokenizer
 
@@ -87,6 +91,7 @@ class MessageClient:
         watched_targets: The targets that are watched, each as ``--target`` takes it.
         labels: Those of the engine's metrics.
         prefixes: What the engine's prefix cache holds.
+        timelines: Notes what the engine does for calls that are traced, if they are.
         hand_on: Gives a request whose first tokens have come to another client, or says that it
             stays.
         hand_ahead: Told how many tokens of a request's prompt are computed while others are not.
@@ -121,6 +126,7 @@ class MessageClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._closed = False
         self._status = EngineStatus()
+        self.timelines: EngineTimelines | None = None
         self.hand_on: Callable[[str, AsyncStream], bool] | None = None
         self.hand_ahead: Callable[[str, AsyncStream, int], None] | None = None
         # Handed on, by id: how many of its samples the engine has not ended yet.
@@ -189,7 +195,22 @@ class MessageClient:
         grammar = None if form is None or grammars is None else grammars.find(form)
         stream = AsyncStream(request, partial(self._send, abort), grammar, self._so_far(message))
         self._streams[request.request_id] = stream
+        self.note_sent(message, stream)
         return stream
+
+    def note_sent(self, message: AddRequest, stream: AsyncStream) -> None:
+        """Have the call's trace, if there is one, tell of what the engine does from here on."""
+        if (timelines := self.timelines) is None:
+            return
+        so_far = message.resumed
+        counts = None if so_far is None else {each.index: len(each.token_ids) for each in so_far}
+        if timelines.begin(message.request, counts, self.labels):
+
+            def end(usage: ChargedTokens) -> None:
+                outcome = Outcome.ABORTED if stream.aborted else Outcome.FAILED
+                timelines.end(message.request_id, outcome)
+
+            stream.when_ended(end)
 
     @property
     def num_unfinished(self) -> int:
@@ -227,6 +248,10 @@ class MessageClient:
     def events(self, since: int = -1) -> list[StepEvent]:
         return self._records.events(since)
 
+    def parts(self) -> list[EnginePart]:
+        view = view_of(self.labels, self._status, self.unhealthy_reason() or "")
+        return [EnginePart(view, self.events)]
+
     def kv_events(self, since: int = -1) -> list[KVEventBatch]:
         return self._records.kv_events(since)
 
@@ -246,11 +271,12 @@ class MessageClient:
     def adapters(self) -> Mapping[str, KnownAdapter]:
         return self._adapters.known
 
-    async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
+    async def manage_adapters(self, order: AdapterOrder) -> AdapterReport:
         self.use_loop(asyncio.get_running_loop())
         self._check_alive()
         self._check_answers()
-        return await self._adapter_answers.ask(lambda n: self._send(ManageAdapters(n, order)))
+        ask = self._adapter_answers.ask(lambda n: self._send(ManageAdapters(n, order)))
+        return AdapterReport(await ask)
 
     async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
         self.use_loop(asyncio.get_running_loop())
@@ -321,7 +347,10 @@ class MessageClient:
     def keep(self, reply: EngineReply) -> None:
         if isinstance(reply, StepReport):
             self._status = reply.status
-            self._records.take(reply)
+            events = self._records.take(reply)
+            if self.timelines is not None:
+                for event in events:
+                    self.timelines.on_step(event)
             self._queue_limit.num_left.update(reply.num_left)
             if reply.cached is not None:
                 self.prefixes.mirror.apply(reply.cached)
@@ -349,6 +378,8 @@ class MessageClient:
                 self._fail_all(reply.error)
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
+        if self.timelines is not None:  # before a stream's end ends its trace
+            self.timelines.on_outputs(outputs)
         for output in outputs:
             if output.request_id in self._leaving:
                 self._note_left(output)
@@ -377,6 +408,8 @@ class MessageClient:
             return
         if stream.so_far.has_begun and hand_on(request_id, stream):
             del self._streams[request_id]
+            if self.timelines is not None:
+                self.timelines.end(request_id, Outcome.HANDED_ON)
             self._leaving[request_id] = stream.num_unfinished
             self._send(AbortRequest(request_id))
 

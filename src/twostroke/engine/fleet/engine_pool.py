@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from twostroke.engine.clients.engine_view import EnginePart, EngineView
 from twostroke.engine.fleet.pool_keeper import PoolKeeper
 from twostroke.engine.fleet.pool_plan import PoolPlan
 from twostroke.engine.fleet.pool_series import pool_exposition
@@ -18,6 +19,7 @@ from twostroke.engine.process.engine_source import StartedEngine
 from twostroke.engine.process.handing_on import NO_POOL, PrefillPool
 from twostroke.engine.process.on_loop import do_on_loop
 from twostroke.engine.process.replicas import Replicas
+from twostroke.observability.tracing.engine_timelines import EngineTraces
 from twostroke.routing.routers import Router
 
 logger = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ class EnginePool(Replicas):
         make: A client of an engine that has started.
         first: Those that have started already.
         prompts: Which prompts go to replicas of role ``prefill``.
-        slow_start: See ``Candidates``.
+        slow_start, traces: See ``Replicas``.
     """
 
     def __init__(
@@ -59,8 +61,9 @@ class EnginePool(Replicas):
         first: Sequence[FirstReplica],
         prompts: PrefillPool = NO_POOL,
         slow_start: float = 0.0,
+        traces: EngineTraces | None = None,
     ) -> None:
-        super().__init__([], router, prompts, slow_start)
+        super().__init__([], router, prompts, slow_start, traces)
         self.name = name
         self.keepers = {
             pool: PoolKeeper(pool, plan, self, prepare, make, self._taken_numbers)
@@ -87,6 +90,14 @@ class EnginePool(Replicas):
         records = await super().records()
         own = pool_exposition(self.name, list(self.keepers.values()))
         return EngineRecords(records.metrics + own, records.content_type, records.targets)
+
+    def parts(self) -> list[EnginePart]:
+        starting = [
+            EngineView(self.name, str(each.number), "starting", number=-1 - each.number)
+            for keeper in self.keepers.values()
+            for each in keeper.starts
+        ]
+        return super().parts() + [EnginePart(view, lambda since: []) for view in starting]
 
     async def drain(self, timeout: float) -> None:
         self._closing.set()

@@ -147,7 +147,7 @@ class PoolKeeper:
         engine = self._make(source, started)
         engine.holds_requests = True
         if self.members and self.members[0].source.config.adapters == source.config.adapters:
-            engine.know_adapters(self._replicas.adapters)  # what clients have loaded and unloaded
+            engine.mirror.become(self._replicas.adapters)  # what clients have loaded and unloaded
         index = self._replicas.add(engine, self.plan.alike())
         self.members.append(PoolMember(index, number, self._edition, source, engine))
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from msgspec.structs import replace
@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.errors import EngineDeadError, ErrorMessage
 from twostroke.core.generation_request import GenerationRequest
-from twostroke.engine.adapters.orders import KnownAdapter
 from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.clients.answer_so_far import AnswerSoFar, without_deaths
+from twostroke.engine.clients.engine_view import EnginePart
 from twostroke.engine.clients.kept_records import KeptRecords
 from twostroke.engine.clients.message_client import MessageClient
 from twostroke.engine.clients.stream import AsyncStream
@@ -37,7 +37,7 @@ from twostroke.engine.messages import (
     EngineStatus,
     StepReport,
 )
-from twostroke.engine.process.adapter_mirror import RESTORING, note_adapter, restore_adapters
+from twostroke.engine.process.adapter_mirror import AdapterMirror
 from twostroke.engine.process.engine_source import (
     EngineSource,
     StartedEngine,
@@ -80,6 +80,7 @@ class EngineProcess(MessageClient):
         holds_requests: Whether new requests wait while none runs. They are refused once it has been
             gone for ``stall_seconds``.
         answered: Whether the engine that runs has given a token.
+        mirror: What the next engine is to have of adapters.
         idleness: Whether its process has been ended for want of requests.
         when_changed: Told that its engine has ended (false), or that another runs (true).
     """
@@ -113,6 +114,7 @@ class EngineProcess(MessageClient):
         self.hand_over: Callable[[str, AsyncStream], bool] | None = None
         self.when_changed: Callable[[bool], None] = lambda runs: None
         self._adapters.known = {each.name: each for each in facts.adapters}
+        self.mirror = AdapterMirror(self._adapters, self._send)
         self._process.start(self)
         self.idleness = Idleness(idle_seconds, self._clock)
         self._suspects = Suspects(lambda request_id: self._streams.get(request_id), self._resume)
@@ -128,6 +130,10 @@ class EngineProcess(MessageClient):
     def takes_requests(self) -> bool:
         """Whether its engine runs, and is not about to leave."""
         return self._status.error is None and not self._status.draining
+
+    def parts(self) -> list[EnginePart]:
+        (part,) = super().parts()
+        return [part.in_process(self._process.name, asleep=self.idleness.asleep)]
 
     def submit(self, request: GenerationRequest) -> AsyncStream:
         stream = super().submit(request)
@@ -148,8 +154,8 @@ class EngineProcess(MessageClient):
             return  # what it has not ended goes to the next engine
         if isinstance(reply, StepReport) and reply.status.error is not None:
             reply = replace(reply, outputs=without_deaths(reply.outputs))
-        if isinstance(reply, AdaptersAnswer) and reply.value and reply.number != RESTORING:
-            note_adapter(self._adapters, reply.value)
+        if isinstance(reply, AdaptersAnswer):
+            self.mirror.take(reply)
         super().carry_out(reply)
         if isinstance(reply, StepReport):
             self._suspects.send_next()
@@ -159,7 +165,7 @@ class EngineProcess(MessageClient):
             self.use_loop(asyncio.get_running_loop())
         if self._status.draining:
             return f"{self._process.name} takes no more requests: it is shutting down"
-        return None if self.idleness.asleep else super().unhealthy_reason()
+        return self.idleness.trouble if self.idleness.asleep else super().unhealthy_reason()
 
     def close(self) -> None:
         with self._taking:
@@ -276,9 +282,8 @@ class EngineProcess(MessageClient):
         return "" if error is None else error.message
 
     def _stalls(self) -> bool:
-        limit = self._clock() - self._stall_seconds
-        since = (self._status.busy_since, self._process.unanswered_since)
-        return any(t is not None and t < limit for t in since)
+        owes_since = self._process.owes_since(self._status.busy_since)
+        return owes_since < self._clock() - self._stall_seconds
 
     def _note_failure(self, since: float, failure: Exception) -> None:
         """Tell why there has been no engine ``since``; what has waited too long for one ends."""
@@ -311,19 +316,15 @@ class EngineProcess(MessageClient):
     def _lose(self, error: ErrorMessage) -> None:
         """The engine has ended: nothing more comes from it."""
         self._process.drain()
+        if self.timelines is not None:
+            self.timelines.lose(error.message)
         self.when_changed(False)
         self._status, self._lost_since = EngineStatus(error=error), self._clock()
         self._records.stop(self._status.stats)
         self._fail_questions(error)
         for request_id in [i for i, each in self._streams.items() if each.aborted]:
             self._end_aborted(request_id)
-        for request_id, stream in list(self._streams.items()):
-            so_far = stream.so_far
-            if so_far is None or request_id in self._suspects:
-                continue  # this engine did not have it
-            if (failure := so_far.lose_engine()) is not None:
-                del self._streams[request_id]
-                stream.fail(ErrorMessage.of(failure))
+        self._suspects.note_end(self._streams)
         self.hand_over_waiting()
 
     def hand_over_waiting(self, *, suspects: bool = False) -> None:
@@ -342,7 +343,9 @@ class EngineProcess(MessageClient):
 
     def _say(self, error: ErrorMessage) -> None:
         """This is why there is no engine just now."""
-        if not self.idleness.asleep:
+        if self.idleness.asleep:
+            self.idleness.note_trouble(f"the model sleeps, and does not wake: {error.message}")
+        else:
             self._status = EngineStatus(self._status.stats, error)
 
     def _go_on(self) -> None:
@@ -360,7 +363,7 @@ class EngineProcess(MessageClient):
         if self._loop is not None and not self._loop.is_closed():
             self._process.use_loop(self._loop)
         self.idleness.rise()
-        restore_adapters(self._adapters, self.adapters, started.facts.adapters, self._send)
+        self.mirror.restore(started.facts.adapters)
         suspects = [i for i, each in self._streams.items() if each.is_suspect]
         for request_id in [i for i in self._streams if i not in suspects]:
             self._resume(request_id)
@@ -378,10 +381,6 @@ class EngineProcess(MessageClient):
         else:
             self._resume(request_id)
 
-    def know_adapters(self, wanted: Mapping[str, KnownAdapter]) -> None:
-        """Have it load and unload, so that it has these."""
-        restore_adapters(self._adapters, wanted, self._adapters.known.values(), self._send)
-
     def _resume(self, request_id: str) -> None:
         """Send what is left of a request; one that cannot be sent ends alone."""
         stream = self._streams.get(request_id)
@@ -390,6 +389,7 @@ class EngineProcess(MessageClient):
             self._end_aborted(request_id)
             return
         self._send(message)
+        self.note_sent(message, stream)
         self._queue_limit.add(message.request.tenant, message.num_samples)
         self._target_limit.add(message.request, message.num_samples)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
 from twostroke.core.prefix_hit import KVOffer
+from twostroke.engine.clients.engine_view import EngineRole
 from twostroke.engine.clients.exposition import exposition_of
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.executor import ExecutorInfo
@@ -115,6 +116,12 @@ class PromptsApart:
         }
         return {chosen: takers[chosen]} if chosen in takers else takers
 
+    def role_of(self, index: int) -> EngineRole:
+        """What an engine is for."""
+        if self.tier_of(index) is not None:
+            return "prefill"
+        return "decode" if self._pool.tiers or fetches(self._with[index].info) else "both"
+
     def hand_ahead(
         self,
         giver: int,
@@ -154,7 +161,12 @@ class PromptsApart:
         return room_for(info, num_tokens)
 
     def exposition(self, model_name: str) -> bytes:
-        """Prometheus text: which prompts are computed apart, and how long it takes to move on."""
+        """Prometheus text: which prompts are computed apart, and how long it takes to move on.
+
+        Empty where none can be.
+        """
+        if not any(map(self.tier_of, self._with)):
+            return b""
         least = GaugeMetricFamily(
             "twostroke:prefill_min_tokens",
             "Prompts from this length on are computed apart.",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+TROUBLE_SECONDS = 30.0
+
 
 class Idleness:
     """Kept by an engine's client; any thread may read it, and ``wake``.
@@ -21,12 +23,27 @@ class Idleness:
         self.limit, self._clock = limit, clock
         self._since = clock()
         self.asleep = False
+        self._trouble, self._trouble_since = "", 0.0
         self._wake = threading.Event()
 
     @property
     def is_due(self) -> bool:
         """Whether it has been without a request for long enough."""
         return self.limit is not None and self._clock() - self._since > self.limit
+
+    @property
+    def trouble(self) -> str | None:
+        """Why no engine could be started a short while ago.
+
+        Later it is not told any more: who asks whether all is well then sends requests again, of
+        which the next tries.
+        """
+        is_new = self._clock() - self._trouble_since < TROUBLE_SECONDS
+        return self._trouble if self._trouble and is_new else None
+
+    def note_trouble(self, why: str) -> None:
+        """No engine could be started."""
+        self._trouble, self._trouble_since = why, self._clock()
 
     def begin_anew(self) -> None:
         """Something has come or gone: it is idle from now on, at the earliest."""
@@ -43,7 +60,7 @@ class Idleness:
 
     def rise(self) -> None:
         """An engine runs again."""
-        self.asleep = False
+        self.asleep, self._trouble = False, ""
         self.begin_anew()
         self._wake.clear()
 

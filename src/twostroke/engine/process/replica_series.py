@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
 from twostroke.engine.clients.exposition import exposition_of
+from twostroke.observability.tracing.names import FAILOVER, HANDED_ON
+
+MOVES = (FAILOVER, HANDED_ON)
 
 
 class SeenEngine(NamedTuple):
@@ -19,6 +23,7 @@ class SeenEngine(NamedTuple):
         left_out: Whether it gets none since it fails again and again.
         failures: How often it has ended by itself.
         failovers: Requests of it that went on in another.
+        routed: Requests that were sent to it, by why.
     """
 
     labels: dict[str, str]
@@ -26,6 +31,40 @@ class SeenEngine(NamedTuple):
     left_out: bool
     failures: int
     failovers: int
+    routed: dict[str, int]
+
+
+class RouteCounts:
+    """Counts where requests went and why, by the index of an engine.
+
+    Attributes:
+        sent: Requests by engine and reason: a ``RouteReason``, or one of ``MOVES``.
+        left: Requests that went on in another, by engine and reason.
+    """
+
+    def __init__(self) -> None:
+        self.sent: Counter[tuple[int, str]] = Counter()
+        self.left: Counter[tuple[int, str]] = Counter()
+
+    def note(self, index: int, reason: str, giver: int | None = None) -> None:
+        """An engine has taken a request, that of another or a new one."""
+        self.sent[index, reason] += 1
+        if giver is not None:
+            self.left[giver, reason] += 1
+
+    def routed(self, index: int) -> dict[str, int]:
+        """Requests that were sent to an engine, by why."""
+        return {why: number for (i, why), number in self.sent.items() if i == index}
+
+    def num_left(self, index: int) -> int:
+        """Requests of an engine that went on in others."""
+        return sum(number for (i, _), number in self.left.items() if i == index)
+
+    def forget(self, index: int) -> None:
+        """An engine is gone for good."""
+        for counts in (self.sent, self.left):
+            for key in [key for key in counts if key[0] == index]:
+                del counts[key]
 
 
 def replica_exposition(engines: Sequence[SeenEngine]) -> bytes:
@@ -45,10 +84,17 @@ def replica_exposition(engines: Sequence[SeenEngine]) -> bytes:
         "Requests that went on in another engine when it had ended.",
         labels=names,
     )
+    routed = CounterMetricFamily(
+        "twostroke:routed_requests",
+        "Requests that were sent to it, by why it was this one.",
+        labels=[*names, "reason"],
+    )
     for each in engines:
         values = [each.labels[name] for name in names]
         up.add_metric(values, each.up)
         left_out.add_metric(values, each.left_out)
         failures.add_metric(values, each.failures)
         failovers.add_metric(values, each.failovers)
-    return exposition_of([up, left_out, failures, failovers])
+        for reason, number in sorted(each.routed.items()):
+            routed.add_metric([*values, reason], number)
+    return exposition_of([up, left_out, failures, failovers, routed])

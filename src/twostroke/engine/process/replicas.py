@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import time
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 from functools import partial
-from typing import Any
+
+from msgspec.structs import replace
 
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.errors import (
@@ -18,24 +18,40 @@ from twostroke.core.errors import (
 )
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.speculation_config import Speculation
-from twostroke.engine.adapters.orders import AdapterOrder, KnownAdapter
+from twostroke.engine.adapters.orders import AdapterOrder, AdapterReport, KnownAdapter
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
+from twostroke.engine.clients.engine_view import EnginePart
 from twostroke.engine.clients.exposition import merge_expositions
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.messages import EngineRecords, EngineStatus
+from twostroke.engine.process.all_engines import (
+    OwedClears,
+    ask_all,
+    joined_status,
+    manage_all,
+    manage_caches,
+)
 from twostroke.engine.process.candidates import Candidates
 from twostroke.engine.process.engine_process import EngineProcess
 from twostroke.engine.process.handing_on import NO_POOL, PrefillPool, PromptsApart
-from twostroke.engine.process.replica_series import SeenEngine, replica_exposition
+from twostroke.engine.process.replica_series import (
+    MOVES,
+    RouteCounts,
+    SeenEngine,
+    replica_exposition,
+)
 from twostroke.engine.process.routed_request import routed_request
-from twostroke.observability.events import SchedulerStats, StepEvent
+from twostroke.observability.events import StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
+from twostroke.observability.tracing import names
+from twostroke.observability.tracing.attempts import ChosenEngine
+from twostroke.observability.tracing.engine_timelines import EngineTraces
 from twostroke.routing.loads import ReplicaLoad
-from twostroke.routing.routers import Router, least_loaded
+from twostroke.routing.routers import Route, Router, least_loaded
 
-_COUNTS = [each.name for each in fields(SchedulerStats) if each.name != "tiers"]
+Loads = Mapping[int, ReplicaLoad]
 
 
 class Replicas:
@@ -55,6 +71,7 @@ class Replicas:
         router: Chooses among indices of ``engines``.
         pool: Which of them are for prompts.
         slow_start: See ``Candidates``.
+        traces: Follows traced calls, if some are.
 
     Attributes:
         loop: The event loop that asked for something last.
@@ -67,14 +84,17 @@ class Replicas:
         router: Router[int],
         pool: PrefillPool = NO_POOL,
         slow_start: float = 0.0,
+        traces: EngineTraces | None = None,
     ) -> None:
-        self._router, self.candidates = router, Candidates(slow_start)
+        self._router, self._traces = router, traces
+        self.candidates = Candidates(slow_start)
         self._alone: dict[int, str] = {}  # by engine: a request that has it for itself
         self._with: dict[int, EngineProcess] = {}
         self._apart = PromptsApart(self._with, pool)
         self._alike: dict[int, Hashable] = {}
         self._leaving: set[int] = set()
-        self._num_added, self._num_failovers = 0, Counter[int]()
+        self._owed = OwedClears()
+        self._num_added, self._counts = 0, RouteCounts()
         self.loop: asyncio.AbstractEventLoop | None = None
         for engine in engines:
             self.add(engine)
@@ -93,6 +113,7 @@ class Replicas:
         """
         index, self._num_added = self._num_added, self._num_added + 1
         self._with[index], self._alike[index] = engine, alike
+        engine.timelines = None if self._traces is None else self._traces.timelines()
         engine.hand_over = partial(self._adopt, index)
         engine.when_changed = partial(self._note_change, index)
         self.candidates.note_start(index)
@@ -122,7 +143,8 @@ class Replicas:
         self.candidates.forget(index)
         self._leaving.discard(index)
         self._alone.pop(index, None)
-        del self._alike[index], self._num_failovers[index]
+        self._counts.forget(index)
+        del self._alike[index]
         return engine
 
     @property
@@ -153,17 +175,11 @@ class Replicas:
     @property
     def status(self) -> EngineStatus:
         """The load of all; an error only if none takes requests."""
-        statuses = [engine.status for engine in self.engines]
-        counts: dict[str, Any] = {
-            name: sum(getattr(status.stats, name) for status in statuses) for name in _COUNTS
-        }
-        stats = SchedulerStats(**counts, tiers=statuses[0].stats.tiers)
-        errors = [status.error for status in statuses]
-        busy = [each.busy_since for each in statuses if each.busy_since is not None]
-        return EngineStatus(stats, errors[0] if all(errors) else None, min(busy, default=None))
+        return joined_status([engine.status for engine in self.engines])
 
     def submit(self, request: GenerationRequest) -> AsyncStream:
         self._use_loop()
+        began = time.monotonic()
         if any(engine.has(request.request_id) for engine in self.engines):
             raise InvalidRequestError(
                 f"request id {request.request_id!r} is in use", param="request_id"
@@ -171,10 +187,14 @@ class Replicas:
         loads = self._loads()
         if not loads:
             return self._first.submit(request)  # which says why not
-        index = self._route(request, self._apart.suited(len(request.prompt_token_ids), loads))
+        suited = self._apart.suited(len(request.prompt_token_ids), loads)
+        route = self._route(request, suited)
+        index, why = route.replica, route.reason.value
+        self._note_choice(request.request_id, suited, began, why, route.prefix_tokens)
         stream = self._with[index].submit(request)
         is_alone = self._with[index].num_unfinished == 1
         self._alone[index] = request.request_id if is_alone else ""
+        self._counts.note(index, why)
         return stream
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
@@ -192,6 +212,9 @@ class Replicas:
     def events(self, since: int = -1) -> list[StepEvent]:
         return self._first.events(since)
 
+    def parts(self) -> list[EnginePart]:
+        return [self._part(index) for index in self._with]
+
     def kv_events(self, since: int = -1) -> list[KVEventBatch]:
         raise InvalidRequestError(
             "KV events of several engines are not put together",
@@ -200,25 +223,23 @@ class Replicas:
 
     async def manage_cache(self, order: CacheOrder) -> CacheReport:
         self._use_loop()
-        reports = await self._ask_all([each.manage_cache(order) for each in self.engines])
-        report: CacheReport = reports[0]
-        report.cleared_blocks = sum(each.cleared_blocks for each in reports)
+        report, gone = await manage_caches(self._with, order)
+        self._owed.note(order, gone)
         return report
 
-    async def manage_adapters(self, order: AdapterOrder) -> KnownAdapter:
+    async def manage_adapters(self, order: AdapterOrder) -> AdapterReport:
         self._use_loop()
         asked = dict(self._with)
         (first, alike), *_ = ((each, self._alike[index]) for index, each in asked.items())
-        answers = await self._ask_all([each.manage_adapters(order) for each in asked.values()])
+        report = await manage_all(asked, order)
         for index in self._with.keys() - asked.keys():  # they have come meanwhile
             if self._alike[index] == alike:
-                self._with[index].know_adapters(first.adapters)
-        adapter: KnownAdapter = answers[0]
-        return adapter
+                self._with[index].mirror.become(first.adapters)
+        return report
 
     async def records(self) -> EngineRecords:
         self._use_loop()
-        records = await self._ask_all([engine.records() for engine in self.engines])
+        records = await ask_all([engine.records() for engine in self.engines])
         metrics = merge_expositions(each.metrics for each in records)
         seen = [
             SeenEngine(
@@ -226,15 +247,37 @@ class Replicas:
                 engine.takes_requests,
                 self.candidates.is_left_out(index),
                 self.candidates.num_failures[index],
-                self._num_failovers[index],
+                self._counts.left[index, names.FAILOVER],
+                self._counts.routed(index),
             )
             for index, engine in self._with.items()
         ]
         metrics += replica_exposition(seen)
-        if any(map(self._apart.tier_of, self._with)):
-            metrics += self._apart.exposition(self._first.model_name)
+        metrics += self._apart.exposition(self._first.model_name)
         targets = [report for each in records for report in each.targets]
         return EngineRecords(metrics, records[0].content_type, targets)
+
+    def _part(self, index: int) -> EnginePart:
+        (part,) = self._with[index].parts()
+        state, reason, routed = part.view.state, part.view.reason, self._counts.routed(index)
+        if index in self._leaving:
+            state = "leaving"
+        elif state == "ready" and self.candidates.is_left_out(index):
+            state, reason = "left_out", "it has failed again and again"
+        came = sum(routed.get(why, 0) for why in MOVES)
+        view = replace(
+            part.view,
+            state=state,
+            reason=reason,
+            role=self._apart.role_of(index),
+            sent=sum(routed.values()) - came,
+            came=came,
+            left=self._counts.num_left(index),
+            failures=self.candidates.num_failures[index],
+            number=index,
+            routed=routed,
+        )
+        return part._replace(view=view)
 
     async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
         self._use_loop()
@@ -266,14 +309,6 @@ class Replicas:
         self.loop = loop = asyncio.get_running_loop()
         for engine in self.engines:
             engine.use_loop(loop)
-
-    async def _ask_all(self, questions: Sequence[Any]) -> list[Any]:
-        """All answers; the first error, if there is one, once all have answered."""
-        answers = await asyncio.gather(*questions, return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return list(answers)
 
     def _loads(self) -> dict[int, ReplicaLoad]:
         """How busy each engine is that takes requests."""
@@ -310,7 +345,7 @@ class Replicas:
         so_far.move(
             apart.tier_of(giver), partial(apart.moves.observe_move, stream.num_prompt_tokens)
         )
-        if not self._give(request_id, stream, loads):
+        if not self._give(giver, request_id, stream, loads):
             apart.forget(request_id)
             so_far.stay()
             return False
@@ -318,8 +353,20 @@ class Replicas:
             apart.moves.observe_prompt(*so_far.prompt_time)
         return True
 
-    def _route(self, request: GenerationRequest, loads: Mapping[int, ReplicaLoad]) -> int:
-        return self._router.route(routed_request(request, self._with), loads).replica
+    def _route(self, request: GenerationRequest, loads: Loads) -> Route[int]:
+        return self._router.route(routed_request(request, self._with), loads)
+
+    def _note_choice(
+        self,
+        request_id: str,
+        loads: Loads,
+        began: float,
+        reason: str,
+        prefix_tokens: int = 0,
+    ) -> None:
+        if self._traces is not None:
+            named = {self._with[i].labels["engine"]: load.requests for i, load in loads.items()}
+            self._traces.note_choice(request_id, ChosenEngine(began, reason, prefix_tokens, named))
 
     def _note_change(self, index: int, runs: bool) -> None:
         """An engine has ended, or another runs in its place."""
@@ -333,25 +380,28 @@ class Replicas:
     def _meet(self, index: int) -> None:
         """An engine is there, or back: what waits for others need not wait any more."""
         self._note_role(index)
+        self._owed.carry_out(index, self._with[index])
         for engine in self.engines:
             engine.hand_over_waiting()
 
     def _adopt(self, giver: int, request_id: str, stream: AsyncStream) -> bool:
         """Have the least loaded engine go on with another's request; ``False`` if none runs."""
         loads = self._apart.writers(self._alike_loads(giver))
-        given = self._give(request_id, stream, loads)
-        self._num_failovers[giver] += given and self._with[giver].status.error is not None
-        return given
+        return self._give(giver, request_id, stream, loads)
 
-    def _give(self, request_id: str, stream: AsyncStream, loads: Mapping[int, ReplicaLoad]) -> bool:
+    def _give(self, giver: int, request_id: str, stream: AsyncStream, loads: Loads) -> bool:
+        began, has_ended = time.monotonic(), self._with[giver].status.error is not None
+        reason = names.FAILOVER if has_ended else names.HANDED_ON
         # One that it was handed on by may have to end it yet.
         loads = {i: load for i, load in loads.items() if not self._with[i].has(request_id)}
         if not loads:
             return False
+        self._note_choice(request_id, loads, began, reason)
         index = least_loaded(loads)
         try:
             self._with[index].adopt(request_id, stream)
         except TwostrokeError:
             return False
         self._apart.forget(request_id, index)
+        self._counts.note(index, reason, giver)
         return True

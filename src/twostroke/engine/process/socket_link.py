@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import threading
 import time
@@ -68,6 +69,11 @@ class SocketLink(ABC):
     @abstractmethod
     def close(self) -> None:
         """See ``EngineLink``."""
+
+    def owes_since(self, busy_since: float | None) -> float:
+        """Since when the engine owes the end of a step, or an answer; infinity: it does not."""
+        since = (busy_since, self.unanswered_since)
+        return min((each for each in since if each is not None), default=math.inf)
 
     def start(self, receiver: Receiver) -> None:
         """Replies go to ``receiver``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from twostroke.core.errors import ErrorMessage
 from twostroke.engine.clients.stream import AsyncStream
 
 
@@ -29,6 +30,19 @@ class Suspects:
     def __contains__(self, request_id: str) -> bool:
         """Whether it waits, so that the engine does not have it."""
         return request_id in self._waiting
+
+    def note_end(self, streams: dict[str, AsyncStream]) -> None:
+        """The engine has ended that had all of these but those that wait.
+
+        Takes out what has ended too many, with an error.
+        """
+        for request_id, stream in list(streams.items()):
+            so_far = stream.so_far
+            if so_far is None or request_id in self:
+                continue
+            if (failure := so_far.lose_engine()) is not None:
+                del streams[request_id]
+                stream.fail(ErrorMessage.of(failure))
 
     def begin(self, request_ids: list[str]) -> None:
         """These are to be sent to an engine that has none of them."""

@@ -33,6 +33,7 @@ from twostroke.engine.workers.greeting import (
     ModelFingerprint,
     Welcome,
     WorkerAnswer,
+    clock_name,
 )
 
 logger = logging.getLogger(__name__)
@@ -199,7 +200,8 @@ def _greet(
             )
         nonce = draw_nonce()
         proof = prove(token, "front end", challenge.nonce, nonce)
-        greeting = FrontEndGreeting(PROTOCOL, version, nonce, proof, time.monotonic())
+        now = time.monotonic()
+        greeting = FrontEndGreeting(PROTOCOL, version, nonce, proof, now, clock_name())
         connection.sendall(encode_frame(greeting))
         answer = _ANSWERS.decode(_receive(connection, address, WELCOME_BYTES, deadline))
     except OSError as error:

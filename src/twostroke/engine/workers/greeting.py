@@ -7,6 +7,8 @@ never crosses, and what was overheard opens no second connection. Nothing is enc
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from twostroke.core.config import EngineConfig
@@ -38,6 +40,7 @@ class FrontEndGreeting(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         version: Its twostroke.
         now: Its clock, in seconds, which the engine goes by from here on.
+        clock: Names the machine's clock; one that both have needs no comparing.
     """
 
     protocol: int
@@ -45,6 +48,15 @@ class FrontEndGreeting(msgspec.Struct, frozen=True, tag=True):
     nonce: bytes
     proof: bytes
     now: float
+    clock: str = ""
+
+
+def clock_name() -> str:
+    """Names the clock of this machine since it was started; empty where nothing tells."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 class ModelFingerprint(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,14 @@ class Levels(NamedTuple):
     row: NDArray[np.int64]
 
 
+def imbalance_of(levels: Sequence[Levels]) -> Floats:
+    """For each column, requests of the busiest as a multiple of the mean of all; 0 where idle."""
+    load = np.array([level.running + level.waiting for level in levels])
+    mean = load.mean(axis=0)
+    ratio: Floats = np.where(mean > 0, load.max(axis=0) / np.maximum(mean, 1e-12), 0.0)
+    return ratio
+
+
 class Occupancy:
     """Filled step by step by one thread, read by any. The steps follow each other in time."""
 
@@ -36,6 +45,10 @@ class Occupancy:
         self._begin, self._end = array("d"), array("d")
         self._running, self._waiting, self._held = array("i"), array("i"), array("i")
         self._total_blocks = 1
+
+    def __len__(self) -> int:
+        """How many steps it has."""
+        return len(self._end)
 
     def add(self, event: StepEvent) -> None:
         """Take in the next step."""

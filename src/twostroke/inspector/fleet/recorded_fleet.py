@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from twostroke.core.errors import ConfigError
-from twostroke.inspector.fleet.occupancy import Levels, Occupancy
+from twostroke.inspector.fleet.occupancy import Levels, Occupancy, imbalance_of
 from twostroke.inspector.recording import Recording
 from twostroke.inspector.source import Description, Kind
 from twostroke.observability.fleet_file import read_fleet_file
@@ -68,6 +68,16 @@ class Strip(msgspec.Struct):
     waiting: list[float]
     kv: list[float]
     step: list[int]
+
+
+def strip_of(level: Levels, step_of_row: Callable[[int], int] | None) -> Strip:
+    """The strip of an engine; without steps, where they cannot be looked at."""
+    return Strip(
+        level.running.round(3).tolist(),
+        level.waiting.round(3).tolist(),
+        level.kv.round(4).tolist(),
+        [] if step_of_row is None else [step_of_row(row) for row in level.row.tolist()],
+    )
 
 
 class Strips(msgspec.Struct):
@@ -208,9 +218,6 @@ class RecordedFleet:
     def strips(self, begin: float, end: float, columns: int) -> Strips:
         """Occupancy and routes between two times."""
         levels = self._levels(begin, end, columns)
-        load = self._loads(levels)
-        mean = load.mean(axis=0)
-        imbalance = np.where(mean > 0, load.max(axis=0) / np.maximum(mean, 1e-12), 0.0)
         routed: dict[str, list[int]] = {}
         first, last = bisect_right(self._times, begin - 1e-12), bisect_right(self._times, end)
         for route in self.routes[first:last]:
@@ -220,15 +227,10 @@ class RecordedFleet:
             begin=begin,
             end=end,
             replicas=[
-                Strip(
-                    level.running.round(3).tolist(),
-                    level.waiting.round(3).tolist(),
-                    level.kv.round(4).tolist(),
-                    [replica.step_of_row(row) for row in level.row.tolist()] if replica else [],
-                )
+                strip_of(level, replica.step_of_row if replica else None)
                 for replica, level in zip(self.replicas, levels, strict=True)
             ],
-            imbalance=imbalance.round(3).tolist(),
+            imbalance=imbalance_of(levels).round(3).tolist(),
             routed=routed,
         )
 

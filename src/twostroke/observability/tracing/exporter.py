@@ -168,13 +168,13 @@ def traces_url(endpoint: str) -> str:
 
 
 def is_notable(trace: RequestTrace, slow_ttft: float) -> bool:
-    """Whether the first token took this many seconds, or the request failed.
+    """Whether the first token took this many seconds, or the request failed, if in one engine.
 
     A request that ended without a token took as long as it lasted.
     """
-    if trace.status >= 500:
+    if trace.status >= 500 or any(attempt.has_failed for attempt in trace.attempts):
         return True
-    for timeline in [*trace.timelines]:
+    for timeline in trace.samples():
         if timeline.message:
             return True
         first = timeline.first_token

@@ -62,6 +62,12 @@ PREEMPTIONS: Final = "twostroke.num_preemptions"
 BY: Final = "twostroke.by"
 REASON: Final = "twostroke.reason"
 MESSAGE: Final = "twostroke.message"
+ENGINE: Final = "twostroke.engine"
+ATTEMPT: Final = "twostroke.attempt"
+OUTCOME: Final = "twostroke.outcome"
+ROUTE_REASON: Final = "twostroke.route.reason"
+ROUTE_PREFIX_TOKENS: Final = "twostroke.route.prefix_tokens"
+ROUTE_LOADS: Final = "twostroke.route.loads"
 NUM_TOKENS: Final = "twostroke.num_tokens"
 CONTEXT_UNIT: Final = "twostroke.context.unit"
 # What a prompt was put together of, and what was left out, by the fields of ``ContextUse``.
@@ -75,6 +81,7 @@ CONTEXT_PARTS: Final = {
 
 # Spans below the request's, in the order in which they come.
 READ, CONTEXT, TOKENISE, PREPARE = "read", "context", "tokenise", "prepare"
+ROUTE, ENGINE_PART = "route", "engine"
 QUEUE, PREFILL, DECODE = "queue", "prefill", "decode"
 STREAM, ANSWER = "stream", "answer"
 
@@ -83,3 +90,7 @@ RECEIVED, AUTHENTICATED, LIMITED = "received", "authenticated", "limited"
 TOKENISED, TRUNCATED = "tokenised", "truncated"
 HELD_BACK, FIRST_TOKEN, PROGRESS = "held_back", "first_token", "progress"
 PREEMPTED, ABORTED, ERROR = "preempted", "aborted", "error"
+ENGINE_LOST = "engine_lost"
+
+# Why a request leaves an engine: as a reason of its next route.
+FAILOVER, HANDED_ON = "failover", "handed_on"

@@ -21,6 +21,7 @@ from opentelemetry.trace.status import Status, StatusCode
 from twostroke.core.request import FinishReason
 from twostroke.core.step import Reason
 from twostroke.observability.tracing import names
+from twostroke.observability.tracing.attempts import Attempt, Outcome
 from twostroke.observability.tracing.request_attributes import engine_attributes
 from twostroke.observability.tracing.timelines import Timeline
 from twostroke.observability.tracing.trace import AttributeValue, Note, RequestTrace
@@ -34,6 +35,7 @@ OPERATIONS = {
     "/embeddings": "embeddings",
 }
 CLIENT_LEFT = "the client left"
+MAX_LOADS = 64  # engines of which a route tells
 Attributes = Mapping[str, AttributeValue]
 
 
@@ -52,7 +54,7 @@ class SpanMaker:
 
     def spans(self, trace: RequestTrace) -> list[ReadableSpan]:
         """The request's span first."""
-        timelines = [*trace.timelines]
+        timelines = trace.samples()
         # Notes have the monotonic clock, as the engine has; spans want the time of day.
         offset = time.time() - time.monotonic()
         family = _Family(trace, self._resource, self._scope, offset)
@@ -61,7 +63,9 @@ class SpanMaker:
         for stage in trace.stages:
             spans.append(family.child(stage.name, began, stage.time, stage.attributes))
             began = stage.time
-        for timeline in timelines:
+        for number, attempt in enumerate(trace.attempts):
+            spans += family.attempt_spans(attempt, number)
+        for timeline in trace.timelines:
             spans += family.engine_spans(timeline)
         if trace.answer_began is not None:
             name = names.STREAM if trace.attributes.get(names.REQUEST_STREAM) else names.ANSWER
@@ -73,22 +77,26 @@ class SpanMaker:
     ) -> ReadableSpan:
         path = str(trace.attributes.get(names.URL_PATH, ""))
         operation = next((word for end, word in OPERATIONS.items() if path.endswith(end)), None)
+        model_name = trace.attempts[0].model if trace.attempts else self._model_name
         attributes: dict[str, AttributeValue] = dict(trace.attributes)
         name = f"POST {path}"
         if operation is not None:
-            name = f"{operation} {self._model_name}"
+            name = f"{operation} {model_name}"
             attributes[names.OPERATION_NAME] = operation
             attributes[names.PROVIDER_NAME] = "twostroke"
-            attributes[names.REQUEST_MODEL] = self._model_name
+            attributes[names.REQUEST_MODEL] = model_name
         if timelines:
-            attributes[names.RESPONSE_MODEL] = self._model_name
+            attributes[names.RESPONSE_MODEL] = model_name
             attributes[names.RESPONSE_ID] = attributes[names.VLLM_REQUEST_ID]
             attributes |= engine_attributes(trace, timelines)
         events = [Note(names.RECEIVED, trace.began, {}), *trace.events]
         for timeline in timelines:
             events += engine_events(timeline)
+        events += lost_engines(trace.attempts)
         status = Status(StatusCode.UNSET)
         message = next((t.message for t in timelines if t.finish_reason is FinishReason.ERROR), "")
+        if trace.attempts and trace.attempts[-1].has_failed:  # none went on with it
+            message = message or trace.attempts[-1].message
         if trace.status >= 500 or message:
             status = Status(StatusCode.ERROR, message or None)
         return family.root(name, attributes, sorted(events, key=lambda note: note.time), status)
@@ -136,20 +144,49 @@ class _Family:
         ended: float,
         attributes: Attributes | None = None,
         events: Iterable[Note] = (),
+        *,
+        parent: SpanContext | None = None,
+        status: Status | None = None,
     ) -> ReadableSpan:
         return ReadableSpan(
             name,
             context=self._context(int.from_bytes(os.urandom(8)) or 1),
-            parent=self._root,
+            parent=parent or self._root,
             resource=self._resource,
             attributes=dict(attributes or {}),
             events=self._events(events),
+            status=status or Status(StatusCode.UNSET),
             start_time=self._nanoseconds(began),
             end_time=self._nanoseconds(max(began, ended)),
             instrumentation_scope=self._scope,
         )
 
-    def engine_spans(self, timeline: Timeline) -> list[ReadableSpan]:
+    def attempt_spans(self, attempt: Attempt, number: int) -> list[ReadableSpan]:
+        """The router's choice, and below the engine's part what it did for each sample."""
+        spans, choice, began = [], attempt.choice, attempt.began
+        engine: dict[str, AttributeValue] = {names.ENGINE: attempt.engine, names.ATTEMPT: number}
+        if choice is not None:
+            loads = [f"{each}: {load}" for each, load in choice.loads.items()]
+            why: dict[str, AttributeValue] = {
+                names.ROUTE_REASON: choice.reason,
+                names.ROUTE_PREFIX_TOKENS: choice.prefix_tokens,
+                names.ROUTE_LOADS: loads[:MAX_LOADS],
+            }
+            spans.append(self.child(names.ROUTE, choice.began, began, engine | why))
+        status, ended = None, self._trace.ended if attempt.ended is None else attempt.ended
+        if attempt.outcome is not None:
+            engine[names.OUTCOME] = attempt.outcome.value
+        if attempt.has_failed:
+            status = Status(StatusCode.ERROR, attempt.message or None)
+        part = self.child(names.ENGINE_PART, began, ended, engine, status=status)
+        spans.append(part)
+        for timeline in attempt.timelines:
+            spans += self.engine_spans(timeline, part.get_span_context())
+        return spans
+
+    def engine_spans(
+        self, timeline: Timeline, parent: SpanContext | None = None
+    ) -> list[ReadableSpan]:
         """Queue, each chunk of the prompt, and decode of one sample."""
         sample = {names.VLLM_REQUEST_ID: timeline.request_id}
         ended = self._trace.ended if timeline.ended is None else timeline.ended
@@ -166,6 +203,7 @@ class _Family:
                 ended if scheduled is None else scheduled,
                 sample,
                 waited,
+                parent=parent,
             )
         ]
         for chunk in [*timeline.chunks]:
@@ -176,7 +214,9 @@ class _Family:
                 names.CHUNK_TOKENS: chunk.num_tokens,
                 names.NUM_RUNNING: chunk.num_running,
             }
-            spans.append(self.child(names.PREFILL, chunk.began, chunk.ended, attributes))
+            spans.append(
+                self.child(names.PREFILL, chunk.began, chunk.ended, attributes, parent=parent)
+            )
         if timeline.first_token is not None:
             progress = [
                 Note(
@@ -191,8 +231,9 @@ class _Family:
                 for p in [*timeline.progress]
             ]
             attributes = {**sample, names.OUTPUT_TOKENS: timeline.num_output_tokens}
+            first = timeline.first_token
             spans.append(
-                self.child(names.DECODE, timeline.first_token, ended, attributes, progress)
+                self.child(names.DECODE, first, ended, attributes, progress, parent=parent)
             )
         return spans
 
@@ -229,6 +270,19 @@ def engine_events(timeline: Timeline) -> list[Note]:
         name = names.ABORTED if aborted else names.ERROR
         events.append(Note(name, timeline.ended, {**sample, names.REASON: message}))
     return events
+
+
+def lost_engines(attempts: Iterable[Attempt]) -> list[Note]:
+    """What the request's span says of engines that ended while they had it."""
+    return [
+        Note(
+            names.ENGINE_LOST,
+            each.ended,
+            {names.ENGINE: each.engine, names.REASON: each.message},
+        )
+        for each in attempts
+        if each.outcome is Outcome.LOST and each.ended is not None
+    ]
 
 
 def _reason(reason: str, by: str | None) -> dict[str, AttributeValue]:

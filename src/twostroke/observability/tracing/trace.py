@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
+from twostroke.observability.tracing.attempts import Attempt, ChosenEngine, joined_timelines
 from twostroke.observability.tracing.timelines import Timeline
 
 SCOPE_KEY = "twostroke.trace"
 # A call may have 256 prompts of 128 samples. This many spans are kept.
 MAX_TIMELINES = 16
+MAX_ATTEMPTS = 64
 MAX_EVENTS = 64
 
 AttributeValue = str | bool | int | float | list[str]
@@ -64,7 +66,7 @@ class Trace:
 
 
 class RequestTrace(Trace):
-    """Implements ``Trace``, and ``TimelineKeeper`` for the engine's thread.
+    """Implements ``Trace``, ``AttemptKeeper``, and for an engine's thread ``TimelineKeeper``.
 
     Args:
         parent: The caller's span, if it named one.
@@ -79,6 +81,8 @@ class RequestTrace(Trace):
         first_byte: When the first byte of the answer's body had been written.
         last_byte: When the last byte of it had been written.
         request_ids: What the engine got, on behalf of ``tenant``.
+        attempts: Parts of engines in other processes, in the order in which they began.
+        choice: Why a router chose the engine of the next attempt.
         has_ended: Whether HTTP has.
     """
 
@@ -111,6 +115,9 @@ class RequestTrace(Trace):
         self.stages: list[Note] = []
         self.timelines: list[Timeline] = []
         self.num_timelines = 0
+        self.attempts: list[Attempt] = []
+        self.choice: ChosenEngine | None = None
+        self._sample_ids: set[str] = set()  # those of attempts
         self._followed = followed
         self._on_follow = on_follow
         self._num_open = 1  # HTTP itself
@@ -147,6 +154,25 @@ class RequestTrace(Trace):
             return False
         self.timelines.append(timeline)
         return True
+
+    def open_attempt(
+        self, engine: str, model: str, time: float, sample_ids: Sequence[str], *, resumed: bool
+    ) -> tuple[Attempt, Sequence[str]] | None:
+        choice, self.choice = self.choice, None
+        if not resumed:
+            self.num_timelines += len(sample_ids)
+            room = max(0, MAX_TIMELINES - len(self._sample_ids))
+            self._sample_ids.update(sample_ids[:room])
+        followed = [each for each in sample_ids if each in self._sample_ids]
+        if not followed or len(self.attempts) >= MAX_ATTEMPTS:
+            return None
+        attempt = Attempt(engine, model, time, choice)
+        self.attempts.append(attempt)
+        return attempt, followed
+
+    def samples(self) -> list[Timeline]:
+        """One timeline for each sample that is followed, wherever it was computed."""
+        return joined_timelines(self.attempts) if self.attempts else [*self.timelines]
 
     def close(self, status: int) -> None:
         """The answer has left, or its client."""

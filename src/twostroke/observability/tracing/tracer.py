@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 from twostroke.core.errors import ConfigError
 from twostroke.observability.tracing.call_book import CallBook
+from twostroke.observability.tracing.engine_timelines import EngineTraces
 from twostroke.observability.tracing.exporter import TraceExporter
 from twostroke.observability.tracing.timelines import TimelineObserver
 from twostroke.observability.tracing.trace import RequestTrace, parent_context
@@ -25,6 +26,7 @@ class Tracer:
 
     Attributes:
         observer: Shows it the engine's steps, which only exported traces need.
+        of_engines: Follows calls into engines of other processes; none where nothing is exported.
 
     Raises:
         ConfigError: OpenTelemetry is not installed.
@@ -41,6 +43,7 @@ class Tracer:
         self.calls = calls or CallBook()
         self._followed: dict[str, RequestTrace] = {}
         self.observer = TimelineObserver(self._followed)
+        self.of_engines = None if endpoint is None else EngineTraces(self._followed)
         self._exporter: TraceExporter | None = None
         if endpoint is not None:
             check_installed()

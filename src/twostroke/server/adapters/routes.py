@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import Response
 
 from twostroke.core.errors import AdminKeyNeededError, InvalidRequestError
@@ -19,7 +19,11 @@ from twostroke.server.state.server_state import ServerState
 
 
 class AdapterAnswer(Struct, kw_only=True):
-    __doc__ = "What was done with an adapter; ``rank`` is the highest of its modules."
+    __doc__ = (
+        "What was done with an adapter; ``rank`` is the highest of its modules. Where several"
+        " engines serve the model, ``engines`` says of each whether it has done it: one that is"
+        " gone does it once it is back."
+    )
 
     object: str = "lora_adapter"
     id: str
@@ -27,6 +31,7 @@ class AdapterAnswer(Struct, kw_only=True):
     rank: int
     bytes: int
     status: str
+    engines: dict[str, str] | UnsetType = UNSET
 
 
 def adapters_router(state: ServerState) -> APIRouter:
@@ -74,9 +79,15 @@ def _taken(model: ServedModel) -> set[str]:
 async def _manage(
     model: ServedModel, order: AdapterOrder, status: str, dropped: list[str]
 ) -> Response:
-    own = await model.client.manage_adapters(order)
+    report = await model.client.manage_adapters(order)
+    own = report.adapter
     answer = AdapterAnswer(
-        id=own.name, parent=model.name, rank=own.rank, bytes=own.nbytes, status=status
+        id=own.name,
+        parent=model.name,
+        rank=own.rank,
+        bytes=own.nbytes,
+        status=status,
+        engines=report.engines or UNSET,
     )
     return json_response(answer, ignored_header(dropped))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from twostroke.engine.cache_orders import TierReport
 from twostroke.kv_cache.prefix_survey import CachedPrefix
@@ -36,5 +36,11 @@ class PinnedPrefix(Struct, kw_only=True):
 
 
 class ClearedCache(Struct, kw_only=True):
+    __doc__ = (
+        "How many blocks were forgotten. Where several engines serve the model, ``engines`` says"
+        " of each that it is done, or why not: a worker that is gone does it once it is back."
+    )
+
     object: str = "cache.cleared"
     cleared_blocks: int
+    engines: dict[str, str] | UnsetType = UNSET

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 from fastapi import APIRouter, Query, Request
+from msgspec import UNSET
 from starlette.responses import Response, StreamingResponse
 
 from twostroke.core.errors import AdminKeyNeededError
@@ -68,7 +69,8 @@ def cache_router(state: ServerState, feeds: Feeds) -> APIRouter:
         """Forget all prefixes, pinned ones and those in tiers too. Running requests go on."""
         _only_for_admins(caller_of(request.scope))
         report = await _model(state, model).client.manage_cache(ClearCache())
-        return json_response(ClearedCache(cleared_blocks=report.cleared_blocks))
+        engines = report.engines or UNSET
+        return json_response(ClearedCache(cleared_blocks=report.cleared_blocks, engines=engines))
 
     @router.post(
         "/v1/cache/prefixes",

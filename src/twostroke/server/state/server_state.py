@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from twostroke.core.errors import ConfigError, ModelLoadingError, ShuttingDownError, TwostrokeError
 from twostroke.engine.clients.base import EngineClient
+from twostroke.engine.clients.engine_view import EnginePart
 from twostroke.engine.clients.loaded_model import LoadedModel
 from twostroke.server.options import SERVED, ServerOptions
 from twostroke.server.state.loading_note import LoadingNote
@@ -104,6 +105,14 @@ class ServerState:
         if not self._models:
             self._raise_not_loaded()
         return self._models
+
+    def parts(self) -> list[EnginePart]:
+        """The engines of all models, those of the main one first.
+
+        Raises:
+            ModelLoadingError: See ``models``.
+        """
+        return [part for model in self.models() for part in model.client.parts()]
 
     def model(self, name: str | None = None) -> ServedModel:
         """The model to which a name belongs, its own or that of an adapter; else the main one.

@@ -18,6 +18,7 @@ import {
   trouble,
   watchFleet,
 } from "./fleet_data.js";
+import { LiveEngines, hasEngines, watchEngines } from "./fleet_live.js";
 import { ROUTE_WORDS, Strips, busiestAt, routeColour } from "./fleet_strips.js";
 
 const ROUTERS = {
@@ -272,12 +273,14 @@ const Several = view(() => {
 
 const Content = view(() => {
   if (!description.value) return html`<p class="lead">Opening.</p>`;
-  return fleetOf() ? html`<${Several} />` : html`<${Single} />`;
+  if (fleetOf()) return html`<${Several} />`;
+  return hasEngines() ? html`<${LiveEngines} />` : html`<${Single} />`;
 });
 
 export class FleetPage extends Component {
   componentDidMount() {
     this.end = watchFleet();
+    this.endLive = watchEngines();
     let timer = 0;
     // While it plays: a few times a second.
     this.stop = effect(() => {
@@ -292,6 +295,7 @@ export class FleetPage extends Component {
 
   componentWillUnmount() {
     this.end();
+    this.endLive();
     this.stop();
   }
 

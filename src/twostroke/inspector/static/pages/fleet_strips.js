@@ -112,19 +112,24 @@ const Row = view(({ number, levels, most, busiest }) => {
   const at = Math.min(level.running.length - 1, columnAt(levels, store.now));
   const step = level.step[at];
   const fleet = fleetOf();
-  const here = !fleet || fleet.replica === number;
+  const live = levels.names; // of which the page shows the steps of the first
+  const here = live ? number === 0 : !fleet || fleet.replica === number;
   const [running, waiting, kv] = NAMES.map((name) => (level.last ?? level)[name][at]);
-  const name = fleet ? `Replica ${number}` : "This server";
+  const name = live ? live[number] : fleet ? `Replica ${number}` : "This server";
   const words =
     `${short(running)} running, ${short(waiting)} waiting,` + ` ${short(100 * kv)} % of the blocks`;
   const link =
-    step === undefined
-      ? html`<span class="muted">${name}, idle</span>`
-      : here
-        ? html`<button class="link" onClick=${() => go("timeline")}>${name}</button>`
-        : html`<a href=${replicaLink(number, "timeline", { at: step })}>${name}</a>`;
+    live && !here
+      ? html`<span>${name}</span>`
+      : step === undefined
+        ? html`<span class="muted">${name}, idle</span>`
+        : here
+          ? html`<button class="link" onClick=${() => go("timeline")}>${name}</button>`
+          : html`<a href=${replicaLink(number, "timeline", { at: step })}>${name}</a>`;
   return html`<li class=${`fleet-row ${busiest === number ? "busiest" : ""}`}>
-    <span class="fleet-name">${link}${fleet && here ? html` <small>shown</small>` : null}</span>
+    <span class="fleet-name"
+      >${link}${(fleet || live) && here ? html` <small>shown</small>` : null}</span
+    >
     <${Canvas}
       key=${`${number} ${level.running.length} ${levels.end}`}
       label=${`${name} over time; at the moment ${words}`}
@@ -219,7 +224,10 @@ export const Strips = view(({ levels }) => {
         <p>
           A row is a replica, with three strips: requests that run, requests that wait, and KV
           blocks that requests hold, each the darker the more. The purple line is the moment that is
-          shown; at the right are its figures. Select a place to see that replica's timeline there.
+          shown; at the right are its figures.
+          ${levels.names
+            ? "The other pages show the steps of the first engine."
+            : "Select a place to see that replica's timeline there."}
         </p>
       </details>
     </h2>
