@@ -143,6 +143,39 @@ def recurrent(record: Record) -> list[str]:
     return [*lines, *table(["requests", "tokens each", "us", "TB/s of states"], rows)]
 
 
+def prediction() -> list[str]:
+    """The sealed expectations, and what was measured of them; empty where nothing was."""
+    path = RESULTS / "prediction-h200.json"
+    if not path.exists():
+        return []
+    record = json.loads(path.read_text())
+    lines = ["## What the simulator expects of an H200, and what was measured", ""]
+    lines += [
+        wrapped(
+            f"Sealed on {record['date'][:10]} at commit {str(record['commit'])[:8]} by"
+            f" `benchmarks.gpu.predict` ({record['seal'][:16]}), in milliseconds of a step; the"
+            " 8B model in bfloat16 had been measured before, nothing else. An empty column is not"
+            " measured."
+        )
+    ]
+    measured, speeds = dict[str, float](), newest("speed")
+    if speeds is not None:
+        result = speeds["rows"][0]
+        measured |= {f"decode {row['batch']}": row["step_ms"] for row in result["decode"]}
+        measured |= {f"prefill {row['tokens']}": row["ms"] for row in result["prefill"]}
+    rows = [
+        [
+            row["model"],
+            row["step"],
+            row["ms"],
+            f"{row['low_ms']:.3g} to {row['high_ms']:.3g}",
+            measured.get(row["step"], "") if row["model"] == "8B bf16" else "",
+        ]
+        for row in record["rows"]
+    ]
+    return [*lines, *table(["model", "step", "expected", "between", "measured"], rows)]
+
+
 def main() -> None:
     parts = {
         "speed": [speed, kernels],
@@ -156,6 +189,7 @@ def main() -> None:
         if record := newest(name):
             for write in writers:
                 lines += write(record)
+    lines += prediction()
     (RESULTS / "README.md").write_text("\n".join(lines).rstrip() + "\n")
 
 
