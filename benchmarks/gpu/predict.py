@@ -30,7 +30,7 @@ MODELS = {
     "8B fp8": ("llama-3.1-8b", "fp8"),
     "30B-A3B bf16": ("qwen3-30b-a3b", "bf16"),
     "30B-A3B int8": ("qwen3-30b-a3b", "int8"),
-    "DeepSeek-V2-Lite bf16": ("deepseek-v2-lite", "bf16"),
+    "Qwen3-Next 80B-A3B fp8": ("qwen3-next-80b-a3b", "fp8"),
 }
 
 

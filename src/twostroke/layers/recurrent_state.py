@@ -80,8 +80,9 @@ def segment_table(segments: Sequence[Segment]) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
 
 
-# Tokens of a prompt that a GPU takes together, where a request has so many; else one by one.
-CHUNK, MANY_TOKENS = 64, 32
+# Tokens of a prompt that a GPU takes together, where a request has so many; else one by one. With
+# 64 in a chunk a program would spill registers beside a state of 128 by 128.
+CHUNK = MANY_TOKENS = 32
 
 
 class Runs(NamedTuple):
@@ -123,7 +124,7 @@ def runs_on(device: torch.device, segments: Sequence[Segment]) -> Runs:
     joined = torch.cat(parts)
     if device.type == "cuda":
         joined = joined.pin_memory()
-    moved = joined.to(device, non_blocking=True).split(list(map(len, parts)))
+    moved = torch.split(joined.to(device, non_blocking=True), list(map(len, parts)))
     return Runs(moved[0].view(-1, 4), moved[1], moved[2].view(-1, 2), moved[3])
 
 

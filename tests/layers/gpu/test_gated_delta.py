@@ -132,7 +132,7 @@ def test_prompts_in_chunks_give_what_token_after_token_gives(
     """Of whole chunks and parts of them, with copies on the way, beside requests of few tokens."""
     segments = [
         Segment(0, 1, (0,)),
-        Segment(1, 130, (1, 3, 4)),
+        Segment(1, 130, (1, 3)),
         Segment(130, 140, (1,)),
         Segment(140, 173, (2,)),
         Segment(173, 180, (4,)),

@@ -1,4 +1,4 @@
-"""The gated delta rule over many tokens of a request, 64 at a time (Yang et al. 2024).
+"""The gated delta rule over many tokens of a request, 32 at a time (Yang et al. 2024).
 
 Let ``S`` be the state before a chunk, ``c[i]`` the product of the decays up to its token i, and
 ``r`` the rates. What the tokens add to the state, rows of ``U``, solves a triangular system, since
@@ -99,10 +99,8 @@ def solve_chunks(
 @triton.jit
 def pass_chunks(
     active,
-    gate,  # [tokens, HEADS * VALUE_DIM]
-    norm,  # [VALUE_DIM]
     states,  # [slots, HEADS, KEY_DIM, VALUE_DIM]
-    out,  # [tokens, HEADS * VALUE_DIM]
+    out,  # [tokens, HEADS * VALUE_DIM], before norm and gate
     segments,  # see ``apply_delta``, like ``firsts``
     firsts,
     chunk_firsts,  # int64 [segments]: the first chunk of each
@@ -110,24 +108,22 @@ def pass_chunks(
     added,
     decays,
     active_stride,
-    gate_stride,
-    eps,
     scale,  # of queries
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     KEY_TILE: tl.constexpr,
-    VALUE_TILE: tl.constexpr,
+    VALUES: tl.constexpr,  # elements of a value that a program takes
     CHUNK: tl.constexpr,
     MANY: tl.constexpr,  # requests with fewer tokens are left out
     DOT: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
-    """A value head of a request, chunk by chunk; norm and gate as in ``apply_delta``."""
+    """Some columns of a value head's state, chunk by chunk of a request."""
     wait_for_earlier(OVERLAPS)
     head, i = tl.program_id(1), tl.arange(0, CHUNK)
-    k, v = tl.arange(0, KEY_TILE), tl.arange(0, VALUE_TILE)
+    k, v = tl.arange(0, KEY_TILE), tl.program_id(2) * VALUES + tl.arange(0, VALUES)
     is_key, is_value = (k < KEY_DIM)[None, :], (v < VALUE_DIM)[None, :]
     first, last = tl.load(firsts + tl.program_id(0)), tl.load(firsts + tl.program_id(0) + 1)
     if num_tokens(segments, first, last) < MANY:
@@ -136,7 +132,6 @@ def pass_chunks(
     inside = (k < KEY_DIM)[:, None] & is_value
     slot_size: tl.constexpr = HEADS * KEY_DIM * VALUE_DIM
     keys: tl.constexpr = HEADS // GROUP * KEY_DIM
-    factor = tl.load(norm + v, mask=v < VALUE_DIM, other=0.0).to(tl.float32)[None, :]
     _, _, slot, _ = segment_at(segments + first * 4)
     state = tl.load(states + slot * slot_size + matrix, mask=inside, other=0.0).to(tl.float32)
     for segment in range(first, last):
@@ -148,7 +143,8 @@ def pass_chunks(
             own = active + row[:, None] * active_stride + head // GROUP * KEY_DIM + k[None, :]
             query = tl.load(own, mask=is_row & is_key, other=0.0).to(tl.float32)
             query = unit_rows(query) * scale
-            key = unit_rows(tl.load(own + keys, mask=is_row & is_key, other=0.0).to(tl.float32))
+            key = tl.load(own + keys, mask=is_row & is_key, other=0.0).to(tl.float32)
+            key = unit_rows(key)
             sums = tl.load(decays + place)
             total = tl.load(decays + (chunk * CHUNK + CHUNK - 1) * HEADS + head)
             at = looked_up + place[:, None] * KEY_DIM + k[None, :]
@@ -165,21 +161,43 @@ def pass_chunks(
             mixed = tl.dot(shares.to(DOT), new, mixed, input_precision="ieee")
             faded = (key * tl.exp(total - sums)[:, None]).to(DOT)
             state = tl.dot(tl.trans(faded), new, state * tl.exp(total), input_precision="ieee")
-            mixed = rounded_to(mixed, out.dtype.element_ty)
-            unit = mixed * tl.rsqrt(tl.sum(mixed * mixed, 1) / VALUE_DIM + eps)[:, None]
-            normed = rounded_to(
-                rounded_to(unit, out.dtype.element_ty) * factor, out.dtype.element_ty
-            )
-            at = head * VALUE_DIM + v[None, :]
-            opened = tl.load(
-                gate + row[:, None] * gate_stride + at, mask=is_row & is_value, other=0.0
-            )
-            gated = normed * silu_of(opened.to(tl.float32))
-            tl.store(out + row[:, None] * HEADS * VALUE_DIM + at, gated, mask=is_row & is_value)
+            at = out + row[:, None] * HEADS * VALUE_DIM + head * VALUE_DIM + v[None, :]
+            tl.store(at, mixed, mask=is_row & is_value)
             chunk += 1
         state = rounded_to(state, states.dtype.element_ty)  # as it is kept
         tl.store(states + slot * slot_size + matrix, state, mask=inside)
         tl.store(states + tl.maximum(copy, 0) * slot_size + matrix, state, inside & (copy >= 0))
+
+
+@triton.jit
+def finish_chunks(
+    gate,  # [tokens, HEADS * VALUE_DIM]
+    norm,  # [VALUE_DIM]
+    out,  # [tokens, HEADS * VALUE_DIM]
+    chunks,  # see ``solve_chunks``
+    gate_stride,
+    eps,
+    HEADS: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    VALUE_TILE: tl.constexpr,
+    CHUNK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):
+    """Norm and gate of a value head of a chunk, in place, rounded as in ``apply_delta``."""
+    wait_for_earlier(OVERLAPS)
+    chunk, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    begin, end = tl.load(chunks + chunk * 2), tl.load(chunks + chunk * 2 + 1)
+    row, v = begin + tl.arange(0, CHUNK), tl.arange(0, VALUE_TILE)
+    inside = (row < end)[:, None] & (v < VALUE_DIM)[None, :]
+    at = head * VALUE_DIM + v[None, :]
+    place = out + row[:, None] * HEADS * VALUE_DIM + at
+    mixed = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    unit = mixed * tl.rsqrt(tl.sum(mixed * mixed, 1) / VALUE_DIM + eps)[:, None]
+    factor = tl.load(norm + v, mask=v < VALUE_DIM, other=0.0).to(tl.float32)[None, :]
+    normed = rounded_to(unit, out.dtype.element_ty) * factor
+    opened = tl.load(gate + row[:, None] * gate_stride + at, mask=inside, other=0.0)
+    gated = rounded_to(normed, out.dtype.element_ty) * silu_of(opened.to(tl.float32))
+    tl.store(place, gated, mask=inside)
 
 
 @triton.jit

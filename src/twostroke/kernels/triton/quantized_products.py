@@ -135,7 +135,7 @@ def bytes_of(codes, scales, output, outputs, column, INPUTS: tl.constexpr, TYPE:
     """Weights ``[OUTPUTS, STEP]`` of codes of 8 bits."""
     inside = (output[:, None] < outputs) & (column[None, :] < INPUTS)
     code = tl.load(
-        codes + output[:, None].to(tl.int64) * INPUTS + column[None, :], mask=inside, other=0
+        codes + output[:, None].to(tl.int64) * INPUTS + column[None, :], mask=inside, other=0.0
     )
     scale = tl.load(scales + output, mask=output < outputs, other=0.0)
     return (code.to(tl.float32) * scale[:, None]).to(TYPE)

@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from twostroke.kernels.triton.delta_chunks import pass_chunks, solve_chunks
+from twostroke.kernels.triton.delta_chunks import finish_chunks, pass_chunks, solve_chunks
 from twostroke.kernels.triton.gated_delta import apply_delta, convolve_tokens
 from twostroke.layers.gpu.operators import GpuOperators
 from twostroke.layers.recurrent_state import (
@@ -20,10 +20,11 @@ from twostroke.model_spec.recurrent_forms import DeltaForm
 
 _CHANNELS = 128  # of a program
 MAX_TILE = 128 * 128  # of a head's state, which a program holds in registers
+_VALUES = 32  # columns of it, beside which a chunk of a prompt has room
 
 
 class GpuDelta:
-    """Two launches for all tokens of all requests, two more for prompts; states change in place.
+    """Two launches for all tokens of all requests, three more for prompts; states change in place.
 
     Args:
         convolution: ``[channels, kernel]``.
@@ -97,14 +98,21 @@ class GpuDelta:
         product = own.product_type(active.dtype)
         solve_chunks[len(runs.chunks), heads](
             active, gates, self._log_rates, self._bias, runs.chunks, looked_up, added, decays,
-            active.stride(0), *self._sizes, CHUNK, product, own.overlaps, num_warps=4,
+            active.stride(0), *self._sizes, CHUNK, product, own.overlaps, num_warps=8,
             launch_pdl=own.overlaps,
         )  # fmt: skip
-        pass_chunks[len(runs.firsts) - 1, heads](
-            active, gate, self._norm, matrices, out, runs.segments, runs.firsts, runs.chunk_firsts,
-            looked_up, added, decays, active.stride(0), gate.stride(0), self._eps,
-            form.key_dim**-0.5, *self._sizes, CHUNK, MANY_TOKENS, product, own.overlaps,
-            num_warps=8, num_stages=1, launch_pdl=own.overlaps,
+        value_tile = self._sizes[-1]
+        values = min(_VALUES, value_tile)
+        splits = triton.cdiv(form.value_dim, values)
+        pass_chunks[len(runs.firsts) - 1, heads, splits](
+            active, matrices, out, runs.segments, runs.firsts, runs.chunk_firsts, looked_up, added,
+            decays, active.stride(0), form.key_dim**-0.5, *self._sizes[:-1], values, CHUNK,
+            MANY_TOKENS, product, own.overlaps, num_warps=4, num_stages=1,
+            launch_pdl=own.overlaps,
+        )  # fmt: skip
+        finish_chunks[len(runs.chunks), heads](
+            gate, self._norm, out, runs.chunks, gate.stride(0), self._eps, heads, form.value_dim,
+            value_tile, CHUNK, own.overlaps, num_warps=4, launch_pdl=own.overlaps,
         )  # fmt: skip
 
 
