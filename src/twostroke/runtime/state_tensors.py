@@ -176,7 +176,7 @@ class FixedStates:
         return all(end - begin == 1 and len(slots) <= 2 for begin, end, slots in states.segments)
 
     def of_size(self, rows: int) -> FixedStates:
-        """The same tables for the first ``rows`` requests."""
+        """These tables for the first ``rows`` requests alone."""
         part = copy.copy(self)
         part._rows = rows
         return part

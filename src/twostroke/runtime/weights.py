@@ -80,8 +80,7 @@ def load_model(
         spec: What its ``config.json`` says, see ``read_runnable``.
         dtype: ``auto`` keeps the checkpoint's precision, see ``decoder_dtype``.
         max_length: Longest request in tokens; sizes the rotary table.
-        quantization: ``int8``, ``int4`` or ``fp8`` rounds the weights of linear layers while they
-            are read.
+        quantization: Rounds the weights of linear layers while they are read.
         kv_format: Format of the KV cache; ``auto`` is the model's precision.
         scores_pairs: It has a head for scores, which is read elsewhere, and maybe no language head.
         places: Where adapters may add to it; noted while it is built.

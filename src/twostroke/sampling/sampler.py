@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from twostroke.sampling.batch_parameters import (
     truncation_of,
     uniforms_of,
 )
+from twostroke.sampling.device_draws import DeviceDraws
 from twostroke.sampling.drawing import draw, draw_truncated, first_width
 from twostroke.sampling.editing import edit_logits
 from twostroke.sampling.penalties import apply_penalties
@@ -39,33 +39,6 @@ def torch_peaks(logits: Tensor) -> tuple[Tensor, Tensor]:
     """The maximum of each row of ``[rows, n]``, and its lowest index, ``[rows]`` each."""
     highest, tokens = logits.max(dim=-1)
     return highest, tokens
-
-
-class DeviceDraws(Protocol):
-    """Penalties and draws by kernels of the device that has the logits, which is not waited for.
-
-    A draw is that of ``drawing.py`` but for the last bits of a probability: a weight may differ by
-    2**-22 of itself, so a token may where the uniform number is so near to where the next begins.
-    """
-
-    def penalize(self, logits: Tensor, requests: Sequence[RequestState]) -> None:
-        """What ``apply_penalties`` does."""
-        ...
-
-    def draw(
-        self, logits: Tensor, highest: Tensor, rows: Sequence[int], requests: Sequence[RequestState]
-    ) -> Tensor:
-        """Temperature, top-k, top-p, min-p and the draw, for ``rows``, none of them greedy.
-
-        Args:
-            logits: float32 [requests, vocab] after all earlier filters, maybe NaN; not changed.
-            highest: float32 [requests], the maxima; -inf where a row failed.
-            requests: One per row of ``logits``.
-
-        Returns:
-            Token ids, int64 [rows]; any token where all logits are -inf.
-        """
-        ...
 
 
 class Sampler:

@@ -176,7 +176,8 @@ def test_draws_compile(capability: int) -> None:
         logits = torch.zeros(1, vocab)
         draws.penalize(logits, requests)
         draws.draw(logits, torch.zeros(1), [0], requests)
-    assert {each.name for each in made} == {"penalize", "narrow", "settle", "weigh", "pick"}
+    kernels = {"penalize_pairs", "narrow", "end_search", "weigh", "pick_tokens"}
+    assert {each.name for each in made} == kernels
     for each in made:
         print(each)
         assert each.spilled == 0, each

@@ -22,7 +22,7 @@ import triton.language as tl
 
 from twostroke.kernels.triton.gated_delta import (
     log_decay,
-    num_tokens,
+    tokens_between,
     rounded_to,
     segment_at,
     silu_of,
@@ -73,11 +73,7 @@ def solve_chunks(
         -alike * rate[:, None] * tl.exp(tl.minimum(sums[:, None] - sums[None, :], 0.0)),
         0.0,
     )
-    for each in range(1, CHUNK):  # forward substitution: rows before it are those of T
-        of_row = tl.sum(tl.where((i == each)[:, None], solved, 0.0), 0)
-        of_row += tl.sum(of_row[:, None] * solved, 0)
-        solved = tl.where((i == each)[:, None], of_row[None, :], solved)
-    solved = (solved + tl.where(i[:, None] == i[None, :], 1.0, 0.0)).to(DOT)
+    solved = _inverse(solved, i, CHUNK).to(DOT)
     weighted = (key * (rate * tl.exp(sums))[:, None]).to(DOT)
     out = (chunk * CHUNK + i[:, None]) * HEADS + head
     tl.store(
@@ -126,7 +122,7 @@ def pass_chunks(
     k, v = tl.arange(0, KEY_TILE), tl.program_id(2) * VALUES + tl.arange(0, VALUES)
     is_key, is_value = (k < KEY_DIM)[None, :], (v < VALUE_DIM)[None, :]
     first, last = tl.load(firsts + tl.program_id(0)), tl.load(firsts + tl.program_id(0) + 1)
-    if num_tokens(segments, first, last) < MANY:
+    if tokens_between(segments, first, last) < MANY:
         return
     matrix = head * KEY_DIM * VALUE_DIM + k[:, None] * VALUE_DIM + v[None, :]
     inside = (k < KEY_DIM)[:, None] & is_value
@@ -142,31 +138,37 @@ def pass_chunks(
             is_row = (row < end)[:, None]
             own = active + row[:, None] * active_stride + head // GROUP * KEY_DIM + k[None, :]
             query = tl.load(own, mask=is_row & is_key, other=0.0).to(tl.float32)
-            query = unit_rows(query) * scale
             key = tl.load(own + keys, mask=is_row & is_key, other=0.0).to(tl.float32)
-            key = unit_rows(key)
-            sums = tl.load(decays + place)
-            total = tl.load(decays + (chunk * CHUNK + CHUNK - 1) * HEADS + head)
             at = looked_up + place[:, None] * KEY_DIM + k[None, :]
             seen = tl.load(at, mask=is_key, other=0.0).to(DOT)
             at = added + place[:, None] * VALUE_DIM + v[None, :]
             new = tl.load(at, mask=is_value, other=0.0).to(tl.float32)
-            before = state.to(DOT)
-            new = (new - tl.dot(seen, before, input_precision="ieee")).to(DOT)
-            shares = tl.dot(query.to(DOT), tl.trans(key.to(DOT)), input_precision="ieee")
-            fades = tl.exp(tl.minimum(sums[:, None] - sums[None, :], 0.0))
-            shares = tl.where(i[:, None] >= i[None, :], shares * fades, 0.0)
-            faded = (query * tl.exp(sums)[:, None]).to(DOT)
-            mixed = tl.dot(faded, before, input_precision="ieee")
-            mixed = tl.dot(shares.to(DOT), new, mixed, input_precision="ieee")
-            faded = (key * tl.exp(total - sums)[:, None]).to(DOT)
-            state = tl.dot(tl.trans(faded), new, state * tl.exp(total), input_precision="ieee")
+            total = tl.load(decays + (chunk * CHUNK + CHUNK - 1) * HEADS + head)
+            state, mixed = _take_chunk(
+                state, unit_rows(query) * scale, unit_rows(key), seen, new, tl.load(decays + place),
+                total, i, DOT,
+            )  # fmt: skip
             at = out + row[:, None] * HEADS * VALUE_DIM + head * VALUE_DIM + v[None, :]
             tl.store(at, mixed, mask=is_row & is_value)
             chunk += 1
         state = rounded_to(state, states.dtype.element_ty)  # as it is kept
         tl.store(states + slot * slot_size + matrix, state, mask=inside)
         tl.store(states + tl.maximum(copy, 0) * slot_size + matrix, state, inside & (copy >= 0))
+
+
+@triton.jit
+def _take_chunk(state, query, key, seen, new, sums, total, i, DOT: tl.constexpr):
+    """The state after a chunk, and what its tokens get."""
+    before = state.to(DOT)
+    new = (new - tl.dot(seen, before, input_precision="ieee")).to(DOT)
+    shares = tl.dot(query.to(DOT), tl.trans(key.to(DOT)), input_precision="ieee")
+    fades = tl.exp(tl.minimum(sums[:, None] - sums[None, :], 0.0))
+    shares = tl.where(i[:, None] >= i[None, :], shares * fades, 0.0)
+    faded = (query * tl.exp(sums)[:, None]).to(DOT)
+    mixed = tl.dot(faded, before, input_precision="ieee")
+    mixed = tl.dot(shares.to(DOT), new, mixed, input_precision="ieee")
+    faded = (key * tl.exp(total - sums)[:, None]).to(DOT)
+    return tl.dot(tl.trans(faded), new, state * tl.exp(total), input_precision="ieee"), mixed
 
 
 @triton.jit
@@ -198,6 +200,16 @@ def finish_chunks(
     opened = tl.load(gate + row[:, None] * gate_stride + at, mask=inside, other=0.0)
     gated = rounded_to(normed, out.dtype.element_ty) * silu_of(opened.to(tl.float32))
     tl.store(place, gated, mask=inside)
+
+
+@triton.jit
+def _inverse(below, i, CHUNK: tl.constexpr):
+    """The inverse of ``I - below``, which is zero on the diagonal and above, row after row."""
+    for each in range(1, CHUNK):
+        of_row = tl.sum(tl.where((i == each)[:, None], below, 0.0), 0)
+        of_row += tl.sum(of_row[:, None] * below, 0)  # rows before it are solved
+        below = tl.where((i == each)[:, None], of_row[None, :], below)
+    return below + tl.where(i[:, None] == i[None, :], 1.0, 0.0)
 
 
 @triton.jit

@@ -23,7 +23,7 @@ NEVER = tl.constexpr(1 << 62)  # more than the weight, or the number, of all tok
 
 
 @triton.jit(do_not_specialize=["pairs"])
-def penalize(
+def penalize_pairs(
     logits,  # float32 [rows, vocab]
     rows,  # int64 [pairs]
     tokens,  # int64 [pairs]
@@ -94,7 +94,7 @@ def narrow(
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def settle(
+def end_search(
     top_k, top_p, kept, searches, sums, num_rows, chunks,  # see ``narrow``
     CHUNKS: tl.constexpr, BY_WEIGHT: tl.constexpr, HAS_TOP_K: tl.constexpr,
     OVERLAPS: tl.constexpr,
@@ -153,7 +153,7 @@ def weigh(
 
 
 @triton.jit
-def pick(
+def pick_tokens(
     logits, rows, highest, temperatures, kept, least, parts,  # see ``weigh``
     uniforms,  # float64 [rows], in [0, 1)
     tokens,  # int64 [rows]

@@ -104,7 +104,7 @@ def apply_delta(
     slot_size: tl.constexpr = HEADS * KEY_DIM * VALUE_DIM
     keys: tl.constexpr = HEADS // GROUP * KEY_DIM
     first, last = tl.load(firsts + tl.program_id(0)), tl.load(firsts + tl.program_id(0) + 1)
-    if num_tokens(segments, first, last) >= MANY:
+    if tokens_between(segments, first, last) >= MANY:
         return
     log_rate, shift = tl.load(log_rates + head).to(tl.float32), tl.load(bias + head).to(tl.float32)
     factor = tl.load(norm + v, mask=is_value, other=0.0).to(tl.float32)
@@ -140,7 +140,7 @@ def apply_delta(
 
 
 @triton.jit
-def num_tokens(segments, first, last):
+def tokens_between(segments, first, last):
     """Tokens of a request with these segments, which follow on each other; of none, none."""
     begin = tl.load(segments + first * 4)
     return tl.where(last > first, tl.load(segments + (last - 1) * 4 + 1) - begin, 0)

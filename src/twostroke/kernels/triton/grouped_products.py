@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from twostroke.kernels.triton.overlap import wait_for_earlier
-from twostroke.kernels.triton.quantized_products import bytes_of, low_columns, nibbles_of
+from twostroke.kernels.triton.quantized_products import decode_bytes, low_columns, decode_nibbles
 
 
 @triton.jit
@@ -71,23 +71,12 @@ def multiply_grouped_codes(
     zeros,  # uint8 [experts, outputs, INPUTS / 32]
     biases,  # [experts, outputs]
     out,  # [pairs, outputs]
-    order,  # see ``multiply_grouped``, like all that follow
-    tile_experts,
-    tile_starts,
-    expert_ends,
-    outputs,
-    x_stride,
-    PAIRS_OF_ROW: tl.constexpr,
-    INPUTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    STEP: tl.constexpr,
-    BITS: tl.constexpr,
-    HAS_ZEROS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    DOT: tl.constexpr,
-    OVERLAPS: tl.constexpr,
-):
+    order, tile_experts, tile_starts, expert_ends, outputs, x_stride,  # see ``multiply_grouped``
+    PAIRS_OF_ROW: tl.constexpr, INPUTS: tl.constexpr,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, STEP: tl.constexpr,
+    BITS: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    DOT: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
     """``multiply_grouped`` with weights of 8 or 4 bits."""
     wait_for_earlier(OVERLAPS)
     tile = tl.program_id(1)
@@ -110,11 +99,13 @@ def multiply_grouped_codes(
         if BITS == 8:
             column = at + tl.arange(0, STEP)
             inside = is_pair[:, None] & (column[None, :] < INPUTS)
-            b = bytes_of(own_codes, own_scales, output, outputs, column, INPUTS, x.dtype.element_ty)
+            b = decode_bytes(
+                own_codes, own_scales, output, outputs, column, INPUTS, x.dtype.element_ty
+            )
             a = tl.load(x_at + column[None, :], mask=inside, other=0.0)
             total = tl.dot(a.to(DOT), tl.trans(b.to(DOT)), total, input_precision="ieee")
         else:
-            low, high = nibbles_of(
+            low, high = decode_nibbles(
                 own_codes, own_scales, own_zeros, output, outputs, at, INPUTS, STEP, HAS_ZEROS,
                 x.dtype.element_ty,
             )  # fmt: skip

@@ -64,18 +64,11 @@ def latent_attention(
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, LATENT_TILE), tl.float32)
     table = block_table + request.to(tl.int64) * table_stride
-    for at in range(start, all_seen, KEYS):
-        top, total, mixed = _attend_tile(
-            at, end, earlier + token, top, total, mixed, q, q_turned, table, latents, latent_block,
-            latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS, HAS_WINDOW,
-            False, DOT,
-        )  # fmt: skip
-    for at in range(all_seen, end, KEYS):
-        top, total, mixed = _attend_tile(
-            at, end, earlier + token, top, total, mixed, q, q_turned, table, latents, latent_block,
-            latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS, HAS_WINDOW,
-            True, DOT,
-        )  # fmt: skip
+    top, total, mixed = _attend(
+        start, all_seen, end, earlier + token, top, total, mixed, q, q_turned, table, latents,
+        latent_block, latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS,
+        HAS_WINDOW, DOT,
+    )  # fmt: skip
     mask = is_row[:, None] & (dims < LATENT)
     if SPLITS > 1:
         at_split = out_row * SPLITS + split
@@ -85,6 +78,29 @@ def latent_attention(
     else:
         total = tl.where(total > 0, total, 1.0)
         tl.store(out + out_row[:, None] * LATENT + dims, mixed / total[:, None], mask=mask)
+
+
+@triton.jit
+def _attend(
+    start, all_seen, end, position, top, total, mixed, q, q_turned, table, latents, latent_block,
+    latent_token, dims, turned, scale, window,
+    LATENT: tl.constexpr, ROTATED: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, DOT: tl.constexpr,
+):  # fmt: skip
+    """Walk over the latents from ``start`` to ``end``; up to ``all_seen`` nothing is masked."""
+    for at in range(start, all_seen, KEYS):
+        top, total, mixed = _attend_tile(
+            at, end, position, top, total, mixed, q, q_turned, table, latents, latent_block,
+            latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS, HAS_WINDOW,
+            False, DOT,
+        )  # fmt: skip
+    for at in range(all_seen, end, KEYS):
+        top, total, mixed = _attend_tile(
+            at, end, position, top, total, mixed, q, q_turned, table, latents, latent_block,
+            latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS, HAS_WINDOW,
+            True, DOT,
+        )  # fmt: skip
+    return top, total, mixed
 
 
 @triton.jit

@@ -49,11 +49,11 @@ def multiply_quantized(
         start = first + at
         if BITS == 8:
             column = start + tl.arange(0, STEP)
-            b = bytes_of(codes, scales, output, outputs, column, INPUTS, x.dtype.element_ty)
+            b = decode_bytes(codes, scales, output, outputs, column, INPUTS, x.dtype.element_ty)
             a = tl.load(x_at + column[None, :], mask=is_row & (column[None, :] < INPUTS), other=0.0)
             total = tl.dot(a.to(DOT), tl.trans(b.to(DOT)), total, input_precision="ieee")
         else:
-            low, high = nibbles_of(
+            low, high = decode_nibbles(
                 codes, scales, zeros, output, outputs, start, INPUTS, STEP, HAS_ZEROS,
                 x.dtype.element_ty,
             )  # fmt: skip
@@ -117,10 +117,10 @@ def decode_quantized(
     is_output = output[:, None] < outputs
     if BITS == 8:
         column = start + tl.arange(0, STEP)
-        b = bytes_of(codes, scales, output, outputs, column, INPUTS, out.dtype.element_ty)
+        b = decode_bytes(codes, scales, output, outputs, column, INPUTS, out.dtype.element_ty)
         tl.store(own + column[None, :], b, mask=is_output & (column[None, :] < INPUTS))
     else:
-        low, high = nibbles_of(
+        low, high = decode_nibbles(
             codes, scales, zeros, output, outputs, start, INPUTS, STEP, HAS_ZEROS,
             out.dtype.element_ty,
         )  # fmt: skip
@@ -131,7 +131,7 @@ def decode_quantized(
 
 
 @triton.jit
-def bytes_of(codes, scales, output, outputs, column, INPUTS: tl.constexpr, TYPE: tl.constexpr):
+def decode_bytes(codes, scales, output, outputs, column, INPUTS: tl.constexpr, TYPE: tl.constexpr):
     """Weights ``[OUTPUTS, STEP]`` of codes of 8 bits."""
     inside = (output[:, None] < outputs) & (column[None, :] < INPUTS)
     code = tl.load(
@@ -142,7 +142,7 @@ def bytes_of(codes, scales, output, outputs, column, INPUTS: tl.constexpr, TYPE:
 
 
 @triton.jit
-def nibbles_of(
+def decode_nibbles(
     codes, scales, zeros, output, outputs, start, INPUTS: tl.constexpr, STEP: tl.constexpr,
     HAS_ZEROS: tl.constexpr, TYPE: tl.constexpr,
 ):  # fmt: skip

@@ -10,7 +10,13 @@ import torch
 import triton
 from torch import Tensor
 
-from twostroke.kernels.triton.drawing import narrow, penalize, pick, settle, weigh
+from twostroke.kernels.triton.drawing import (
+    end_search,
+    narrow,
+    penalize_pairs,
+    pick_tokens,
+    weigh,
+)
 from twostroke.layers.gpu.operators import GpuOperators
 from twostroke.sampling.batch_parameters import (
     MIN_TEMPERATURE,
@@ -55,7 +61,7 @@ class GpuDraws:
         ]
         factors = [to_tensor(each, torch.float32, device) for each in zip(*penalties)]
         # Products and differences are rounded one by one, as on a CPU.
-        penalize[triton.cdiv(len(seen), _PAIRS),](
+        penalize_pairs[triton.cdiv(len(seen), _PAIRS),](
             logits, rows, tokens, seen.values(device), *factors, len(seen), logits.stride(0),
             _PAIRS, self._overlaps, enable_fp_fusion=False, launch_pdl=self._overlaps,
         )  # fmt: skip
@@ -85,7 +91,7 @@ class GpuDraws:
         options = {"num_warps": 4, "launch_pdl": self._overlaps}
         weigh[len(rows), chunks](*step, least, parts, *sizes, self._overlaps, **options)
         width = triton.next_power_of_2(chunks)
-        pick[len(rows),](
+        pick_tokens[len(rows),](
             *step, least, parts, uniforms, tokens, *sizes, width, self._overlaps, **options
         )
         return tokens
@@ -108,7 +114,7 @@ class GpuDraws:
                     *step[:4], *tables, number, vocab, step.logits.stride(0), rows, chunks, _CHUNK,
                     _TILE, *form, num_warps=4, launch_pdl=self._overlaps,
                 )  # fmt: skip
-            settle[rows,](*tables, rows, chunks, *form, num_warps=1, launch_pdl=self._overlaps)
+            end_search[rows,](*tables, rows, chunks, *form, num_warps=1, launch_pdl=self._overlaps)
 
 
 class _Step(NamedTuple):

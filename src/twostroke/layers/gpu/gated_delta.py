@@ -107,7 +107,7 @@ class GpuDelta:
         pass_chunks[len(runs.firsts) - 1, heads, splits](
             active, matrices, out, runs.segments, runs.firsts, runs.chunk_firsts, looked_up, added,
             decays, active.stride(0), form.key_dim**-0.5, *self._sizes[:-1], values, CHUNK,
-            MANY_TOKENS, product, own.overlaps, num_warps=4, num_stages=1,
+            MANY_TOKENS, product, own.overlaps, num_warps=8, num_stages=1,
             launch_pdl=own.overlaps,
         )  # fmt: skip
         finish_chunks[len(runs.chunks), heads](

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,13 @@ from torch import Tensor
 from twostroke.kernels.triton.kv_store import store_keys_and_values
 from twostroke.kernels.triton.paged_attention import combine_splits, paged_attention
 from twostroke.layers.attention.base import AttentionMetadata, KernelCache, ScoreForm
-from twostroke.layers.gpu.latent_attention import attend_latents, latent_shapes
+from twostroke.layers.gpu.latent_attention import LatentKernel
 from twostroke.layers.gpu.operators import GpuOperators
 from twostroke.layers.gpu.tiles import (
     FEW_TOKENS,
     MIN_SPLIT,
     SPLITS,
+    DeviceTables,
     Tiles,
     TileShape,
     tables_on,
@@ -29,24 +29,6 @@ from twostroke.layers.gpu.tiles import (
 from twostroke.layers.kv_layout import PlainLayout
 
 NO_SLOT = -1  # of a row whose keys and values are not kept
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceTables:
-    """A step as the kernels read it, on the device: integers of 32 bits, but for ``slots``.
-
-    Attributes:
-        query_start, context_lens, block_table, slots: As in ``AttentionMetadata``.
-        few: Tiles of requests with few queries.
-        many: Tiles of the others.
-    """
-
-    query_start: Tensor
-    context_lens: Tensor
-    block_table: Tensor
-    slots: Tensor
-    few: Tiles | None
-    many: Tiles | None
 
 
 class PagedBackend:
@@ -76,9 +58,11 @@ class PagedBackend:
         self.value_dim = form.latent_values or value_layout.head_dim
         self.key_tile, self.value_tile = _tile(layout.head_dim), _tile(self.value_dim)
         self.heads_of_tile = self.group
+        self.latent: LatentKernel | None = None
         if form.latent_values is not None:
-            shapes = latent_shapes(num_heads, layout.read_dtype)
-            self.heads_of_tile, self.few, self.many = shapes
+            latent = LatentKernel(num_heads, layout, form, operators)
+            self.heads_of_tile, self.few, self.many = latent.heads_of_tile, latent.few, latent.many
+            self.latent = latent
             return
         least = max(16, triton.next_power_of_2(self.group))  # tensor cores take no fewer rows
         self.few, self.many = _shapes(least, max(self.key_tile, self.value_tile), layout.read_dtype)
@@ -231,8 +215,9 @@ class PagedAttention:
         stats: Tensor | None = None,
     ) -> None:
         own, places = self._backend, self.places
-        if own.form.latent_values is not None:
-            attend_latents(own, places, tiles, layer, query, out, shape, stats)
+        if own.latent is not None:
+            latents, window = own.keys[layer], own.windows[layer]
+            own.latent(places, tiles, latents, window, query, out, shape, stats)
             return
         keys, values, window = own.keys[layer], own.values[layer], own.windows[layer]
         key_dim, value_dim = own.layout.head_dim, own.value_layout.head_dim

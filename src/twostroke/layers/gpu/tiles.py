@@ -36,6 +36,24 @@ class Tiles:
     rows: Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceTables:
+    """A step as the kernels read it, on the device: integers of 32 bits, but for ``slots``.
+
+    Attributes:
+        query_start, context_lens, block_table, slots: As in ``AttentionMetadata``.
+        few: Tiles of requests with few queries.
+        many: Tiles of the others.
+    """
+
+    query_start: Tensor
+    context_lens: Tensor
+    block_table: Tensor
+    slots: Tensor
+    few: Tiles | None
+    many: Tiles | None
+
+
 class TileShape(NamedTuple):
     """Rows (queries times heads) and keys of a step of a program, its warps, steps in flight."""
 

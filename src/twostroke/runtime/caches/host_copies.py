@@ -76,7 +76,7 @@ class PinnedCopies:
 
 
 def host_copies(device: torch.device) -> HostCopies:
-    """Those of a device."""
+    """What moves bytes between ``device`` and the host."""
     return PinnedCopies(device) if device.type == "cuda" else SameMemory()
 
 

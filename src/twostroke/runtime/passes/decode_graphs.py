@@ -39,7 +39,7 @@ class DecodeGraphs:
 
     Args:
         tables: Those of the model's backend, for ``sizes[-1]`` rows.
-        states: Of recurrent layers, for as many.
+        states: Tables of recurrent layers, for as many.
         sizes: Rising numbers of rows.
         capture: ``CudaCapture``, or for tests what runs the pass each time.
     """
