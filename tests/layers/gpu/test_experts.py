@@ -98,7 +98,7 @@ def test_rounded_experts_give_what_their_decoded_weights_give(
         (linear(2 * ROUNDED_SIZE, ROUNDED_HIDDEN), linear(ROUNDED_HIDDEN, ROUNDED_SIZE))
         for _ in range(count)
     ]
-    plain = [
+    plain: Any = [
         tuple(TorchLinear(own.weight_rows(torch.arange(len(own.matrix.codes), device=device)))
               for own in pair)
         for pair in experts

@@ -22,10 +22,10 @@ import triton.language as tl
 
 from twostroke.kernels.triton.gated_delta import (
     log_decay,
-    tokens_between,
     rounded_to,
     segment_at,
     silu_of,
+    tokens_between,
 )
 from twostroke.kernels.triton.overlap import wait_for_earlier
 
@@ -100,22 +100,15 @@ def pass_chunks(
     segments,  # see ``apply_delta``, like ``firsts``
     firsts,
     chunk_firsts,  # int64 [segments]: the first chunk of each
-    looked_up,
-    added,
-    decays,
-    active_stride,
+    looked_up, added, decays, active_stride,
     scale,  # of queries
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    KEY_DIM: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     KEY_TILE: tl.constexpr,
     VALUES: tl.constexpr,  # elements of a value that a program takes
     CHUNK: tl.constexpr,
     MANY: tl.constexpr,  # requests with fewer tokens are left out
-    DOT: tl.constexpr,
-    OVERLAPS: tl.constexpr,
-):
+    DOT: tl.constexpr, OVERLAPS: tl.constexpr,
+):  # fmt: skip
     """Some columns of a value head's state, chunk by chunk of a request."""
     wait_for_earlier(OVERLAPS)
     head, i = tl.program_id(1), tl.arange(0, CHUNK)
@@ -134,22 +127,24 @@ def pass_chunks(
         begin, end, slot, copy = segment_at(segments + segment * 4)
         chunk = tl.load(chunk_firsts + segment)
         for start in range(begin, end, CHUNK):
-            row, place = start + i, (chunk * CHUNK + i) * HEADS + head
-            is_row = (row < end)[:, None]
-            own = active + row[:, None] * active_stride + head // GROUP * KEY_DIM + k[None, :]
-            query = tl.load(own, mask=is_row & is_key, other=0.0).to(tl.float32)
-            key = tl.load(own + keys, mask=is_row & is_key, other=0.0).to(tl.float32)
-            at = looked_up + place[:, None] * KEY_DIM + k[None, :]
-            seen = tl.load(at, mask=is_key, other=0.0).to(DOT)
-            at = added + place[:, None] * VALUE_DIM + v[None, :]
-            new = tl.load(at, mask=is_value, other=0.0).to(tl.float32)
-            total = tl.load(decays + (chunk * CHUNK + CHUNK - 1) * HEADS + head)
+            # Offsets within a chunk are of 32 bits: addresses of each element take registers.
+            is_row = (start + i < end)[:, None]
+            own = active + start * active_stride + head // GROUP * KEY_DIM
+            at = i[:, None] * active_stride + k[None, :]
+            query = tl.load(own + at, mask=is_row & is_key, other=0.0).to(tl.float32)
+            key = tl.load(own + keys + at, mask=is_row & is_key, other=0.0).to(tl.float32)
+            place = chunk * CHUNK * HEADS + head
+            at = i[:, None] * HEADS * KEY_DIM + k[None, :]
+            seen = tl.load(looked_up + place * KEY_DIM + at, mask=is_key, other=0.0).to(DOT)
+            at = i[:, None] * HEADS * VALUE_DIM + v[None, :]
+            new = tl.load(added + place * VALUE_DIM + at, mask=is_value, other=0.0).to(tl.float32)
+            sums = tl.load(decays + place + i * HEADS)
             state, mixed = _take_chunk(
-                state, unit_rows(query) * scale, unit_rows(key), seen, new, tl.load(decays + place),
-                total, i, DOT,
+                state, unit_rows(query) * scale, unit_rows(key), seen, new, sums,
+                tl.load(decays + place + (CHUNK - 1) * HEADS), i, DOT,
             )  # fmt: skip
-            at = out + row[:, None] * HEADS * VALUE_DIM + head * VALUE_DIM + v[None, :]
-            tl.store(at, mixed, mask=is_row & is_value)
+            own = out + (start * HEADS + head) * VALUE_DIM
+            tl.store(own + at, mixed, mask=is_row & is_value)
             chunk += 1
         state = rounded_to(state, states.dtype.element_ty)  # as it is kept
         tl.store(states + slot * slot_size + matrix, state, mask=inside)

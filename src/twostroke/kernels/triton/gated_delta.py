@@ -80,21 +80,15 @@ def apply_delta(
     norm,  # [VALUE_DIM]
     states,  # [slots, HEADS, KEY_DIM, VALUE_DIM]
     out,  # [tokens, HEADS * VALUE_DIM]
-    segments,  # see ``convolve_tokens``
-    firsts,
-    active_stride,
-    gate_stride,
-    eps,
+    segments, firsts,  # see ``convolve_tokens``
+    active_stride, gate_stride, eps,
     scale,  # of queries
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,  # value heads of a key head
-    KEY_DIM: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    KEY_TILE: tl.constexpr,  # rounded up to powers of two
-    VALUE_TILE: tl.constexpr,
+    HEADS: tl.constexpr, GROUP: tl.constexpr,  # value heads, and those of a key head
+    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    KEY_TILE: tl.constexpr, VALUE_TILE: tl.constexpr,  # rounded up to powers of two
     MANY: tl.constexpr,  # requests with so many tokens are left out, see ``delta_chunks``
     OVERLAPS: tl.constexpr,
-):
+):  # fmt: skip
     """A value head of a request: recurrence, norm, and gate, rounded where the layer rounds."""
     wait_for_earlier(OVERLAPS)
     head, k, v = tl.program_id(1), tl.arange(0, KEY_TILE), tl.arange(0, VALUE_TILE)

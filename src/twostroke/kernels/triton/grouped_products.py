@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from twostroke.kernels.triton.overlap import wait_for_earlier
-from twostroke.kernels.triton.quantized_products import decode_bytes, low_columns, decode_nibbles
+from twostroke.kernels.triton.quantized_products import decode_bytes, decode_nibbles, low_columns
 
 
 @triton.jit

@@ -60,14 +60,10 @@ def latent_attention(
     q_turned = tl.load(
         query_at + LATENT + turned, mask=is_row[:, None] & (turned < ROTATED), other=0.0
     ).to(DOT)
-    top = tl.full((ROWS,), float("-inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    mixed = tl.zeros((ROWS, LATENT_TILE), tl.float32)
     table = block_table + request.to(tl.int64) * table_stride
     top, total, mixed = _attend(
-        start, all_seen, end, earlier + token, top, total, mixed, q, q_turned, table, latents,
-        latent_block, latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS,
-        HAS_WINDOW, DOT,
+        start, all_seen, end, earlier + token, q, q_turned, table, latents, latent_block,
+        latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS, HAS_WINDOW, DOT,
     )  # fmt: skip
     mask = is_row[:, None] & (dims < LATENT)
     if SPLITS > 1:
@@ -82,12 +78,15 @@ def latent_attention(
 
 @triton.jit
 def _attend(
-    start, all_seen, end, position, top, total, mixed, q, q_turned, table, latents, latent_block,
-    latent_token, dims, turned, scale, window,
+    start, all_seen, end, position, q, q_turned, table, latents, latent_block, latent_token, dims,
+    turned, scale, window,
     LATENT: tl.constexpr, ROTATED: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr,
     HAS_WINDOW: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Walk over the latents from ``start`` to ``end``; up to ``all_seen`` nothing is masked."""
+    top = tl.full((q.shape[0],), float("-inf"), tl.float32)
+    total = tl.zeros((q.shape[0],), tl.float32)
+    mixed = tl.zeros((q.shape[0], q.shape[1]), tl.float32)
     for at in range(start, all_seen, KEYS):
         top, total, mixed = _attend_tile(
             at, end, position, top, total, mixed, q, q_turned, table, latents, latent_block,

@@ -152,13 +152,13 @@ def _kind_of(linear: Linear) -> tuple[object, ...] | None:
 
 def _stack(linears: Sequence[GroupedLinear]) -> _Stack:
     """All weights in one tensor, of which the layers keep views: nothing is there twice."""
-    biases = [own.bias for own in linears if own.bias is not None]
+    biases = [linear.bias for linear in linears if linear.bias is not None]
     bias = torch.stack(biases) if biases else None
     plain = [own for own in linears if isinstance(own, TorchLinear)]
     if plain:
         weights = _joined([own.weight for own in plain])
-        for linear, weight in zip(plain, weights):
-            linear.weight = weight
+        for own, weight in zip(plain, weights):
+            own.weight = weight
         return _Stack(weights, bias)
     coded = [own for own in linears if not isinstance(own, TorchLinear)]
     codes = _joined([own.matrix.codes for own in coded])
