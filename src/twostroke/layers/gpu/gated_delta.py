@@ -20,7 +20,7 @@ from twostroke.model_spec.recurrent_forms import DeltaForm
 
 _CHANNELS = 128  # of a program
 MAX_TILE = 128 * 128  # of a head's state, which a program holds in registers
-_VALUES = 32  # columns of it, beside which a chunk of a prompt has room
+_VALUES = 16  # columns of it, beside which a chunk of a prompt has room
 
 
 class GpuDelta:
