@@ -39,13 +39,13 @@ def run_each_time(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 
 def calls() -> list[GenerationRequest]:
-    """Four that share a prefix, so that states are copied; half of them sampled."""
-    shared = [(7 * i) % 96 for i in range(18)]
+    """Three that share a prefix, so that states are copied; half of them sampled."""
+    shared = [(7 * i) % 96 for i in range(9)]
     made = []
-    for number in range(4):
+    for number in range(3):
         prompt = shared + [(number * 13 + i * 5) % 96 for i in range(1 + 2 * number)]
         params = SamplingParams(
-            temperature=float(number % 2), top_p=0.9, seed=number, max_tokens=5 + number,
+            temperature=float(number % 2), top_p=0.9, seed=number, max_tokens=3 + number,
             ignore_eos=True, detokenize=False,
         )  # fmt: skip
         made.append(
@@ -90,5 +90,5 @@ def test_tokens_of_recorded_passes(
             executor.model, call.prompt_token_ids, call.params, seed=call.params.seed or 0
         )
         assert outputs[call.request_id] == expected, call.request_id
-    assert len(recorded) >= 7 and {3, 4} & set(recorded)  # of which three in tables for four
+    assert len(recorded) >= 2 and {2, 3} & set(recorded)  # in tables for four
     engine.close()
