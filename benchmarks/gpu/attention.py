@@ -20,7 +20,8 @@ from benchmarks.gpu.environment import record
 from tests.layers.gpu.test_paged_attention import Shape, Step
 from twostroke.layers.attention.base import ScoreForm
 from twostroke.layers.gpu.load import load_operators
-from twostroke.layers.gpu.paged_attention import PagedBackend, TileShape
+from twostroke.layers.gpu.paged_attention import PagedBackend
+from twostroke.layers.gpu.tiles import TileShape
 
 BF16 = torch.bfloat16
 SHAPE = Shape(32, 8, 128, 128, dtype=BF16, cache=BF16)

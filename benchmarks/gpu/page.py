@@ -127,7 +127,8 @@ def products(record: Record) -> list[str]:
     lines += ["Outputs of a program, inputs of a step, warps, stages, whether kernels overlap.", ""]
     best: dict[str, list[Record]] = {}
     for row in record["rows"]:
-        best.setdefault(f"{row['product']}, {row['rows']} rows", []).append(row)
+        count = "1 row" if row["rows"] == 1 else f"{row['rows']} rows"
+        best.setdefault(f"{row['product']}, {count}", []).append(row)
     rows = [
         [name, each["how"], each["us"], each["tb_per_s"]]
         for name, found in best.items()
@@ -143,6 +144,77 @@ def recurrent(record: Record) -> list[str]:
     return [*lines, *table(["requests", "tokens each", "us", "TB/s of states"], rows)]
 
 
+def prediction() -> list[str]:
+    """The sealed expectations, and what was measured of them; empty where nothing was."""
+    path = RESULTS / "prediction-h200.json"
+    if not path.exists():
+        return []
+    record = json.loads(path.read_text())
+    lines = ["## What the simulator expects of an H200, and what was measured", ""]
+    lines += [
+        wrapped(
+            f"Sealed on {record['date'][:10]} at commit {str(record['commit'])[:8]} by"
+            f" `benchmarks.gpu.predict` ({record['seal'][:16]}), in milliseconds of a step; the"
+            " 8B model in bfloat16 had been measured before, nothing else. An empty column is not"
+            " measured."
+        )
+    ]
+    measured, speeds = dict[str, float](), newest("speed")
+    if speeds is not None:
+        result = speeds["rows"][0]
+        measured |= {f"decode {row['batch']}": row["step_ms"] for row in result["decode"]}
+        measured |= {f"prefill {row['tokens']}": row["ms"] for row in result["prefill"]}
+    rows = [
+        [
+            row["model"],
+            row["step"],
+            row["ms"],
+            f"{row['low_ms']:.3g} to {row['high_ms']:.3g}",
+            measured.get(row["step"], "") if row["model"] == "8B bf16" else "",
+        ]
+        for row in record["rows"]
+    ]
+    return [*lines, *table(["model", "step", "expected", "between", "measured"], rows)]
+
+
+def draws(record: Record) -> list[str]:
+    lines = ["## Draws, from logits to tokens", "", where(record)]
+    rows = [
+        [row["case"], row["batch"], row["us"], row["pytorch_us"], row["different"]]
+        for row in record["rows"]
+    ]
+    heads = ["filters", "requests", "us", "us by PyTorch", "other tokens"]
+    return [*lines, *table(heads, rows)]
+
+
+def latents(record: Record) -> list[str]:
+    lines = ["## Attention over latents, a layer", "", where(record)]
+    names = ("heads", "requests", "tokens", "context", "us", "pytorch_us", "tb_per_s")
+    rows = [[row[name] for name in names] for row in record["rows"]]
+    heads = ["heads", "requests", "tokens each", "context", "us", "us by PyTorch", "TB/s"]
+    return [*lines, *table(heads, rows)]
+
+
+def rounded(record: Record) -> list[str]:
+    lines = ["## Products in few bits, microseconds", "", where(record)]
+    names = ("case", "rows", "None_us", "fp8_us", "int8_us", "int4_us")
+    rows = [[row[name] for name in names] for row in record["rows"]]
+    return [*lines, *table(["product", "rows", "bfloat16", "fp8", "int8", "int4"], rows)]
+
+
+def memory(record: Record) -> list[str]:
+    (row,) = record["rows"]
+    lines = ["## Memory beside the cache", "", where(record)]
+    lines += [
+        wrapped(
+            f"Measured at start: {row['needed_bytes'] / 2**30:.2f} GiB; the same steps again took"
+            f" {row['again_bytes'] / 2**30:.2f} GiB. Blocks went to the host at"
+            f" {row['read_gb_per_s']:.1f} GB/s and back at {row['write_gb_per_s']:.1f} GB/s."
+        )
+    ]
+    return lines
+
+
 def main() -> None:
     parts = {
         "speed": [speed, kernels],
@@ -150,12 +222,17 @@ def main() -> None:
         "products": [products],
         "attention": [attention],
         "recurrent": [recurrent],
+        "draws": [draws],
+        "latents": [latents],
+        "rounded": [rounded],
+        "memory": [memory],
     }
     lines = ["# On GPUs", "", "Written by `python -m benchmarks.gpu.page`.", ""]
     for name, writers in parts.items():
         if record := newest(name):
             for write in writers:
                 lines += write(record)
+    lines += prediction()
     (RESULTS / "README.md").write_text("\n".join(lines).rstrip() + "\n")
 
 

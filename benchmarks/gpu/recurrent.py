@@ -1,6 +1,8 @@
 """How long the gated delta rule of a layer takes, beside the bytes of its states.
 
-python -m benchmarks.gpu.recurrent
+    python -m benchmarks.gpu.recurrent
+
+Prompts in chunks, and token after token as decoding and short prompts go.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ import argparse
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import triton
 
 from benchmarks.gpu.environment import record
+from twostroke.layers.gpu import gated_delta
 from twostroke.layers.gpu.load import load_gated_delta
-from twostroke.layers.recurrent_state import Segment
+from twostroke.layers.recurrent_state import MANY_TOKENS, Segment
 from twostroke.model_spec.recurrent_forms import DeltaForm
 from twostroke.runtime.state_tensors import StepStates
 
@@ -46,6 +50,12 @@ def main() -> None:
         ms = triton.testing.do_bench(partial(delta, inputs, gates, states, 0), warmup=5, rep=40)
         row = {"requests": requests, "tokens": tokens, "us": 1e3 * ms}
         row["tb_per_s"] = 2 * state[1].nbytes / ms / 1e9
+        if tokens >= MANY_TOKENS:  # as if it were too few for chunks
+            with patch.object(gated_delta, "MANY_TOKENS", 2**30):
+                alone = StepStates([state], segments)
+                alone.runs = states.runs._replace(chunks=states.runs.chunks[:0])
+                run = partial(delta, inputs, gates, alone, 0)
+                row["token_after_token_us"] = 1e3 * triton.testing.do_bench(run, warmup=1, rep=5)
         rows.append(row)
         print(row, flush=True)
     record(args.results, "recurrent", "cuda", rows)

@@ -2,12 +2,14 @@
 # Everything that wants a GPU: correctness against the CPU, then speed against the roofline and
 # transformers. A part that fails does not stop the others. Each part alone, or all:
 #     sh benchmarks/gpu/session.sh [RESULTS_FOLDER] [PART ...]
-# Parts: kernels, correctness, products, attention, recurrent, speed.
+# Parts: kernels, correctness, products, attention, latents, draws, rounded, recurrent, memory,
+# speed.
 set -u
 cd "$(dirname "$0")/../.."
 results=${1:-benchmarks/gpu/results}
 [ $# -gt 0 ] && shift
-[ $# -gt 0 ] || set -- kernels correctness products attention recurrent speed
+[ $# -gt 0 ] || set -- kernels correctness products attention latents draws rounded \
+    recurrent memory speed
 python=${PYTHON:-python3}
 export PYTHONPATH=src:.${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 mkdir -p "$results"

@@ -33,7 +33,7 @@ from twostroke.core.targets import Target, parse_targets, read_target_file
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 PolicyName = Literal["fcfs", "priority", "fair", "deadline"]
 Admission = Literal["queue", "predicted"]
-Quantization = Literal["int8", "int4"]
+Quantization = Literal["int8", "int4", "fp8"]
 _ONE_OF_FORMATS = "one of " + ", ".join(get_args(KVCacheDtype))
 Batching = Literal["continuous", "static"]
 GenerationConfigSource = Literal["auto", "vllm"]
@@ -67,8 +67,8 @@ class ModelOptions:
     float16 whose quantised weights a CPU multiplies as they are stored.
     """
     quantization: Quantization | None = None
-    """Round the weights of linear layers while loading: `int8` or `int4`. On a CPU; half or a third
-    of the bytes.
+    """Round the weights of linear layers while loading: `int8` or `int4`, half or a third of the
+    bytes, or on a GPU `fp8`, where activations are rounded too.
 
     On text that pilot was not trained on, about 0.03 % and 0.2 % of the likeliest tokens become
     others.

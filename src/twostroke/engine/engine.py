@@ -12,6 +12,7 @@ from twostroke.core.errors import (
     ErrorMessage,
     InsufficientMemoryError,
     RequestFailedError,
+    TwostrokeError,
 )
 from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason, Request
@@ -143,7 +144,8 @@ class Engine:
             logger.exception("step %d failed with %d requests", plan.step, len(plan.scheduled))
             failure = f"the forward pass failed: {type(cause).__name__}: {cause}"
             self._fatal = cause if isinstance(cause, EngineDeadError) else None
-            error = ErrorMessage.of(self._fatal or RequestFailedError(failure))
+            hint = cause.hint if isinstance(cause, TwostrokeError) else None
+            error = ErrorMessage.of(self._fatal or RequestFailedError(failure, hint=hint))
             result = StepResult(
                 errors=dict.fromkeys(plan.scheduled, error),
                 failure=failure,

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from twostroke.kernels.calls import LinearCall
 from twostroke.kernels.library import FORMATS, GROUP, Library
-from twostroke.layers.gpu.load import load_operators, load_quantized_linear
+from twostroke.layers.gpu.load import load_fp8_linear, load_operators, load_quantized_linear
 from twostroke.layers.packing import (
     PackedWeight,
     can_pack,
@@ -74,12 +74,15 @@ def make_linear(
     """The fastest layer for this weight ``[out, in]``, of which it may keep a packed copy instead.
 
     Args:
-        quantization: ``int8`` or ``int4`` (needs the kernels, of a CPU or a GPU), ``None`` for the
-            weight's own precision, which it also keeps if its inputs are no multiple of 32.
+        quantization: ``int8`` or ``int4`` (needs the kernels, of a CPU or a GPU), ``fp8`` (of a
+            GPU), ``None`` for the weight's own precision, which it also keeps if its inputs are no
+            multiple of 32, and for ``fp8`` its outputs of 16.
         library: The compiled kernels, if they are to be used.
     """
     if library is None and quantization is not None and weight.shape[1] % GROUP == 0:
         operators = load_operators(weight.device)
+        if operators is not None and quantization == "fp8":
+            return load_fp8_linear(weight, bias, operators) or TorchLinear(weight, bias)
         if operators is not None:
             codes, scales = (quantize_int8 if quantization == "int8" else quantize_int4)(weight)
             stored = StoredWeight(quantization, codes, scales.view(len(codes), -1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import torch
@@ -65,8 +66,8 @@ class LayerStates(Protocol):
         ...
 
     @property
-    def runs(self) -> tuple[Tensor, Tensor]:
-        """What a GPU's kernels read of them, see ``runs_on``."""
+    def runs(self) -> Runs:
+        """What a GPU's kernels read of them."""
         ...
 
 
@@ -79,19 +80,52 @@ def segment_table(segments: Sequence[Segment]) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
 
 
-def runs_on(device: torch.device, segments: Sequence[Segment]) -> tuple[Tensor, Tensor]:
-    """``segment_table`` on a device, and int64 ``[requests + 1]``: where each one's begin.
+# Tokens of a prompt that a GPU takes together, where a request has so many; else one by one. With
+# 64 in a chunk a program would spill registers beside a state of 128 by 128.
+CHUNK = MANY_TOKENS = 32
 
-    Segments of one request come one after the other.
+
+class Runs(NamedTuple):
+    """What a GPU's kernels read of a pass's segments, int64 on the device.
+
+    Those of one request come one after the other.
+
+    Attributes:
+        segments: ``segment_table``.
+        firsts: ``[requests + 1]``: where each request's begin.
+        chunks: ``[chunks, 2]``: first row and end of ``CHUNK`` tokens at most, of one segment; of
+            requests with ``MANY_TOKENS`` alone.
+        chunk_firsts: ``[segments]``: where each one's chunks begin.
     """
+
+    segments: Tensor
+    firsts: Tensor
+    chunks: Tensor
+    chunk_firsts: Tensor
+
+
+def runs_on(device: torch.device, segments: Sequence[Segment]) -> Runs:
     table = segment_table(segments)
     slots = [segment.slots[0] for segment in segments]
     firsts = [at for at, slot in enumerate(slots) if at == 0 or slots[at - 1] != slot]
-    joined = torch.cat((table.flatten(), torch.tensor([*firsts, len(slots)], dtype=torch.int64)))
+    chunks, chunk_firsts = list[tuple[int, int]](), list[int]()
+    for first, last in pairwise([*firsts, len(slots)]):
+        has_many = segments[last - 1].end - segments[first].begin >= MANY_TOKENS
+        for begin, end, _ in segments[first:last]:
+            chunk_firsts.append(len(chunks))
+            if has_many:
+                chunks += [(at, min(at + CHUNK, end)) for at in range(begin, end, CHUNK)]
+    parts = (
+        table.flatten(),
+        torch.tensor([*firsts, len(slots)], dtype=torch.int64),
+        torch.tensor(chunks, dtype=torch.int64).flatten(),
+        torch.tensor(chunk_firsts, dtype=torch.int64),
+    )
+    joined = torch.cat(parts)
     if device.type == "cuda":
         joined = joined.pin_memory()
-    moved = joined.to(device, non_blocking=True)
-    return moved[: table.numel()].view(-1, 4), moved[table.numel() :]
+    moved = torch.split(joined.to(device, non_blocking=True), list(map(len, parts)))
+    return Runs(moved[0].view(-1, 4), moved[1], moved[2].view(-1, 2), moved[3])
 
 
 def write_further_copies(states: LayerStates, layers: Iterable[int]) -> None:
@@ -127,7 +161,7 @@ class NoLayerStates:
         return segment_table(self.segments)
 
     @property
-    def runs(self) -> tuple[Tensor, Tensor]:
+    def runs(self) -> Runs:
         return runs_on(torch.device("cpu"), self.segments)
 
 

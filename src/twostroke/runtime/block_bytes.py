@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from twostroke.kv_cache.state_room import count_state_parts, part_bytes
+from twostroke.runtime.caches.host_copies import host_copies
+from twostroke.runtime.device import on_device
 
 
 class BlockBytes:
@@ -28,6 +30,7 @@ class BlockBytes:
         # Views [blocks, bytes] of each tensor.
         self._parts = [tensor.flatten(1).view(torch.uint8) for tensor in tensors]
         self._device = tensors[0].device
+        self._copies = host_copies(self._device)
         self._widths = [part.shape[1] for part in self._parts]
         self.block_bytes = sum(self._widths)
         layout = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape[1:])}" for t in tensors]
@@ -35,7 +38,7 @@ class BlockBytes:
         self.format = f"{len(layout)} tensors {layout[0]} {digest}"
 
     def read(self, block_ids: Sequence[int]) -> list[memoryview]:
-        indices = torch.tensor(block_ids, device=self._device)
+        indices = on_device(block_ids, self._device)
         data = torch.empty(
             (len(block_ids), self.block_bytes), dtype=torch.uint8, device=self._device
         )  # [blocks, bytes]
@@ -43,17 +46,17 @@ class BlockBytes:
         for part, width in zip(self._parts, self._widths, strict=True):
             data[:, offset : offset + width] = part[indices]
             offset += width
-        rows = data.cpu().numpy()
+        rows = self._copies.to_host(data).numpy()
         # Copies, so that a block that stays for long does not keep the others' memory.
         return [memoryview(rows[index].tobytes()) for index in range(len(block_ids))]
 
     def write(self, block_ids: Sequence[int], blocks: Sequence[memoryview]) -> None:
-        indices = torch.tensor(block_ids, device=self._device)
-        data = torch.empty((len(blocks), self.block_bytes), dtype=torch.uint8)
+        indices = on_device(block_ids, self._device)
+        data = self._copies.room(len(blocks), self.block_bytes)
         rows = data.numpy()
         for index, block in enumerate(blocks):
             memoryview(rows[index])[:] = block
-        data = data.to(self._device)
+        data = self._copies.to_device(data)
         offset = 0
         for part, width in zip(self._parts, self._widths, strict=True):
             part.index_copy_(0, indices, data[:, offset : offset + width])

@@ -103,6 +103,17 @@ def held_memory(device: torch.device) -> int:
     return int(torch.cuda.memory_reserved(device))
 
 
+def begin_peak(device: torch.device) -> int:
+    """Forget the peak of a GPU's tensors. Returns the bytes that they take now."""
+    torch.cuda.reset_peak_memory_stats(device)
+    return int(torch.cuda.memory_allocated(device))
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes that a GPU's tensors took since ``begin_peak``."""
+    return int(torch.cuda.max_memory_allocated(device))
+
+
 def total_memory(device: torch.device) -> int:
     """Bytes of memory that ``device`` has."""
     if device.type == "cuda":

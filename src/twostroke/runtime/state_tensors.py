@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import groupby
@@ -13,7 +14,14 @@ from torch import Tensor
 from twostroke.core.errors import ConfigError
 from twostroke.core.kv_formats import StateDtype
 from twostroke.core.step import NO_SLOT, ScheduledRequest, StepPlan
-from twostroke.layers.recurrent_state import LayerState, Segment, StateShape, runs_on, segment_table
+from twostroke.layers.recurrent_state import (
+    LayerState,
+    Runs,
+    Segment,
+    StateShape,
+    runs_on,
+    segment_table,
+)
 
 
 def stored_shapes(
@@ -100,10 +108,17 @@ class StateTensors:
                 segments.append(Segment(start, end, (live,)))
         return StepStates(self._layers, segments)
 
-    def all_finite(self, request_id: str) -> bool:
-        """Whether a request's state is finite in all layers."""
-        slot = self._live[request_id]
-        return all(bool(torch.isfinite(tensor[slot]).all()) for tensor in self.tensors())
+    def fixed(self, rows: int) -> FixedStates:
+        """The states of passes over one token each of at most ``rows`` requests."""
+        return FixedStates(self._layers, rows)
+
+    def all_finite(self, request_ids: Sequence[str]) -> bool:
+        """Whether the states of these requests are finite in all layers, asked all at once."""
+        if not (tensors := self.tensors()):
+            return True
+        slots = [self._live[request_id] for request_id in request_ids]
+        sums = [tensor[slots].sum(dtype=torch.float32) for tensor in tensors]
+        return bool(torch.isfinite(torch.stack(sums)).all())
 
     def tensors(self) -> list[Tensor]:
         """Each [slots, ...], of all layers."""
@@ -133,9 +148,67 @@ class StepStates:
         return segment_table(self.segments)
 
     @cached_property
-    def runs(self) -> tuple[Tensor, Tensor]:
+    def runs(self) -> Runs:
         device = next(tensor.device for layer in self._layers for tensor in layer)
         return runs_on(device, self.segments)
 
 
+class FixedStates:
+    """States of recorded passes, see ``LayerStates``: their tables stay where they are in memory.
+
+    Each request has one token, and at most one copy of its state is made.
+    """
+
+    segments: Sequence[Segment] = ()  # what is not known when a pass is recorded
+
+    def __init__(self, layers: Sequence[LayerState], rows: int) -> None:
+        self._layers = layers
+        device = next((tensor.device for layer in layers for tensor in layer), torch.device("cpu"))
+        # A request beyond the last of a step has no segment.
+        self._segments = torch.zeros(rows, 4, dtype=torch.int64, device=device)
+        self._firsts = torch.zeros(rows + 1, dtype=torch.int64, device=device)
+        self._none = torch.zeros(0, 2, dtype=torch.int64, device=device)
+        self._rows = rows
+
+    @staticmethod
+    def takes(states: StepStates) -> bool:
+        """Whether a step's states can be told so."""
+        return all(end - begin == 1 and len(slots) <= 2 for begin, end, slots in states.segments)
+
+    def of_size(self, rows: int) -> FixedStates:
+        """These tables for the first ``rows`` requests alone."""
+        part = copy.copy(self)
+        part._rows = rows
+        return part
+
+    def fill(self, states: StepStates, rows: int) -> None:
+        """Take in a step of at most ``rows`` requests."""
+        count = len(states.segments)
+        if not count:
+            return
+        runs = states.runs
+        self._segments[:count].copy_(runs.segments)
+        self._firsts[: count + 1].copy_(runs.firsts)
+        self._firsts[count + 1 : rows + 1].fill_(count)
+
+    def read(self, layer: int, segment: Segment) -> LayerState:
+        raise LookupError("the states of recorded passes are read on the device")
+
+    def write(self, layer: int, segment: Segment, state: LayerState) -> None:
+        raise LookupError("the states of recorded passes are written on the device")
+
+    def storage(self, layer: int) -> LayerState:
+        return self._layers[layer]
+
+    @property
+    def table(self) -> Tensor:
+        raise LookupError("the states of recorded passes have no table on the host")
+
+    @property
+    def runs(self) -> Runs:
+        rows = self._rows
+        return Runs(self._segments[:rows], self._firsts[: rows + 1], self._none, self._none[:, 0])
+
+
+NO_STEP_STATES = StepStates([], [])
 NO_STATE_TENSORS = StateTensors([], 0, torch.device("cpu"))

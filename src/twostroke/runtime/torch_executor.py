@@ -14,6 +14,7 @@ from twostroke.engine.executor import ExecutorInfo
 from twostroke.kernels.library import load_library
 from twostroke.layers.activation import compiled_peaks
 from twostroke.layers.attention.base import AttentionBackend
+from twostroke.layers.gpu.load import load_draws
 from twostroke.models.language_model import LanguageModel
 from twostroke.observability.profile import INPUT, NO_PROFILE, SAMPLING, Profiler
 from twostroke.runtime.device import (
@@ -74,6 +75,7 @@ class TorchExecutor:
             model.device,
             None if library is None else compiled_peaks(library),
             self._read,
+            load_draws(model.device),
         )
 
     @property
@@ -113,6 +115,7 @@ class TorchExecutor:
                 self.kv.zero_slots(step.batch.attention.slots)
             self.passes.drop_ahead()
             if (out_of_memory := memory_error(error)) is not None:
+                release_cached_memory()  # in pieces, of which none may fit the next step
                 raise out_of_memory from error
             raise
         step.result.timings, step.result.duration = step.clock.seconds, step.clock.total()
@@ -183,9 +186,10 @@ def _fail_non_finite(step: StepRun) -> None:
     """
     batch, kv = step.batch, step.kv
     slots = batch.attention.slots
-    if kv.all_finite(slots) and not kv.recurrent.exist:
+    names = [share.request_id for share in batch.shares]
+    if kv.all_finite(slots) and kv.recurrent.all_finite(names):
         return
-    for index, share in enumerate(batch.shares):  # drafts may be rejected: their logits decide
-        has_state = not kv.recurrent.exist or kv.recurrent.all_finite(share.request_id)
-        if not (has_state and kv.all_finite(slots[batch.known_rows(index)])):
+    for index, name in enumerate(names):  # drafts may be rejected: their logits decide
+        known = slots[batch.known_rows(index)]
+        if not (kv.recurrent.all_finite([name]) and kv.all_finite(known)):
             step.fail(index)

@@ -18,7 +18,7 @@ from twostroke.core.logprobs import PositionLogprobs
 from twostroke.runtime.input_batch import Batch
 from twostroke.sampling.report import NO_TOKEN, SamplerOutput
 from twostroke.sampling.request_state import RequestState
-from twostroke.sampling.sampler import Sampler, takes_likeliest
+from twostroke.sampling.sampler import Sampler
 from twostroke.sampling.token_masks import TokenMask
 
 # How many of a request's drafts count as accepted: from its seed, its tokens, and their number.
@@ -131,7 +131,7 @@ def _sample(
 ) -> SamplerOutput:
     """Draw from all rows, in parts of bounded size. No row's draw depends on other rows."""
     at_once = MAX_LOGITS
-    if sampler.device.type == "cuda" and all(map(takes_likeliest, states)):
+    if sampler.device.type == "cuda" and all(map(sampler.draws_in_place, states)):
         at_once = MAX_LOGITS_OF_GPU
     count = max(1, at_once // sampler.vocab_size)
     if len(states) <= count:

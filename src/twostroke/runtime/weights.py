@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -41,15 +41,18 @@ from twostroke.runtime.adapters.places import AdapterPlaces
 from twostroke.runtime.checkpoints.tensor_files import DTYPES, TensorFiles
 from twostroke.runtime.device import free_memory
 
+if TYPE_CHECKING:
+    from twostroke.layers.gpu.operators import GpuOperators
+
 logger = logging.getLogger(__name__)
 # How the kernels keep rounded weights; int8 has one scale per output, too little to count.
 _ROUNDED = {
     "int8": NumberFormat("int8", 8, "int8"),
     "int4": NumberFormat("int4", 4, "int8", scale_bits=32, group=GROUP),
+    "fp8": NumberFormat("fp8", 8, "fp8"),
 }
 MXFP4 = weight_format("mxfp4")  # of experts alone, kept as it is stored
 _TABLES = ("embed", "head", "layer_table")
-_OF_EXPERT = re.compile(r"\bexperts\.")
 PROGRESS_AFTER_SECONDS = 1.0
 Advance = Callable[[int], None]  # called with each number of bytes that were loaded
 SCORE_HEAD = "score.weight"  # of a decoder that ranks pairs of texts, see ``ScoreHead``
@@ -77,7 +80,7 @@ def load_model(
         spec: What its ``config.json`` says, see ``read_runnable``.
         dtype: ``auto`` keeps the checkpoint's precision, see ``decoder_dtype``.
         max_length: Longest request in tokens; sizes the rotary table.
-        quantization: ``int8`` or ``int4`` rounds the weights of linear layers while they are read.
+        quantization: Rounds the weights of linear layers while they are read.
         kv_format: Format of the KV cache; ``auto`` is the model's precision.
         scores_pairs: It has a head for scores, which is read elsewhere, and maybe no language head.
         places: Where adapters may add to it; noted while it is built.
@@ -93,7 +96,7 @@ def load_model(
     family, spec, expected = match_checkpoint(files, spec, scores_pairs=scores_pairs)
     torch_dtype = decoder_dtype(spec, expected, files, dtype, device, quantization)
     if quantization is not None:
-        _check_quantization(torch_dtype, device)
+        check_quantization(quantization, torch_dtype, device, load_operators(device))
     shards = NO_SHARDS
     once = set[str]()
     if group is not None:
@@ -127,8 +130,7 @@ def kept_as_stored(
 ) -> list[Parameter]:
     """What stays as it is stored: where kernels run, and nothing rounds it.
 
-    On a GPU, matrices of integers of one format. Those of experts are decoded: their products are
-    one kernel, which takes plain ones.
+    On a GPU, matrices of integers of one format.
     """
     if runs_compiled(dtype, device):
         return [each for each in expected if files.is_kept(each, quantization, shards)]
@@ -139,7 +141,6 @@ def kept_as_stored(
         for each in expected
         if files.are_integers(each)
         and each.name.endswith(".weight")
-        and not _OF_EXPERT.search(each.name)
         and files.is_kept(each, quantization, shards)
     ]
 
@@ -301,8 +302,21 @@ class StoredParameters:
         return target
 
 
-def _check_quantization(dtype: torch.dtype, device: torch.device) -> None:
-    if load_operators(device) is not None:
+def check_quantization(
+    quantization: str, dtype: torch.dtype, device: torch.device, operators: GpuOperators | None
+) -> None:
+    """Refuse what neither a CPU's kernels nor a GPU's ``operators`` can round to.
+
+    Raises:
+        ConfigError: Say what can.
+    """
+    if quantization == "fp8" and (operators is None or not operators.has_fp8):
+        raise ConfigError(
+            "--quantization fp8 works on NVIDIA GPUs of compute capability 8.9 (Ada, Hopper) on"
+            f" with Triton; this is {device}",
+            hint="give --quantization int8 or int4, or leave it out",
+        )
+    if operators is not None:
         return
     if device.type != "cpu" or dtype != torch.bfloat16:
         name = str(dtype).removeprefix("torch.")

@@ -13,6 +13,7 @@ from twostroke.core.sampling_params import SamplingParams
 from twostroke.sampling.drawing import WEIGHT_UNIT, Truncation
 from twostroke.sampling.random import uniforms
 from twostroke.sampling.request_state import RequestState
+from twostroke.sampling.transfer import moved, to_tensor
 
 # Below this a temperature is greedy for all practical purposes, and dividing by it would lose the
 # zeros to underflow.
@@ -43,7 +44,7 @@ def uniforms_of(requests: Sequence[RequestState], device: torch.device) -> Tenso
     """The uniform number of each request's next draw, float64 [rows]."""
     seeds = np.array([request.spec.seed & (2**64 - 1) for request in requests], dtype=np.uint64)
     positions = np.array([request.num_tokens for request in requests], dtype=np.int64)
-    return torch.from_numpy(uniforms(seeds, positions)).to(device)
+    return moved(torch.from_numpy(uniforms(seeds, positions)), device)
 
 
 def min_weights(params: Sequence[SamplingParams], device: torch.device) -> Tensor:
@@ -76,8 +77,3 @@ def truncation_of(
         least_weights,
         bounded=max(top_k) < vocab_size,
     )
-
-
-def to_tensor(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """``values`` on the device."""
-    return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ def edit_logits(
     logits: Tensor,
     requests: Sequence[RequestState],
     token_masks: Mapping[int, TokenMask] = NO_MASKS,
+    penalize: Callable[[Tensor, Sequence[RequestState]], None] = apply_penalties,
 ) -> None:
     """All filters before temperature, in place: masks, logit bias, penalties.
 
@@ -23,7 +24,8 @@ def edit_logits(
         logits: float32 [rows, vocab].
         requests: One per row.
         token_masks: By row, where the answer has a form.
+        penalize: Another way to do what ``apply_penalties`` does.
     """
     apply_masks(logits, requests, token_masks)
     apply_logit_bias(logits, requests)
-    apply_penalties(logits, requests)
+    penalize(logits, requests)

@@ -12,6 +12,7 @@ from twostroke.core.errors import InvalidRequestError, NonFiniteLogitsError, Two
 from twostroke.sampling.pairs import Pairs
 from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.token_masks import NO_MASKS, TokenMask, apply_token_masks
+from twostroke.sampling.transfer import moved
 
 # Of one row: more tokens are written by an operation of their own, since pairs of Python numbers
 # cost 0.1 us each.
@@ -103,7 +104,7 @@ def _token_ids(ascending: bytearray, logits: Tensor) -> Tensor:
     count = bisect_left(memoryview(ascending).cast("q"), logits.shape[1])
     if not count:
         return torch.empty(0, dtype=torch.int64, device=logits.device)
-    return torch.frombuffer(ascending, dtype=torch.int64, count=count).to(logits.device)
+    return moved(torch.frombuffer(ascending, dtype=torch.int64, count=count), logits.device)
 
 
 def _keep(row: Tensor, token_ids: Tensor) -> None:

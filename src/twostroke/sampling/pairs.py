@@ -9,6 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from twostroke.sampling.transfer import moved
+
 
 class Pairs:
     """Collects single logits to read or change.
@@ -58,11 +60,9 @@ class Pairs:
     def index(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Rows and tokens, int64 [pairs] each: ``logits[pairs.index(device)]`` is [pairs]."""
         rows = np.repeat(np.array(self._rows, dtype=np.int64), list(map(len, self._tokens)))
-        both = torch.from_numpy(np.stack([rows, np.concatenate(self._tokens)])).to(
-            device, non_blocking=True
-        )
+        both = moved(torch.from_numpy(np.stack([rows, np.concatenate(self._tokens)])), device)
         return both[0], both[1]
 
     def values(self, device: torch.device) -> Tensor:
         """float32 [pairs]."""
-        return torch.from_numpy(np.concatenate(self._values)).to(device, non_blocking=True)
+        return moved(torch.from_numpy(np.concatenate(self._values)), device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -16,11 +15,14 @@ from twostroke.sampling.batch_parameters import (
     truncation_of,
     uniforms_of,
 )
+from twostroke.sampling.device_draws import DeviceDraws
 from twostroke.sampling.drawing import draw, draw_truncated, first_width
 from twostroke.sampling.editing import edit_logits
+from twostroke.sampling.penalties import apply_penalties
 from twostroke.sampling.report import NO_TOKEN, DrawReport, SamplerOutput
 from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.token_masks import NO_MASKS, TokenMask
+from twostroke.sampling.transfer import to_tensor
 
 _NON_FINITE = -2  # in place of a token, until it is on the host
 
@@ -53,6 +55,7 @@ class Sampler:
         peaks: Finds each row's maximum and its first index, faster than PyTorch does.
         read: Brings drawn tokens to the host, int64 [rows]; called once for each call of
             ``sample``, when they are on the device or about to be.
+        draws: Kernels that draw in PyTorch's place; then nothing is waited for before ``read``.
     """
 
     def __init__(
@@ -61,11 +64,17 @@ class Sampler:
         device: torch.device | str,
         peaks: Peaks | None = None,
         read: Callable[[Tensor], list[int]] = Tensor.tolist,
+        draws: DeviceDraws | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self.device = torch.device(device)
         self._peaks = peaks or torch_peaks
         self._read = read
+        self._draws = draws
+
+    def draws_in_place(self, request: RequestState) -> bool:
+        """Whether nothing of the size of its logits is made for a draw."""
+        return self._draws is not None or takes_likeliest(request)
 
     @torch.inference_mode()
     def sample(
@@ -86,68 +95,44 @@ class Sampler:
         if not requests:
             return SamplerOutput([])
         report = DrawReport(logits, requests)
-        if all(map(takes_likeliest, requests)):
-            return report.finish(self._take_likeliest(logits, report))
-        peaks = self._edit(logits, requests, token_masks, report)
-        tokens = self._draw(logits, peaks, requests)
-        return report.finish(tokens)
-
-    def _take_likeliest(self, logits: Tensor, report: DrawReport) -> list[int]:
-        """The likeliest token of each row, with one transfer to the host."""
         highest, tokens = self._peaks(logits)
+        failed = ~(highest < torch.inf)  # NaN is not less, either
+        if not all(map(takes_likeliest, requests)):
+            if self._draws is None and bool(failed.any()):
+                logits[failed] = -torch.inf
+            if any(request.edits_logits for request in requests):
+                penalize = apply_penalties if self._draws is None else self._draws.penalize
+                edit_logits(logits, requests, token_masks, penalize)
+                highest, tokens = self._peaks(logits)
+            highest = highest.masked_fill(failed, -torch.inf)
+            self._draw(logits, highest, tokens, requests)
         tokens.masked_fill_(highest == -torch.inf, NO_TOKEN)
-        tokens.masked_fill_(~(highest < torch.inf), _NON_FINITE)  # NaN is not less, either
-        token_ids = self._read(tokens)
+        token_ids = self._read(tokens.masked_fill_(failed, _NON_FINITE))
         if _NON_FINITE in token_ids:
             report.rule_out([row for row, token in enumerate(token_ids) if token == _NON_FINITE])
             token_ids = [max(token, NO_TOKEN) for token in token_ids]
-        return token_ids
-
-    def _edit(
-        self,
-        logits: Tensor,
-        requests: Sequence[RequestState],
-        token_masks: Mapping[int, TokenMask],
-        report: DrawReport,
-    ) -> tuple[Tensor, Tensor]:
-        """Apply all filters before temperature, and rule out rows that are not finite, in place.
-
-        Returns:
-            The maxima of the rows, and their tokens, [rows] each; the lowest id among equals.
-        """
-        highest, tokens = self._peaks(logits)
-        non_finite = [
-            row for row, value in enumerate(highest.tolist()) if not value < math.inf
-        ]  # NaN is not, either
-        if any(request.edits_logits for request in requests):
-            edit_logits(logits, requests, token_masks)
-            highest, tokens = self._peaks(logits)
-        if non_finite:
-            logits[non_finite] = highest[non_finite] = -torch.inf
-            report.rule_out(non_finite)
-        return highest, tokens
+        return report.finish(token_ids)
 
     def _draw(
-        self, logits: Tensor, peaks: tuple[Tensor, Tensor], requests: Sequence[RequestState]
-    ) -> list[int]:
-        """The likeliest token of greedy rows, a drawn one of the others.
+        self, logits: Tensor, highest: Tensor, tokens: Tensor, requests: Sequence[RequestState]
+    ) -> None:
+        """Put a drawn token in place of the likeliest, in rows that are not greedy.
 
         Args:
             logits: float32 [rows, vocab] after all filters before temperature; not changed.
-            peaks: The highest logit of each row, and its token; changed in place.
-
-        Returns:
-            A token for each row, ``NO_TOKEN`` where all logits are -inf.
+            highest: The highest logit of each row.
+            tokens: int64 [rows], the likeliest of each; changed in place.
         """
-        highest, tokens = peaks
         drawn = [row for row, request in enumerate(requests) if not request.params.greedy]
-        if drawn:
-            everywhere = len(drawn) == len(requests)
-            index = slice(None) if everywhere else torch.tensor(drawn, device=self.device)
-            tokens[index] = self._draw_by_chance(
-                logits[index], highest[index], [requests[row] for row in drawn]
-            )
-        return self._read(tokens.masked_fill(highest == -torch.inf, NO_TOKEN))
+        if not drawn:
+            return
+        everywhere = len(drawn) == len(requests)
+        index = slice(None) if everywhere else to_tensor(drawn, torch.int64, self.device)
+        if self._draws is not None:
+            tokens[index] = self._draws.draw(logits, highest, drawn, requests)
+            return
+        own = [requests[row] for row in drawn]
+        tokens[index] = self._draw_by_chance(logits[index], highest[index], own)
 
     def _draw_by_chance(
         self, logits: Tensor, highest: Tensor, requests: Sequence[RequestState]

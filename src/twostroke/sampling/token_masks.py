@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from twostroke.sampling.transfer import moved, to_tensor
+
 
 class TokenMask:
     """The tokens that one row may draw.
@@ -64,10 +66,10 @@ def apply_on_device(logits: Tensor, masks: Mapping[int, TokenMask]) -> None:
     """All rows at once; a bit per token crosses to the device."""
     vocab = logits.shape[1]
     packed = torch.from_numpy(np.stack([mask.allowed for mask in masks.values()]))
-    packed = packed.to(logits.device, non_blocking=True)  # [masked, bytes]
+    packed = moved(packed, logits.device)  # [masked, bytes]
     shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
     allowed = ((packed.unsqueeze(-1) >> shifts) & 1).flatten(1)[:, :vocab].bool()
-    rows = torch.tensor(list(masks), device=logits.device)
+    rows = to_tensor(list(masks), torch.int64, logits.device)
     logits[rows] = logits[rows].masked_fill(~allowed, -torch.inf)
 
 

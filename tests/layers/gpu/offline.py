@@ -23,6 +23,7 @@ TYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
     torch.float32: "fp32",
+    torch.float64: "fp64",
     torch.float8_e4m3fn: "fp8e4nv",
     torch.int32: "i32",
     torch.int64: "i64",
@@ -68,7 +69,8 @@ def _source(kernel: Any, args: tuple[Any, ...]) -> Any:
     bound = inspect.signature(kernel.fn).bind(*args).arguments
     for index, parameter in enumerate(kernel.params):
         value = bound[parameter.name]
-        if parameter.is_constexpr or value is None or (type(value) is int and value == 1):
+        is_one = type(value) is int and value == 1 and not parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or is_one:
             signature[parameter.name], constants[index,] = "constexpr", value
             continue
         if isinstance(value, torch.Tensor):
@@ -77,6 +79,7 @@ def _source(kernel: Any, args: tuple[Any, ...]) -> Any:
         else:
             signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
             is_multiple = isinstance(value, int) and value % 16 == 0
+            is_multiple = is_multiple and not parameter.do_not_specialize
         if is_multiple:
             attributes[index,] = [["tt.divisibility", 16]]
     return ASTSource(kernel, signature, constants, attributes)

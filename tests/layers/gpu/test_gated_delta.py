@@ -19,7 +19,7 @@ from twostroke.model_spec.recurrent_forms import DeltaForm
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.branches.gated_delta import GatedDeltaBranch, GatedDeltaKind
 from twostroke.observability.profile import NO_PROFILE
-from twostroke.runtime.state_tensors import StepStates
+from twostroke.runtime.state_tensors import StateTensors, StepStates
 
 if TYPE_CHECKING:
     from twostroke.layers.gpu.operators import GpuOperators
@@ -120,3 +120,89 @@ def test_bits_depend_neither_on_cuts_nor_on_company(
         )
     for own, cut in zip(state, parts, strict=True):
         assert torch.equal(own[2], cut[2])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("matrix", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FORMS)
+def test_prompts_in_chunks_give_what_token_after_token_gives(
+    name: str, matrix: torch.dtype, dtype: torch.dtype, operators: GpuOperators,
+    device: torch.device,
+) -> None:  # fmt: skip
+    """Of whole chunks and parts of them, with copies on the way, beside requests of few tokens."""
+    segments = [
+        Segment(0, 1, (0,)),
+        Segment(1, 130, (1, 3)),
+        Segment(130, 140, (1,)),
+        Segment(140, 173, (2,)),
+        Segment(173, 180, (4,)),
+    ]
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(180, HIDDEN, generator=generator).to(device, dtype)
+    results = []
+    for on_gpu in (True, False):
+        branch = branch_of(FORMS[name], dtype, device)
+        assert branch._on_gpu is not None
+        if not on_gpu:
+            branch._on_gpu = None
+        state = fresh(branch, matrix, device)
+        results.append((run(branch, x, state, segments), state))
+    (actual, state), (expected, expected_state) = results
+    assert torch.equal(state[0], expected_state[0])
+    # A state in bfloat16 is rounded once a segment here, after each token there.
+    tolerance = TOLERANCES[dtype] if matrix is torch.float32 else 2e-2
+    for own, theirs in ((actual, expected), (state[1], expected_state[1])):
+        difference = (own.float() - theirs.float()).abs()
+        assert float(difference.mean()) < tolerance * float(theirs.float().abs().mean())
+        if matrix is torch.float32 and dtype is torch.float32:
+            torch.testing.assert_close(own, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_equal_keys_that_never_fade(operators: GpuOperators, device: torch.device) -> None:
+    """The system of a chunk is as far from diagonal as it can be: powers of it would overflow."""
+    branch = branch_of(DELTA, torch.float32, device)
+    delta = branch._on_gpu
+    assert delta is not None
+    tokens = 96
+    inputs = torch.randn(1, DELTA.channels + DELTA.values, device=device).repeat(tokens, 1)
+    gates = torch.cat((
+        torch.full((tokens, DELTA.value_heads), 20.0, device=device),
+        torch.full((tokens, DELTA.value_heads), -30.0, device=device),
+    ), 1)  # fmt: skip
+    states = [fresh(branch, torch.float32, device) for _ in range(2)]
+    whole = delta(inputs, gates, StepStates([states[0]], [Segment(0, tokens, (2,))]), 0)
+    parts = []
+    for begin in range(0, tokens, 16):  # too few for chunks
+        rows = slice(begin, begin + 16)
+        step = StepStates([states[1]], [Segment(0, 16, (2,))])
+        parts.append(delta(inputs[rows], gates[rows], step, 0))
+    torch.testing.assert_close(whole, torch.cat(parts), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(states[0][1][2], states[1][1][2], atol=1e-4, rtol=1e-3)
+
+
+def test_fixed_tables_give_the_same_bits(operators: GpuOperators, device: torch.device) -> None:
+    """As recorded passes read them: two requests in tables for four, one with a copy to make."""
+    branch = branch_of(DELTA, torch.bfloat16, device)
+    delta = branch._on_gpu
+    assert delta is not None
+    x = tokens(torch.bfloat16, device)
+    inputs = torch.cat([x] * 12, 1)[:4, : DELTA.channels + DELTA.values].contiguous()
+    gates = x[:4, : 2 * DELTA.value_heads].float()
+    expected, own = fresh(branch, torch.float32, device), fresh(branch, torch.float32, device)
+    fixed = StateTensors([branch.state], SLOTS, device).fixed(8)
+    fixed._layers = [own]
+    for segments in (
+        [Segment(0, 1, (3,)), Segment(1, 2, (1,)), Segment(2, 3, (0,))],
+        [Segment(0, 1, (2, 4)), Segment(1, 2, (1,))],
+    ):
+        count = len(segments)
+        step = StepStates([expected], segments)
+        assert fixed.takes(step)
+        theirs = delta(inputs[:count], gates[:count], step, 0)
+        part = fixed.of_size(4)
+        fixed.fill(step, 4)
+        assert torch.equal(delta(inputs, gates, part, 0)[:count], theirs)
+        for mine, plain in zip(own, expected, strict=True):
+            assert torch.equal(mine, plain)
+    assert not fixed.takes(StepStates([expected], [Segment(0, 2, (1,))]))
+    assert not fixed.takes(StepStates([expected], [Segment(0, 1, (1, 2, 3))]))

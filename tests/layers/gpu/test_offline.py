@@ -9,6 +9,7 @@ import torch
 
 from tests.layers.gpu.test_paged_attention import Shape, Step
 from tests.layers.gpu.test_quantized_linear import stored
+from tests.sampling.helpers import make_request
 from twostroke.layers.gpu.load import is_interpreting
 from twostroke.layers.recurrent_state import Segment
 from twostroke.model_spec.recurrent_forms import DeltaForm
@@ -22,6 +23,9 @@ MODELS = {
     "gpt-oss": Shape(64, 8, 64, 64, window=128, sinks=True, dtype=BF16, cache=BF16),
     "gemma2": Shape(16, 8, 256, 256, window=4096, soft_cap=50.0, dtype=BF16, cache=BF16),
     "gemma4": Shape(8, 1, 512, 512, dtype=BF16, cache=BF16),
+    "DeepSeek-V2-Lite": Shape(16, 1, 576, latent=512, dtype=BF16, cache=BF16),
+    "DeepSeek-V3": Shape(128, 1, 576, latent=512, dtype=BF16, cache=BF16),
+    "DeepSeek-V3 in fp8": Shape(128, 1, 576, latent=512, dtype=BF16, cache=torch.float8_e4m3fn),
     "narrow": Shape(8, 4, 8, 8, window=9, dtype=BF16, cache=BF16),
     "float32": Shape(8, 4, 64, 64),
 }
@@ -38,22 +42,19 @@ def test_attention_compiles(name: str, capability: int) -> None:
     from tests.layers.gpu.offline import compiling
     from twostroke.layers.gpu.operators import GpuOperators
 
-    if name == "fp8 cache" and capability < 89:
+    if MODELS[name].cache is torch.float8_e4m3fn and capability < 89:
         pytest.skip("Ampere has no such numbers")
     step = Step(MODELS[name], [(1, 20), (40, 40)], torch.device("cpu"))
     with compiling(capability) as made:
         step.attend(GpuOperators(overlaps=capability >= 90))
-    assert {each.name for each in made} == {
-        "paged_attention",
-        "combine_splits",
-        "store_keys_and_values",
-    }
+    kernel = "paged_attention" if MODELS[name].latent is None else "latent_attention"
+    assert {each.name for each in made} == {kernel, "combine_splits", "store_keys_and_values"}
     for each in made:
         print(each)
         assert each.shared <= SHARED_MEMORY[capability], each
         if MODELS[name].dtype is BF16:  # float32 is there to be compared with, not to be fast
             assert each.spilled == 0, each
-            assert each.name != "paged_attention" or each.tensor_cores, each
+            assert each.name != kernel or each.tensor_cores, each
 
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
@@ -150,8 +151,84 @@ def test_gated_delta_compiles(matrix: torch.dtype, capability: int) -> None:
     with compiling(capability) as made:
         inputs = torch.zeros(3, form.channels + form.values, dtype=BF16)
         own(inputs, torch.zeros(3, 64), states, 0)
-    assert {each.name for each in made} == {"convolve_tokens", "apply_delta"}
+        states = StepStates([(history, states.storage(0)[1])], [Segment(0, 70, (1,))])
+        inputs = torch.zeros(70, form.channels + form.values, dtype=BF16)
+        own(inputs, torch.zeros(70, 64), states, 0)
+    chunks = {"solve_chunks", "pass_chunks"}
+    others = {"convolve_tokens", "apply_delta", "finish_chunks"}
+    assert {each.name for each in made} == others | chunks
     for each in made:
         print(each)
         assert each.spilled == 0, each
         assert each.shared <= SHARED_MEMORY[capability], each
+        assert each.name not in chunks or each.tensor_cores, each
+
+
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+def test_draws_compile(capability: int) -> None:
+    from tests.layers.gpu.offline import compiling
+    from twostroke.layers.gpu.drawing import GpuDraws
+    from twostroke.layers.gpu.operators import GpuOperators
+
+    draws, vocab = GpuDraws(GpuOperators(overlaps=capability >= 90)), 151_936
+    requests = [make_request(output=[3, 4], top_k=50, top_p=0.9, presence_penalty=1.0)]
+    with compiling(capability) as made:
+        logits = torch.zeros(1, vocab)
+        draws.penalize(logits, requests)
+        draws.draw(logits, torch.zeros(1), [0], requests)
+    kernels = {"penalize_pairs", "narrow", "end_search", "weigh", "pick_tokens"}
+    assert {each.name for each in made} == kernels
+    for each in made:
+        print(each)
+        assert each.spilled == 0, each
+        assert each.shared <= 48 * 1024, each
+
+
+@pytest.mark.parametrize("capability", SHARED_MEMORY)
+@pytest.mark.parametrize("format_", ["int8", "int4", "uint4", "fp8"])
+@pytest.mark.parametrize("tokens", [1, 512])
+def test_rounded_experts_compile(tokens: int, format_: str, capability: int) -> None:
+    from tests.layers.gpu.offline import compiling
+    from twostroke.layers.gpu.experts import GpuExperts
+    from twostroke.layers.gpu.fp8_linear import Fp8Linear
+    from twostroke.layers.gpu.operators import GpuOperators
+    from twostroke.layers.gpu.quantized_linear import QuantizedLinear
+
+    if format_ == "fp8" and capability < 89:
+        pytest.skip("Ampere has no such numbers")
+    operators = GpuOperators(overlaps=capability >= 90)
+
+    def linear(outputs: int, inputs: int) -> Fp8Linear | QuantizedLinear:
+        if format_ == "fp8":
+            return Fp8Linear(torch.zeros(outputs, inputs, dtype=BF16), None, operators)
+        weight = stored(format_, outputs, inputs, torch.device("cpu"))
+        return QuantizedLinear(weight, None, operators)
+
+    with compiling(capability) as made:
+        own = GpuExperts(
+            [(linear(1536, 2048), linear(2048, 768)) for _ in range(3)],
+            lambda rows: operators.gated_mul(rows, 0), operators, scales_inputs=False,
+        )  # fmt: skip
+        chosen = torch.zeros(tokens, 2, dtype=torch.int64)
+        own(torch.zeros(tokens, 2048, dtype=BF16), chosen, torch.ones(tokens, 2))
+    products = [each for each in made if each.name == "multiply_grouped_codes"]
+    assert products
+    for each in products:
+        print(each)
+        assert each.spilled == 0 and each.tensor_cores, each
+        assert each.shared <= SHARED_MEMORY[capability], each
+
+
+def test_rounding_rows_compiles() -> None:
+    from tests.layers.gpu.offline import compiling
+    from twostroke.layers.gpu.fp8_linear import Fp8Linear
+    from twostroke.layers.gpu.operators import GpuOperators
+
+    with compiling(90) as made:
+        for inputs in (4096, 14336):
+            linear = Fp8Linear(torch.zeros(16, inputs, dtype=BF16), None, GpuOperators())
+            linear.rounded_rows(torch.zeros(3, inputs, dtype=BF16))
+    assert [each.name for each in made] == ["round_rows", "round_rows"]
+    for each in made:
+        print(each)
+        assert each.spilled == 0, each

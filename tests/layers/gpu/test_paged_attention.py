@@ -28,6 +28,7 @@ class Shape(NamedTuple):
     window: int | None = None
     soft_cap: float | None = None
     sinks: bool = False
+    latent: int | None = None  # all heads see one row, whose first elements are the values
     dtype: torch.dtype = torch.float32
     cache: torch.dtype = torch.float32
 
@@ -50,6 +51,11 @@ SHAPES = {
     "all": Shape(window=50, soft_cap=5.0, sinks=True),
     "bfloat16": Shape(dtype=torch.bfloat16, cache=torch.bfloat16),
     "bfloat16 cache": Shape(cache=torch.bfloat16),
+    "latents": Shape(20, 1, 48, latent=32),
+    "wide latents": Shape(6, 1, 80, latent=64),
+    "odd latents": Shape(3, 1, 28, latent=20, window=33),
+    "bfloat16 latents": Shape(20, 1, 48, latent=32, dtype=torch.bfloat16, cache=torch.bfloat16),
+    "fp8 latents": Shape(20, 1, 48, latent=32, dtype=torch.bfloat16, cache=torch.float8_e4m3fn),
     "fp8 cache": Shape(dtype=torch.bfloat16, cache=torch.float8_e4m3fn),
 }
 
@@ -86,21 +92,29 @@ class Step:
         # Queries and keys as attention gets them: parts of wider rows.
         both = normal(tokens, shape.heads + kv_heads, shape.key_dim).to(dtype)
         self.query, self.key = both[:, : shape.heads], both[:, shape.heads :]
-        self.value = normal(tokens, kv_heads, shape.value_dim).to(dtype)
+        self.value: Tensor | None = None
+        if shape.latent is None:
+            self.value = normal(tokens, kv_heads, shape.value_dim).to(dtype)
         self.sinks = normal(shape.heads) if shape.sinks else None
         size = (int(blocks.sum()), BLOCK_SIZE, kv_heads)
         self.keys = normal(*size, shape.key_dim).to(dtype).to(shape.cache)
-        self.values = normal(*size, shape.value_dim).to(dtype).to(shape.cache)
+        self.values = self.keys
+        if shape.latent is None:
+            self.values = normal(*size, shape.value_dim).to(dtype).to(shape.cache)
         name = str(shape.cache).removeprefix("torch.")
         sizes = (shape.cache, dtype, BLOCK_SIZE, kv_heads)
         self.key_layout = PlainLayout(name, *sizes, shape.key_dim)
-        self.value_layout = PlainLayout(name, *sizes, shape.value_dim)
-        self.form = ScoreForm(shape.key_dim**-0.5, shape.soft_cap, sinks=shape.sinks)
+        self.value_layout = self.key_layout
+        if shape.latent is None:
+            self.value_layout = PlainLayout(name, *sizes, shape.value_dim)
+        scale = shape.key_dim**-0.5
+        self.form = ScoreForm(scale, shape.soft_cap, shape.latent, sinks=shape.sinks)
         self.shape = shape
 
     def attend(self, operators: GpuOperators | None) -> tuple[Tensor, Tensor, Tensor]:
         """Outputs, and the cache afterwards; by PyTorch without ``operators``."""
-        keys, values = self.keys.clone(), self.values.clone()
+        keys = self.keys.clone()
+        values = keys if self.shape.latent is not None else self.values.clone()
         heads, windows = self.shape.heads, [self.shape.window]
         layouts = self.key_layout, self.value_layout
         backend: AttentionBackend
@@ -130,18 +144,18 @@ def test_a_mixed_step_gives_what_pytorch_gives(
         assert torch.equal(own.view(bits), theirs.view(bits))
 
 
+@pytest.mark.parametrize("name", ["all", "latents"])
 @pytest.mark.parametrize("position", range(len(MIXED)))
 def test_a_request_gets_the_same_bits_alone(
-    position: int, operators: GpuOperators, device: torch.device
+    position: int, name: str, operators: GpuOperators, device: torch.device
 ) -> None:
-    step = Step(SHAPES["all"], MIXED, device)
+    step = Step(SHAPES[name], MIXED, device)
     together, keys, values = step.attend(operators)
     metadata = step.metadata
     first, last = metadata.query_start[position : position + 2]
     step.keys, step.values = keys, values
-    step.query, step.key, step.value = (
-        rows[first:last] for rows in (step.query, step.key, step.value)
-    )
+    step.query, step.key = step.query[first:last], step.key[first:last]
+    step.value = None if step.value is None else step.value[first:last]
     step.metadata = AttentionMetadata(
         np.array([0, last - first]),
         metadata.context_lens[position : position + 1],

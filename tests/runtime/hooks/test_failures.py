@@ -12,8 +12,15 @@ import torch
 
 from tests.checkpoints import tiny_config, write_checkpoint
 from tests.steps import StepDriver
+from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InsufficientMemoryError
+from twostroke.core.generation_request import GenerationRequest
+from twostroke.core.output import RequestOutput
+from twostroke.core.request import FinishReason
+from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.llm_engine import LLMEngine
 from twostroke.runtime.hooks.base import PassHook
+from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.step_run import StepRun
 
 PROMPT = [11, 12, 13, 14, 15]
@@ -112,3 +119,32 @@ def test_a_steps_states_are_freed_without_the_garbage_collector(driver: StepDriv
     finally:
         gc.enable()
     assert [state() for state in states] == [None]
+
+
+def test_too_little_memory_ends_a_batch_and_not_the_engine(folder: Path) -> None:
+    """Again and again: other failures, three in a row, end an engine."""
+    options = {"model": str(folder), "device": "cpu", "block_size": 4, "max_model_len": 64}
+    config = EngineConfig.from_flat({**options, "kv_cache_memory": 2**20})
+    executor = load_torch_executor(config)
+    engine = LLMEngine(executor, config=config)
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, detokenize=False)
+
+    def run(name: str) -> tuple[list[int], list[RequestOutput]]:
+        engine.submit(GenerationRequest(request_id=name, prompt_token_ids=PROMPT, params=params))
+        outputs = list[RequestOutput]()
+        while engine.has_work():
+            outputs += engine.step()
+        return [token for output in outputs for token in output.token_ids], outputs
+
+    expected, _ = run("before")
+    failing = Failing("before", torch.OutOfMemoryError("CUDA out of memory"))
+    executor.hooks.insert(0, failing)
+    for number in range(5):
+        tokens, outputs = run(f"fails-{number}")
+        (last,) = outputs
+        assert last.finish_reason is FinishReason.ERROR and not tokens
+        assert last.error is not None and "memory" in last.error.message
+        assert last.error.hint is not None and "--max-num-batched-tokens" in last.error.hint
+    executor.hooks.remove(failing)
+    assert run("after")[0] == expected
+    engine.close()

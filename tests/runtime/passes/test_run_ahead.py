@@ -237,3 +237,59 @@ def test_a_pass_that_raises_leaves_nothing_ahead(
     again = [replace(each, request_id=f"again-{each.request_id}") for each in calls]
     expected = run(load(folder, ahead=False), again, {})
     assert run(engine, again, {}) == expected
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_passes_that_fail_take_their_own_requests_alone(folder: Path, data: st.DataObject) -> None:
+    """Between a pass that ran ahead and its plan, with arrivals and aborts around."""
+    events: dict[int, list[Any]] = {}
+    for number in range(data.draw(st.integers(2, 6))):
+        call = request(number, seed=number, **data.draw(PARAMS))
+        events.setdefault(data.draw(st.integers(0, 10)), []).append(call)
+        if data.draw(st.booleans()):
+            events.setdefault(data.draw(st.integers(0, 20)), []).append(str(number))
+    failing = data.draw(st.sets(st.integers(1, 15), min_size=1, max_size=2))
+    options = {"num_blocks": data.draw(st.sampled_from([18, 40]))}
+    expected = run(load(folder, ahead=False, **options), [], events)
+    engine, tokens, failed = load(folder, ahead=True, **options), dict[str, list[int]](), set[str]()
+    executor = engine.executor
+    assert isinstance(executor, TorchExecutor)
+    for step in range(400):
+        for event in events.get(step, ()):
+            if isinstance(event, GenerationRequest):
+                engine.submit(event)
+            else:
+                engine.abort(event)
+        if not engine.has_work() and step > max(events):
+            break
+        with pytest.MonkeyPatch.context() as patch:
+            if step in failing:
+                error = torch.OutOfMemoryError("CUDA out of memory")
+                patch.setattr(executor.model, "logits", Raising(error))
+            outputs = engine.step()
+        for output in outputs:
+            name = f"{output.request_id}-{output.index}"
+            tokens.setdefault(name, []).extend(output.token_ids)
+            if output.finish_reason is FinishReason.ERROR:
+                assert step in failing
+                failed.add(output.request_id)
+        engine.scheduler.kv.check_integrity()
+    assert engine.dead is None
+    aborted = {event for each in events.values() for event in each if isinstance(event, str)}
+    for name in expected.keys() | tokens.keys():
+        ours, theirs = tokens.get(name, []), expected.get(name, [])
+        if name.split("-")[0] in aborted | failed:
+            length = min(len(ours), len(theirs))
+            ours, theirs = ours[:length], theirs[:length]
+        assert ours == theirs, name
+
+
+class Raising:
+    """In place of a call."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __call__(self, *_: Any) -> Any:
+        raise self._error

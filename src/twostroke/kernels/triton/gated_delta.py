@@ -1,7 +1,7 @@
 """The gated delta rule, and the convolution before it, see ``layers.gated_delta``.
 
 States are changed in place. A program takes all tokens of a request, one by one: a token's numbers
-depend neither on other requests nor on where the prompt is cut.
+depend neither on other requests nor on where the prompt is cut. ``delta_chunks`` takes prompts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def convolve_tokens(
     inside = channel < channels
     last = tl.load(firsts + tl.program_id(0) + 1)
     for segment in range(tl.load(firsts + tl.program_id(0)), last):
-        begin, end, slot, copy = _segment(segments + segment * 4)
+        begin, end, slot, copy = segment_at(segments + segment * 4)
         own = history + slot * (KERNEL - 1) * channels + channel
         for token in range(begin, end):
             total = tl.zeros((TILE,), tl.float32)
@@ -43,7 +43,7 @@ def convolve_tokens(
                 )  # fmt: skip
                 factor = tl.load(weight + channel * KERNEL + tap, mask=inside, other=0.0)
                 total += value.to(tl.float32) * factor.to(tl.float32)
-            tl.store(out + token * channels + channel, _silu(total), mask=inside)
+            tl.store(out + token * channels + channel, silu_of(total), mask=inside)
         other = history + tl.maximum(copy, 0) * (KERNEL - 1) * channels + channel
         tl.debug_barrier()
         for place in tl.static_range(KERNEL - 1):  # each takes what lies further on: in place
@@ -80,20 +80,15 @@ def apply_delta(
     norm,  # [VALUE_DIM]
     states,  # [slots, HEADS, KEY_DIM, VALUE_DIM]
     out,  # [tokens, HEADS * VALUE_DIM]
-    segments,  # see ``convolve_tokens``
-    firsts,
-    active_stride,
-    gate_stride,
-    eps,
+    segments, firsts,  # see ``convolve_tokens``
+    active_stride, gate_stride, eps,
     scale,  # of queries
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,  # value heads of a key head
-    KEY_DIM: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    KEY_TILE: tl.constexpr,  # rounded up to powers of two
-    VALUE_TILE: tl.constexpr,
+    HEADS: tl.constexpr, GROUP: tl.constexpr,  # value heads, and those of a key head
+    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    KEY_TILE: tl.constexpr, VALUE_TILE: tl.constexpr,  # rounded up to powers of two
+    MANY: tl.constexpr,  # requests with so many tokens are left out, see ``delta_chunks``
     OVERLAPS: tl.constexpr,
-):
+):  # fmt: skip
     """A value head of a request: recurrence, norm, and gate, rounded where the layer rounds."""
     wait_for_earlier(OVERLAPS)
     head, k, v = tl.program_id(1), tl.arange(0, KEY_TILE), tl.arange(0, VALUE_TILE)
@@ -103,12 +98,16 @@ def apply_delta(
     slot_size: tl.constexpr = HEADS * KEY_DIM * VALUE_DIM
     keys: tl.constexpr = HEADS // GROUP * KEY_DIM
     first, last = tl.load(firsts + tl.program_id(0)), tl.load(firsts + tl.program_id(0) + 1)
+    if tokens_between(segments, first, last) >= MANY:
+        return
     log_rate, shift = tl.load(log_rates + head).to(tl.float32), tl.load(bias + head).to(tl.float32)
     factor = tl.load(norm + v, mask=is_value, other=0.0).to(tl.float32)
-    _, _, slot, _ = _segment(segments + first * 4)
+    if first == last:  # of a recorded pass that has more rows than requests
+        return
+    _, _, slot, _ = segment_at(segments + first * 4)
     state = tl.load(states + slot * slot_size + matrix, mask=inside, other=0.0).to(tl.float32)
     for segment in range(first, last):
-        begin, end, slot, copy = _segment(segments + segment * 4)
+        begin, end, slot, copy = segment_at(segments + segment * 4)
         for token in range(begin, end):
             own = active + token * active_stride
             at = head // GROUP * KEY_DIM + k
@@ -117,34 +116,42 @@ def apply_delta(
             at = 2 * keys + head * VALUE_DIM + v
             value = tl.load(own + at, mask=is_value, other=0.0).to(tl.float32)
             rate = tl.sigmoid(tl.load(gates + token * 2 * HEADS + head))
-            decay = _decay(tl.load(gates + token * 2 * HEADS + HEADS + head), log_rate, shift)
+            decay = tl.load(gates + token * 2 * HEADS + HEADS + head)
+            decay = tl.exp(log_decay(decay, log_rate, shift))
             state = state * decay
             added = (value - tl.sum(state * key[:, None], 0)) * rate
             state = state + key[:, None] * added[None, :]
-            state = _rounded(state, states.dtype.element_ty)  # as it is kept
-            mixed = _rounded(tl.sum(state * query[:, None], 0), out.dtype.element_ty)
+            state = rounded_to(state, states.dtype.element_ty)  # as it is kept
+            mixed = rounded_to(tl.sum(state * query[:, None], 0), out.dtype.element_ty)
             unit = mixed * tl.rsqrt(tl.sum(mixed * mixed, 0) / VALUE_DIM + eps)
-            normed = _rounded(unit, out.dtype.element_ty) * factor
+            normed = rounded_to(unit, out.dtype.element_ty) * factor
             at = head * VALUE_DIM + v
             opened = tl.load(gate + token * gate_stride + at, mask=is_value, other=0.0)
-            gated = _rounded(normed, out.dtype.element_ty) * _silu(opened.to(tl.float32))
+            gated = rounded_to(normed, out.dtype.element_ty) * silu_of(opened.to(tl.float32))
             tl.store(out + token * HEADS * VALUE_DIM + at, gated, mask=is_value)
         tl.store(states + slot * slot_size + matrix, state, mask=inside)
         tl.store(states + tl.maximum(copy, 0) * slot_size + matrix, state, inside & (copy >= 0))
 
 
 @triton.jit
-def _segment(at):
+def tokens_between(segments, first, last):
+    """Tokens of a request with these segments, which follow on each other; of none, none."""
+    begin = tl.load(segments + first * 4)
+    return tl.where(last > first, tl.load(segments + (last - 1) * 4 + 1) - begin, 0)
+
+
+@triton.jit
+def segment_at(at):
     return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
 
 
 @triton.jit
-def _rounded(x, TYPE: tl.constexpr):
+def rounded_to(x, TYPE: tl.constexpr):
     return x.to(TYPE).to(tl.float32)
 
 
 @triton.jit
-def _silu(x):
+def silu_of(x):
     return x * tl.sigmoid(x)
 
 
@@ -154,12 +161,12 @@ def _unit(x):
 
 
 @triton.jit
-def _decay(x, log_rate, shift):
-    """``exp(-exp(log_rate) * softplus(x + shift))``."""
+def log_decay(x, log_rate, shift):
+    """``-exp(log_rate) * softplus(x + shift)``."""
     x = x + shift
     exact = tl.exp(tl.minimum(x, 20.0))
     above = 1 + exact
     # Kahan's log(1 + e): what e loses when 1 is added cancels.
     small = tl.where(above == 1, 1.0, above - 1)
     soft = tl.where(above == 1, exact, tl.log(above) * exact / small)
-    return tl.exp(-tl.exp(log_rate) * tl.where(x > 20, x, soft))
+    return -tl.exp(log_rate) * tl.where(x > 20, x, soft)

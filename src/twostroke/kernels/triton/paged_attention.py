@@ -50,7 +50,7 @@ def paged_attention(
 ):  # fmt: skip
     wait_for_earlier(OVERLAPS)
     kv_head, split = tl.program_id(1), tl.program_id(2)
-    request, first, part = _place_of_tile(tile_requests, tile_starts, tile_rows)
+    request, first, part = place_of_tile(tile_requests, tile_starts, tile_rows)
     begin = tl.load(query_start + request)
     num_queries = tl.load(query_start + request + 1) - begin
     context = tl.load(context_lens + request)
@@ -60,7 +60,7 @@ def paged_attention(
     is_row = (rows < ROWS // GROUP * GROUP) & (token < num_queries)
     row_at = (begin + token).to(tl.int64)
     out_row = (part + rows // GROUP if SPLITS > 1 else row_at).to(tl.int64) * heads + head
-    start, all_seen, end = _span(
+    start, all_seen, end = span(
         context, earlier + first, split, window, ROWS // GROUP, KEYS, SPLITS, MIN_SPLIT, HAS_WINDOW
     )
     if SPLITS > 1 and start >= end:  # most splits of a short request: nothing is read
@@ -87,14 +87,14 @@ def paged_attention(
 
 
 @triton.jit
-def _place_of_tile(tile_requests, tile_starts, tile_rows):
+def place_of_tile(tile_requests, tile_starts, tile_rows):
     """The request of this program, its first query there, and the row of its first part."""
     tile = tl.program_id(0)
     return tl.load(tile_requests + tile), tl.load(tile_starts + tile), tl.load(tile_rows + tile)
 
 
 @triton.jit
-def _span(
+def span(
     context, position, split, window, QUERIES: tl.constexpr, KEYS: tl.constexpr,
     SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr, HAS_WINDOW: tl.constexpr,
 ):  # fmt: skip

@@ -1,10 +1,11 @@
 """Products with weights of 8 or 4 bits, which are decoded where they are multiplied.
 
 A weight is ``(code - zero) * scale``, rounded to the type of the rows that it is multiplied with:
-the number that a decoded checkpoint has. int8: codes ``[outputs, INPUTS]``, one scale per output,
-no zero. int4: 32 inputs of an output share a scale, and maybe a zero point (else it is 8). Byte
-``l`` of their 16 holds input ``l`` in its low half and input ``16 + l`` in its high half, so that a
-step is two products, each with every other 16 inputs of the rows.
+the number that a decoded checkpoint has. 8 bits, of an integer or a float: codes
+``[outputs, INPUTS]``, one scale per output, no zero. int4: 32 inputs of an output share a scale,
+and maybe a zero point (else it is 8). Byte ``l`` of their 16 holds input ``l`` in its low half and
+input ``16 + l`` in its high half, so that a step is two products, each with every other 16 inputs
+of the rows.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ def multiply_quantized(
         start = first + at
         if BITS == 8:
             column = start + tl.arange(0, STEP)
-            b = _bytes_of(codes, scales, output, outputs, column, INPUTS, x.dtype.element_ty)
+            b = decode_bytes(codes, scales, output, outputs, column, INPUTS, x.dtype.element_ty)
             a = tl.load(x_at + column[None, :], mask=is_row & (column[None, :] < INPUTS), other=0.0)
             total = tl.dot(a.to(DOT), tl.trans(b.to(DOT)), total, input_precision="ieee")
         else:
-            low, high = _nibbles_of(
+            low, high = decode_nibbles(
                 codes, scales, zeros, output, outputs, start, INPUTS, STEP, HAS_ZEROS,
                 x.dtype.element_ty,
             )  # fmt: skip
-            column = start + _low_columns(STEP)[None, :]
+            column = start + low_columns(STEP)[None, :]
             a = tl.load(x_at + column, mask=is_row & (column < INPUTS), other=0.0)
             total = tl.dot(a.to(DOT), tl.trans(low.to(DOT)), total, input_precision="ieee")
             a = tl.load(x_at + column + 16, mask=is_row & (column < INPUTS), other=0.0)
@@ -116,32 +117,32 @@ def decode_quantized(
     is_output = output[:, None] < outputs
     if BITS == 8:
         column = start + tl.arange(0, STEP)
-        b = _bytes_of(codes, scales, output, outputs, column, INPUTS, out.dtype.element_ty)
+        b = decode_bytes(codes, scales, output, outputs, column, INPUTS, out.dtype.element_ty)
         tl.store(own + column[None, :], b, mask=is_output & (column[None, :] < INPUTS))
     else:
-        low, high = _nibbles_of(
+        low, high = decode_nibbles(
             codes, scales, zeros, output, outputs, start, INPUTS, STEP, HAS_ZEROS,
             out.dtype.element_ty,
         )  # fmt: skip
-        column = start + _low_columns(STEP)[None, :]
+        column = start + low_columns(STEP)[None, :]
         inside = is_output & (column < INPUTS)
         tl.store(own + column, low, mask=inside)
         tl.store(own + column + 16, high, mask=inside)
 
 
 @triton.jit
-def _bytes_of(codes, scales, output, outputs, column, INPUTS: tl.constexpr, TYPE: tl.constexpr):
-    """Weights ``[OUTPUTS, STEP]`` of int8."""
+def decode_bytes(codes, scales, output, outputs, column, INPUTS: tl.constexpr, TYPE: tl.constexpr):
+    """Weights ``[OUTPUTS, STEP]`` of codes of 8 bits."""
     inside = (output[:, None] < outputs) & (column[None, :] < INPUTS)
     code = tl.load(
-        codes + output[:, None].to(tl.int64) * INPUTS + column[None, :], mask=inside, other=0
+        codes + output[:, None].to(tl.int64) * INPUTS + column[None, :], mask=inside, other=0.0
     )
     scale = tl.load(scales + output, mask=output < outputs, other=0.0)
     return (code.to(tl.float32) * scale[:, None]).to(TYPE)
 
 
 @triton.jit
-def _nibbles_of(
+def decode_nibbles(
     codes, scales, zeros, output, outputs, start, INPUTS: tl.constexpr, STEP: tl.constexpr,
     HAS_ZEROS: tl.constexpr, TYPE: tl.constexpr,
 ):  # fmt: skip
@@ -173,7 +174,7 @@ def _by_input(values, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def _low_columns(STEP: tl.constexpr):
+def low_columns(STEP: tl.constexpr):
     """The inputs of a step's low halves, from its first one on."""
     place = tl.arange(0, STEP // 2)
     return place // 16 * 32 + place % 16

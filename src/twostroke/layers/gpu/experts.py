@@ -9,8 +9,10 @@ import torch
 import triton
 from torch import Tensor
 
-from twostroke.kernels.triton.grouped_products import multiply_grouped
+from twostroke.kernels.triton.grouped_products import multiply_grouped, multiply_grouped_codes
+from twostroke.layers.gpu.fp8_linear import Fp8Linear
 from twostroke.layers.gpu.operators import GpuOperators
+from twostroke.layers.gpu.quantized_linear import CodeMatrix, QuantizedLinear
 from twostroke.layers.linear import Linear, TorchLinear
 
 # Pairs of a row and an expert that an expert must have on average for the larger tiles.
@@ -28,10 +30,19 @@ class _Tiles(NamedTuple):
 
 
 class _Stack(NamedTuple):
-    """One product of all experts: ``[experts, outputs, inputs]``, ``[experts, outputs]``."""
+    """One product of all experts.
 
-    weights: Tensor
+    Attributes:
+        weights: ``[experts, outputs, inputs]``, or codes and scales with a dimension more.
+        biases: ``[experts, outputs]``.
+    """
+
+    weights: Tensor | CodeMatrix
     biases: Tensor | None
+
+
+# Layers of which one kernel computes many.
+GroupedLinear = TorchLinear | QuantizedLinear | Fp8Linear
 
 
 class GpuExperts:
@@ -45,7 +56,7 @@ class GpuExperts:
 
     def __init__(
         self,
-        experts: Sequence[tuple[TorchLinear, TorchLinear]],
+        experts: Sequence[tuple[GroupedLinear, GroupedLinear]],
         activation: Callable[[Tensor], Tensor],
         operators: GpuOperators,
         *,
@@ -57,10 +68,16 @@ class GpuExperts:
         self._count = len(experts)
 
     @staticmethod
-    def take(experts: Sequence[tuple[Linear, Linear]]) -> list[tuple[TorchLinear, TorchLinear]]:
-        """The layers, if the kernel can run them: plain matrices; else none."""
-        taken = [(up, down) for up, down in experts if _is_plain(up) and _is_plain(down)]
-        return taken if len(taken) == len(experts) else []  # type: ignore[return-value]
+    def take(
+        experts: Sequence[tuple[Linear, Linear]],
+    ) -> list[tuple[GroupedLinear, GroupedLinear]]:
+        """The layers, if kernels can run them: matrices of one kind in each place; else none."""
+        for linears in zip(*experts):
+            if len({_kind_of(linear) for linear in linears} - {None}) != 1:
+                return []
+            if any(_kind_of(linear) is None for linear in linears):
+                return []
+        return list(experts)  # type: ignore[arg-type]
 
     def __call__(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Float32 ``[tokens, hidden]``; each token's experts are summed in the order of choice.
@@ -101,32 +118,62 @@ class GpuExperts:
         return _Tiles(order, experts.int(), starts.int(), ends.int(), rows)
 
     def _multiply(self, x: Tensor, stack: _Stack, tiles: _Tiles, pairs_of_row: int) -> Tensor:
-        _, outputs, inputs = stack.weights.shape
+        weights = stack.weights
+        matrix = weights.codes if isinstance(weights, CodeMatrix) else weights
+        outputs, inputs = matrix.shape[1], x.shape[1]
         pairs, own = len(tiles.order), self._operators
         out = torch.empty(pairs, outputs, dtype=x.dtype, device=x.device)
         columns, step = (32, 256) if tiles.rows == 16 else (64, 64)
-        step = min(step, max(16, triton.next_power_of_2(inputs)))
-        multiply_grouped[triton.cdiv(outputs, columns), len(tiles.experts)](
-            x, stack.weights, stack.biases, out, tiles.order, tiles.experts, tiles.starts,
-            tiles.ends, outputs, x.stride(0), pairs_of_row, inputs, tiles.rows, columns, step,
-            stack.biases is not None, own.product_type(x.dtype), own.overlaps,
-            num_warps=4, num_stages=3, launch_pdl=own.overlaps,
-        )  # fmt: skip
+        step = min(step, max(32, triton.next_power_of_2(inputs)))
+        grid = triton.cdiv(outputs, columns), len(tiles.experts)
+        places = tiles.order, tiles.experts, tiles.starts, tiles.ends, outputs, x.stride(0)
+        sizes = pairs_of_row, inputs, tiles.rows, columns, step
+        form = stack.biases is not None, own.product_type(x.dtype), own.overlaps
+        options = {"num_warps": 4, "num_stages": 3, "launch_pdl": own.overlaps}
+        if isinstance(weights, CodeMatrix):
+            bits = weights.bits, weights.zeros is not None
+            multiply_grouped_codes[grid](
+                x, *weights, stack.biases, out, *places, *sizes, *bits, *form, **options
+            )
+        else:
+            multiply_grouped[grid](x, weights, stack.biases, out, *places, *sizes, *form, **options)
         return out
 
 
-def _is_plain(linear: Linear) -> bool:
-    return isinstance(linear, TorchLinear)
+def _kind_of(linear: Linear) -> tuple[object, ...] | None:
+    """What all experts must share; ``None``: no kernel groups such a layer."""
+    if isinstance(linear, TorchLinear):
+        return (linear.bias is None,)
+    if isinstance(linear, QuantizedLinear | Fp8Linear):
+        codes, _, zeros = linear.matrix
+        return codes.dtype, codes.shape, zeros is None, linear.bias is None
+    return None
 
 
-def _stack(linears: Sequence[TorchLinear]) -> _Stack:
+def _stack(linears: Sequence[GroupedLinear]) -> _Stack:
     """All weights in one tensor, of which the layers keep views: nothing is there twice."""
-    first = linears[0]
-    shape = (len(linears), *first.weight.shape)
-    weights = torch.empty(shape, dtype=first.weight.dtype, device=first.weight.device)
-    for place, linear in zip(weights, linears):
-        place.copy_(linear.weight)
-        linear.weight = place
-    if first.bias is None:
-        return _Stack(weights, None)
-    return _Stack(weights, torch.stack([own.bias for own in linears if own.bias is not None]))
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    bias = torch.stack(biases) if biases else None
+    plain = [own for own in linears if isinstance(own, TorchLinear)]
+    if plain:
+        weights = _joined([own.weight for own in plain])
+        for own, weight in zip(plain, weights):
+            own.weight = weight
+        return _Stack(weights, bias)
+    coded = [own for own in linears if not isinstance(own, TorchLinear)]
+    codes = _joined([own.matrix.codes for own in coded])
+    scales = _joined([own.matrix.scales for own in coded])
+    points = [own.matrix.zeros for own in coded if own.matrix.zeros is not None]
+    zeros = _joined(points) if points else None
+    for index, linear in enumerate(coded):
+        own_zeros = None if zeros is None else zeros[index]
+        linear.matrix = CodeMatrix(codes[index], scales[index], own_zeros)
+    return _Stack(CodeMatrix(codes, scales, zeros), bias)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    first = parts[0]
+    joined = torch.empty((len(parts), *first.shape), dtype=first.dtype, device=first.device)
+    for place, part in zip(joined, parts):
+        place.copy_(part)
+    return joined

@@ -6,17 +6,25 @@ import torch
 import triton
 from torch import Tensor
 
+from twostroke.kernels.triton.delta_chunks import finish_chunks, pass_chunks, solve_chunks
 from twostroke.kernels.triton.gated_delta import apply_delta, convolve_tokens
 from twostroke.layers.gpu.operators import GpuOperators
-from twostroke.layers.recurrent_state import LayerStates, write_further_copies
+from twostroke.layers.recurrent_state import (
+    CHUNK,
+    MANY_TOKENS,
+    LayerStates,
+    Runs,
+    write_further_copies,
+)
 from twostroke.model_spec.recurrent_forms import DeltaForm
 
 _CHANNELS = 128  # of a program
 MAX_TILE = 128 * 128  # of a head's state, which a program holds in registers
+_VALUES = 16  # columns of it, beside which a chunk of a prompt has room
 
 
 class GpuDelta:
-    """Two launches for all tokens of all requests; their states change in place.
+    """Two launches for all tokens of all requests, three more for prompts; states change in place.
 
     Args:
         convolution: ``[channels, kernel]``.
@@ -37,7 +45,8 @@ class GpuDelta:
         self._form, self._operators, self._eps = form, operators, eps
         self._convolution = convolution.contiguous()
         self._log_rates, self._bias, self._norm = log_rates, bias, norm
-        self._tiles = _tiles(form)
+        group = form.value_heads // form.key_heads
+        self._sizes = form.value_heads, group, form.key_dim, form.value_dim, *_tiles(form)
 
     @staticmethod
     def can_run(form: DeltaForm) -> bool:
@@ -56,23 +65,55 @@ class GpuDelta:
         tokens, channels = len(inputs), form.channels
         active = torch.empty(tokens, channels, dtype=inputs.dtype, device=inputs.device)
         out = torch.empty(tokens, form.values, dtype=inputs.dtype, device=inputs.device)
-        segments, firsts = states.runs
-        requests = len(firsts) - 1
+        runs = states.runs
+        requests = len(runs.firsts) - 1
         if not requests:
             return out
         history, matrices = states.storage(layer)
         convolve_tokens[requests, triton.cdiv(channels, _CHANNELS)](
-            inputs, history, self._convolution, active, segments, firsts, channels,
+            inputs, history, self._convolution, active, runs.segments, runs.firsts, channels,
             inputs.stride(0), form.kernel, _CHANNELS, overlaps, num_warps=4, launch_pdl=overlaps,
         )  # fmt: skip
+        gates, gate = gates.contiguous(), inputs[:, channels:]
         apply_delta[requests, form.value_heads](
-            active, gates.contiguous(), self._log_rates, self._bias, inputs[:, channels:],
-            self._norm, matrices, out, segments, firsts, active.stride(0), inputs.stride(0),
-            self._eps, form.key_dim**-0.5, form.value_heads, form.value_heads // form.key_heads,
-            form.key_dim, form.value_dim, *self._tiles, overlaps, num_warps=8, launch_pdl=overlaps,
+            active, gates, self._log_rates, self._bias, gate,
+            self._norm, matrices, out, runs.segments, runs.firsts, active.stride(0),
+            inputs.stride(0), self._eps, form.key_dim**-0.5, *self._sizes, MANY_TOKENS, overlaps,
+            num_warps=8, launch_pdl=overlaps,
         )  # fmt: skip
+        if len(runs.chunks):
+            self._take_chunks(active, gates, gate, matrices, out, runs)
         write_further_copies(states, [layer])
         return out
+
+    def _take_chunks(
+        self, active: Tensor, gates: Tensor, gate: Tensor, matrices: Tensor, out: Tensor, runs: Runs
+    ) -> None:
+        """Write the outputs and states of requests with many tokens, see ``delta_chunks``."""
+        form, own = self._form, self._operators
+        rows, heads, device = len(runs.chunks) * CHUNK, form.value_heads, active.device
+        looked_up = torch.empty(rows, heads, form.key_dim, dtype=active.dtype, device=device)
+        added = torch.empty(rows, heads, form.value_dim, dtype=active.dtype, device=device)
+        decays = torch.empty(rows, heads, device=device)
+        product = own.product_type(active.dtype)
+        solve_chunks[len(runs.chunks), heads](
+            active, gates, self._log_rates, self._bias, runs.chunks, looked_up, added, decays,
+            active.stride(0), *self._sizes, CHUNK, product, own.overlaps, num_warps=8,
+            launch_pdl=own.overlaps,
+        )  # fmt: skip
+        value_tile = self._sizes[-1]
+        values = min(_VALUES, value_tile)
+        splits = triton.cdiv(form.value_dim, values)
+        pass_chunks[len(runs.firsts) - 1, heads, splits](
+            active, matrices, out, runs.segments, runs.firsts, runs.chunk_firsts, looked_up, added,
+            decays, active.stride(0), form.key_dim**-0.5, *self._sizes[:-1], values, CHUNK,
+            MANY_TOKENS, product, own.overlaps, num_warps=8, num_stages=1,
+            launch_pdl=own.overlaps,
+        )  # fmt: skip
+        finish_chunks[len(runs.chunks), heads](
+            gate, self._norm, out, runs.chunks, gate.stride(0), self._eps, heads, form.value_dim,
+            value_tile, CHUNK, own.overlaps, num_warps=4, launch_pdl=own.overlaps,
+        )  # fmt: skip
 
 
 def _tiles(form: DeltaForm) -> tuple[int, int]:

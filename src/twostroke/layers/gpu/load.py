@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from twostroke.layers.gpu.drawing import GpuDraws
+    from twostroke.layers.gpu.fp8_linear import Fp8Linear
     from twostroke.layers.gpu.gated_delta import GpuDelta
     from twostroke.layers.gpu.operators import GpuOperators
     from twostroke.layers.gpu.quantized_linear import QuantizedLinear
@@ -43,6 +45,25 @@ def load_quantized_linear(
     from twostroke.layers.gpu.quantized_linear import QuantizedLinear
 
     return QuantizedLinear(weight, bias, operators)
+
+
+def load_fp8_linear(
+    weight: Tensor, bias: Tensor | None, operators: GpuOperators
+) -> Fp8Linear | None:
+    """The layer over a weight that it rounds; ``None`` if its sizes are not those of tiles."""
+    from twostroke.layers.gpu.fp8_linear import Fp8Linear
+
+    return Fp8Linear(weight, bias, operators) if Fp8Linear.can_take(weight) else None
+
+
+def load_draws(device: torch.device) -> GpuDraws | None:
+    """What draws on ``device``; ``None``: PyTorch's operators do."""
+    operators = load_operators(device)
+    if operators is None:
+        return None
+    from twostroke.layers.gpu.drawing import GpuDraws
+
+    return GpuDraws(operators)
 
 
 def load_gated_delta(

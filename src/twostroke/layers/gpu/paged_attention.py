@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,59 +13,22 @@ from torch import Tensor
 
 from twostroke.kernels.triton.kv_store import store_keys_and_values
 from twostroke.kernels.triton.paged_attention import combine_splits, paged_attention
-from twostroke.layers.attention.base import AttentionMetadata, IntArray, KernelCache, ScoreForm
+from twostroke.layers.attention.base import AttentionMetadata, KernelCache, ScoreForm
+from twostroke.layers.gpu.latent_attention import LatentKernel
 from twostroke.layers.gpu.operators import GpuOperators
+from twostroke.layers.gpu.tiles import (
+    FEW_TOKENS,
+    MIN_SPLIT,
+    SPLITS,
+    DeviceTables,
+    Tiles,
+    TileShape,
+    tables_on,
+    tiles_of,
+)
 from twostroke.layers.kv_layout import PlainLayout
 
-# Requests with up to so many queries split their keys among programs.
-FEW_TOKENS = 8
-# Programs among which the keys of one request are split at most, and keys of one at least. These
-# are constants: how a sum is split decides how it is rounded.
-SPLITS, MIN_SPLIT = 16, 128
 NO_SLOT = -1  # of a row whose keys and values are not kept
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """Queries that one launch takes.
-
-    Attributes:
-        requests, starts: int32 ``[tiles]``: each tile's request, and its first query there.
-        first_rows: int32 ``[tiles]``: where each tile's tokens begin in ``rows``.
-        rows: int32 ``[rows]``: the tokens of all tiles, where their keys are split.
-    """
-
-    requests: Tensor
-    starts: Tensor
-    first_rows: Tensor
-    rows: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceTables:
-    """A step as the kernels read it, on the device: integers of 32 bits, but for ``slots``.
-
-    Attributes:
-        query_start, context_lens, block_table, slots: As in ``AttentionMetadata``.
-        few: Tiles of requests with few queries.
-        many: Tiles of the others.
-    """
-
-    query_start: Tensor
-    context_lens: Tensor
-    block_table: Tensor
-    slots: Tensor
-    few: Tiles | None
-    many: Tiles | None
-
-
-class TileShape(NamedTuple):
-    """Rows (queries times heads) and keys of a step of a program, its warps, steps in flight."""
-
-    rows: int
-    keys: int
-    warps: int
-    stages: int
 
 
 class PagedBackend:
@@ -93,26 +55,35 @@ class PagedBackend:
         self.operators = operators
         self.num_heads = num_heads
         self.group = num_heads // layout.kv_heads
-        self.key_tile, self.value_tile = _tile(layout.head_dim), _tile(value_layout.head_dim)
+        self.value_dim = form.latent_values or value_layout.head_dim
+        self.key_tile, self.value_tile = _tile(layout.head_dim), _tile(self.value_dim)
+        self.heads_of_tile = self.group
+        self.latent: LatentKernel | None = None
+        if form.latent_values is not None:
+            latent = LatentKernel(num_heads, layout, form, operators)
+            self.heads_of_tile, self.few, self.many = latent.heads_of_tile, latent.few, latent.many
+            self.latent = latent
+            return
         least = max(16, triton.next_power_of_2(self.group))  # tensor cores take no fewer rows
         self.few, self.many = _shapes(least, max(self.key_tile, self.value_tile), layout.read_dtype)
 
     @staticmethod
     def supports(form: ScoreForm, layout: PlainLayout, operators: GpuOperators) -> bool:
-        """Whether the kernels score so, and read such numbers: no latents, no chunked windows."""
+        """Whether the kernels score so, and read such numbers: no chunked windows."""
         is_known = layout.dtype is not torch.float8_e4m3fn or operators.has_fp8
-        return is_known and form.latent_values is None and not form.chunked
+        is_plain = form.soft_cap is None and not form.sinks
+        return is_known and not form.chunked and (form.latent_values is None or is_plain)
 
     def prepare(self, metadata: AttentionMetadata) -> PagedAttention:
         """Cut the step into tiles, and copy its tables to the device in one go."""
         lens = metadata.query_lens
         is_few = lens <= FEW_TOKENS
-        few = _tiles(lens, np.flatnonzero(is_few), self.few.rows // self.group)
-        long = _tiles(lens, np.flatnonzero(~is_few), self.many.rows // self.group)[:2]
+        few = tiles_of(lens, np.flatnonzero(is_few), self.few.rows // self.heads_of_tile)
+        long = tiles_of(lens, np.flatnonzero(~is_few), self.many.rows // self.heads_of_tile)[:2]
         rows = np.flatnonzero(np.repeat(is_few, lens))
         arrays = [metadata.query_start, metadata.context_lens, *few, *long, rows]
         table = metadata.block_table
-        tables = _to_device([*arrays, table.reshape(-1)], metadata.slots.device)
+        tables = tables_on(metadata.slots.device, [*arrays, table.reshape(-1)])
         start, context, requests, starts, first_rows, many, many_starts, split, blocks = tables
         places = DeviceTables(
             start,
@@ -159,7 +130,7 @@ class PagedTables:
         table = metadata.block_table[:, :columns]
         padded = np.concatenate((lens, np.zeros(rows - count, lens.dtype)))
         arrays: list[NDArray[np.signedinteger[Any]]] = [padded, table.reshape(-1)]
-        contexts, blocks = _to_device(arrays, self._slots.device)
+        contexts, blocks = tables_on(self._slots.device, arrays)
         self._context_lens[:rows].copy_(contexts)
         self._block_table[:count, :columns].copy_(blocks.view(count, columns))
         self._slots[:count].copy_(metadata.slots)
@@ -186,10 +157,10 @@ class PagedAttention:
         sinks: Tensor | None = None,
     ) -> Tensor:
         own = self._backend
-        if key is not None and value is not None:
+        if key is not None:
             self._store(layer, key, value)
         tokens, heads, _ = query.shape
-        shape = (tokens, heads, own.value_layout.head_dim)
+        shape = (tokens, heads, own.value_dim)
         out = torch.empty(shape, dtype=query.dtype, device=query.device)
         if self.places.few is not None:
             self._attend_split(self.places.few, layer, query, sinks, out)
@@ -197,7 +168,9 @@ class PagedAttention:
             self._launch(self.places.many, layer, query, sinks, out, own.many)
         return out
 
-    def _store(self, layer: int, key: Tensor, value: Tensor) -> None:
+    def _store(self, layer: int, key: Tensor, value: Tensor | None) -> None:
+        tables = 1 if value is None else 2  # latents are keys and values
+        value = key if value is None else value
         own, tokens = self._backend, len(key)
         keys, values, layout = own.keys[layer], own.values[layer], own.layout
         reaches = layout.dtype in (layout.read_dtype, torch.bfloat16, torch.float32)
@@ -205,7 +178,7 @@ class PagedAttention:
         tiles = map(triton.next_power_of_2, (heads, key_dim, value_dim))
         overlaps = own.operators.overlaps
         if tokens:
-            store_keys_and_values[tokens, 2](
+            store_keys_and_values[tokens, tables](
                 key, value, keys, values, self.places.slots,
                 key.stride(0), key.stride(1), value.stride(0), value.stride(1),
                 keys.stride(0), keys.stride(1), keys.stride(2),
@@ -242,6 +215,10 @@ class PagedAttention:
         stats: Tensor | None = None,
     ) -> None:
         own, places = self._backend, self.places
+        if own.latent is not None:
+            latents, window = own.keys[layer], own.windows[layer]
+            own.latent(places, tiles, latents, window, query, out, shape, stats)
+            return
         keys, values, window = own.keys[layer], own.values[layer], own.windows[layer]
         key_dim, value_dim = own.layout.head_dim, own.value_layout.head_dim
         splits = 1 if stats is None else SPLITS
@@ -282,23 +259,3 @@ def _shapes(least: int, width: int, dtype: torch.dtype) -> tuple[TileShape, Tile
 def _tile(dim: int) -> int:
     """The width at which heads are computed: the least that tensor cores take is 16."""
     return int(max(16, triton.next_power_of_2(dim)))
-
-
-def _to_device(
-    arrays: Sequence[NDArray[np.signedinteger[Any]]], device: torch.device
-) -> Sequence[Tensor]:
-    """Arrays of one dimension as int32 on the device, in one transfer that nothing waits for."""
-    joined = torch.from_numpy(np.concatenate(arrays).astype(np.int32))
-    if device.type == "cuda":
-        joined = joined.pin_memory()
-    moved = joined.to(device, non_blocking=True)
-    return torch.split(moved, [len(array) for array in arrays])
-
-
-def _tiles(lens: IntArray, requests: IntArray, queries: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Tiles of so many queries: their requests, where in these each starts, and where in all."""
-    counts = -(-lens[requests] // queries)
-    first = np.repeat(np.cumsum(counts) - counts, counts)
-    starts = (np.arange(counts.sum()) - first) * queries
-    before = np.cumsum(lens[requests]) - lens[requests]
-    return np.repeat(requests, counts), starts, np.repeat(before, counts) + starts

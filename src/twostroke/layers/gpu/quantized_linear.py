@@ -45,31 +45,31 @@ class QuantizedLinear:
     kernel_call: LinearCall | None = None
 
     def __init__(self, weight: StoredWeight, bias: Tensor | None, operators: GpuOperators) -> None:
-        self._matrix = _Matrix.of(weight)
-        self._bias, self._operators = bias, operators
+        self.matrix = CodeMatrix.of(weight)
+        self.bias, self._operators = bias, operators
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         if len(x) <= MOST_ROWS:
             return self._multiply(x, residual, x.dtype)
-        product = F.linear(x, self._matrix.decoded(x.dtype, self._operators), self._bias)
+        product = F.linear(x, self.matrix.decoded(x.dtype, self._operators), self.bias)
         return product if residual is None else residual + product
 
     def wide(self, x: Tensor) -> Tensor:
         return self._multiply(x, None, torch.float32) if len(x) <= MOST_ROWS else self(x).float()
 
     def weight_rows(self, indices: Tensor) -> Tensor:
-        return self._matrix.rows(indices).decoded(torch.float32, self._operators)
+        return self.matrix.rows(indices).decoded(torch.float32, self._operators)
 
     @property
     def inputs(self) -> int:
-        return self._matrix.inputs
+        return self.matrix.inputs
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in self._matrix if part is not None)
+        return sum(part.nbytes for part in self.matrix if part is not None)
 
     def _multiply(self, x: Tensor, residual: Tensor | None, dtype: torch.dtype) -> Tensor:
-        own, operators = self._matrix, self._operators
+        own, operators = self.matrix, self._operators
         rows, outputs = len(x), len(own.codes)
         out = torch.empty(rows, outputs, dtype=dtype, device=x.device)
         if not rows:
@@ -89,13 +89,13 @@ class QuantizedLinear:
         )  # fmt: skip
         tile = min(1024, triton.next_power_of_2(outputs))
         add_splits[rows, triton.cdiv(outputs, tile)](
-            parts, self._bias, residual, out, rows, outputs, splits, tile, self._bias is not None,
+            parts, self.bias, residual, out, rows, outputs, splits, tile, self.bias is not None,
             residual is not None, operators.overlaps, num_warps=4, launch_pdl=operators.overlaps,
         )  # fmt: skip
         return out
 
 
-class _Matrix(NamedTuple):
+class CodeMatrix(NamedTuple):
     """A weight as the kernels read it, see ``kernels.triton.quantized_products``."""
 
     codes: Tensor
@@ -115,7 +115,7 @@ class _Matrix(NamedTuple):
 
     @property
     def bits(self) -> int:
-        return 8 if self.codes.dtype is torch.int8 else 4
+        return 4 if self.codes.dtype is torch.uint8 else 8
 
     @property
     def inputs(self) -> int:

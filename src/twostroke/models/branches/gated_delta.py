@@ -126,6 +126,11 @@ class GatedDeltaBranch:
             return self._add(out, onto)
 
     @property
+    def asks_host(self) -> bool:
+        """Whether states are read where the host's tables say."""
+        return self._on_gpu is None
+
+    @property
     def linears(self) -> tuple[Linear, ...]:
         return self._input, self._gates, self._add.linear
 

@@ -60,6 +60,7 @@ class Mamba2Branch:
     """``x + out(norm(state(conv(input(x))) * silu(gate)))``, see ``Branch``."""
 
     mixes_tokens = True
+    asks_host = True  # where states lie
 
     def __init__(self, form: Mamba2Form, parts: BranchParts) -> None:
         self._form, self._index, self._profiler = form, parts.index, parts.profiler

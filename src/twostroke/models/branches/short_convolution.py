@@ -55,6 +55,7 @@ class ShortConvolutionBranch:
     """``x + out(second * conv(first * third))`` of three parts of ``input(norm(x))``."""
 
     mixes_tokens = True
+    asks_host = True  # where states lie
 
     def __init__(self, form: ConvolutionForm, parts: BranchParts) -> None:
         self._index, self._profiler = parts.index, parts.profiler

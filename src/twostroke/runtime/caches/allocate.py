@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
+
 from twostroke.core.config import CacheConfig, EngineConfig
+from twostroke.core.errors import InsufficientMemoryError
 from twostroke.core.kv_groups import KVGroups
 from twostroke.kv_cache.state_room import StateSize, state_size
 from twostroke.layers.kv_layout import format_name
@@ -13,6 +16,8 @@ from twostroke.model_spec.layer_groups import LayerGroups, groups_beside
 from twostroke.models.language_model import LanguageModel
 from twostroke.runtime.cache_layouts import cache_layouts
 from twostroke.runtime.caches.kv_size import plan_cache_size
+from twostroke.runtime.caches.largest_step import blocks_of_largest, measured_peak
+from twostroke.runtime.device import release_cached_memory
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.ranks.first import FirstKV
 from twostroke.runtime.ranks.processes import RankProcesses
@@ -70,6 +75,7 @@ def allocate_caches(
         max_num_seqs=scheduler.max_num_seqs,
         device=target.device,
         state=state,
+        beside=_peak_beside(config, target, max_model_len, groups, processes),
     )
     kv = allocate_target(config, target, num_blocks, num_slots, processes)
     draft_kv = None
@@ -77,6 +83,29 @@ def allocate_caches(
         layouts = cache_layouts(draft.spec, cache_dtype, draft.dtype, block_size)
         draft_kv = KVTensors(layouts, num_blocks, draft.device)
     return Caches(kv, draft_kv, bytes_per_token, groups, block_bytes, num_slots, state)
+
+
+def _peak_beside(
+    config: EngineConfig,
+    target: LanguageModel,
+    length: int,
+    groups: KVGroups,
+    processes: RankProcesses | None,
+) -> int:
+    """Bytes that steps need beside the cache of a GPU; not measured where ranks share a model."""
+    if target.device.type != "cuda" or processes is not None:
+        return 0
+    block_size = config.cache.block_size
+    blocks = blocks_of_largest(config, length, block_size, groups, gpu=True)
+    try:
+        return measured_peak(allocate_target(config, target, blocks, 1), target, config, length)
+    except torch.OutOfMemoryError as error:
+        raise InsufficientMemoryError(
+            "the largest step does not fit beside the weights",
+            hint="lower --max-num-batched-tokens or --max-num-seqs",
+        ) from error
+    finally:
+        release_cached_memory()  # it would count as taken
 
 
 def allocate_target(

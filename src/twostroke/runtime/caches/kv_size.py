@@ -32,12 +32,16 @@ def plan_cache_size(
     max_num_seqs: int,
     device: torch.device,
     state: StateSize = NO_STATE,
+    beside: int = 0,
 ) -> CacheSize:
     """How much to allocate, with the weights already in memory.
 
     ``kv_cache_memory`` if given, else the configured share of the memory. On a CPU that share is
     shared with others, so it ends where ``max_num_seqs`` requests of full length have room; what is
     asked for, and a GPU, is filled: more blocks keep more prefixes.
+
+    Args:
+        beside: Bytes that a GPU's share leaves to steps.
 
     Raises:
         InsufficientMemoryError: Not even one request of ``max_model_len`` tokens fits.
@@ -52,12 +56,12 @@ def plan_cache_size(
                 hint=f"give --max-model-len {max_tokens} or less",
             )
         each = state.num_bytes * (1 + state.num_scratch + CHECKPOINTS_EACH)
-        budget = _budget(config, max_num_seqs * each, device)
+        budget = _budget(config, max_num_seqs * each, device, beside)
         _check_states(budget, state, device)
         return states_alone(budget, state, max_num_seqs, per_request)
     longest = int(per_request * (block_bytes + state.per_block))
     longest += state.num_bytes * (1 + state.num_scratch)
-    budget = _budget(config, max_num_seqs * longest, device)
+    budget = _budget(config, max_num_seqs * longest, device, beside)
     size = divide_room(budget, block_bytes, state, max_num_seqs)
     if size.num_blocks < per_request:
         raise InsufficientMemoryError(
@@ -79,7 +83,7 @@ def _check_states(budget: int, state: StateSize, device: torch.device) -> None:
         )
 
 
-def _budget(config: CacheConfig, most: int, device: torch.device) -> int:
+def _budget(config: CacheConfig, most: int, device: torch.device, beside: int) -> int:
     """Bytes for the cache; ``most`` is what it could ever use on a CPU."""
     free = free_memory(device)
     if config.kv_cache_memory is not None:
@@ -95,5 +99,14 @@ def _budget(config: CacheConfig, most: int, device: torch.device) -> int:
         total = total_memory(device)
         # Others have the rest of the device: of what is used, only our own counts towards a share.
         used = total - free if share == 1 else held_memory(device)
-        return min(free, int(total * config.gpu_memory_utilization * share) - used)
+        return room_on_gpu(total, free, used, config.gpu_memory_utilization * share, beside)
     return min(int(free * config.cpu_memory_utilization * share), most)
+
+
+def room_on_gpu(total: int, free: int, used: int, share: float, beside: int) -> int:
+    """Bytes for the cache: a share of the memory, less what is used, and what steps need beside.
+
+    Steps find their room in what is left of the share, or else nowhere: so it is kept of what is
+    free as well.
+    """
+    return min(free, int(total * share) - used) - beside

@@ -19,6 +19,7 @@ from torch import Tensor
 from twostroke.layers.attention.base import AttentionBackend, AttentionMetadata, FixedTables
 from twostroke.models.language_model import LanguageModel
 from twostroke.runtime.input_batch import Batch
+from twostroke.runtime.state_tensors import NO_STEP_STATES, FixedStates, StepStates
 
 # Runs a pass now and records it; what it returns runs it again, and gives the same tensor.
 Capture = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
@@ -38,14 +39,21 @@ class DecodeGraphs:
 
     Args:
         tables: Those of the model's backend, for ``sizes[-1]`` rows.
+        states: Tables of recurrent layers, for as many.
         sizes: Rising numbers of rows.
         capture: ``CudaCapture``, or for tests what runs the pass each time.
     """
 
     def __init__(
-        self, model: LanguageModel, tables: FixedTables, sizes: Sequence[int], capture: Capture
+        self,
+        model: LanguageModel,
+        tables: FixedTables,
+        states: FixedStates,
+        sizes: Sequence[int],
+        capture: Capture,
     ) -> None:
         self._model, self._tables, self._sizes, self._capture = model, tables, sizes, capture
+        self._states = states
         most, device = sizes[-1], model.device
         self._token_ids = torch.zeros(most, dtype=torch.int64, device=device)
         self._positions = torch.zeros(most, dtype=torch.int64, device=device)
@@ -55,11 +63,8 @@ class DecodeGraphs:
     def tables_for(
         model: LanguageModel, backend: AttentionBackend, rows: int, columns: int
     ) -> FixedTables | None:
-        """The tables of graphs of this model; ``None`` where it cannot be recorded.
-
-        Recurrent layers read where states lie from the host's tables.
-        """
-        if model.asks_host or any(map(len, model.state_shapes)):
+        """The tables of graphs of this model; ``None`` where it cannot be recorded."""
+        if model.asks_host:
             return None
         return backend.fixed_tables(rows, columns)
 
@@ -70,15 +75,23 @@ class DecodeGraphs:
             size = self._sizes[len(self._sizes) - 1 - place]
             attention = self._tables.attention(size)
             token_ids, positions = self._token_ids[:size], self._positions[:size]
-            run = partial(self._model.forward, token_ids, positions, attention)
+            states = self._states.of_size(size)
+            run = partial(self._model.forward, token_ids, positions, attention, None, states)
             self._replays[size] = self._capture(run)
 
-    def takes(self, batch: Batch) -> bool:
+    def takes(self, batch: Batch, states: StepStates = NO_STEP_STATES) -> bool:
         """Whether this step has a graph: one token each, and not too many."""
         rows = len(batch.shares)
-        return bool(self._replays) and batch.query_start[-1] == rows <= self._sizes[-1]
+        has_size = bool(self._replays) and batch.query_start[-1] == rows <= self._sizes[-1]
+        return has_size and FixedStates.takes(states)
 
-    def run(self, token_ids: Tensor, positions: Tensor, attention: AttentionMetadata) -> Tensor:
+    def run(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        attention: AttentionMetadata,
+        states: StepStates = NO_STEP_STATES,
+    ) -> Tensor:
         """Hidden states ``[rows, hidden]`` of such a step; valid until the next run.
 
         Args:
@@ -88,6 +101,7 @@ class DecodeGraphs:
         self._token_ids[:rows].copy_(token_ids)
         self._positions[:rows].copy_(positions)
         self._tables.fill(attention, self._size_for(rows))
+        self._states.fill(states, self._size_for(rows))
         return self.replay(rows)
 
     def replay(self, rows: int) -> Tensor:

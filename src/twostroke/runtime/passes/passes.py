@@ -62,10 +62,16 @@ class Passes:
         tables = DecodeGraphs.tables_for(self.model, self.backend, sizes[-1], columns)
         if tables is None:
             return False
-        self.graphs = DecodeGraphs(self.model, tables, sizes, capture)
+        states = self.kv.recurrent.fixed(sizes[-1])
+        self.graphs = DecodeGraphs(self.model, tables, states, sizes, capture)
         self.graphs.record(progress)
         self._ahead = RunAhead(self.graphs, self._inputs) if ahead else None
         return True
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether a wrong guess changes nothing: a recurrent layer's only state would be lost."""
+        return not self.kv.recurrent.exist
 
     def hidden(self, step: StepRun, rows: Tensor | None) -> Tensor:
         """Hidden states of ``rows`` of a step, ``None`` is all: ``[rows, hidden]``."""
@@ -85,12 +91,12 @@ class Passes:
 
     def _compute(self, step: StepRun, batch: Batch, rows: Tensor | None) -> Tensor:
         graphs = self.graphs
-        if graphs is not None and step.model is self.model and graphs.takes(batch):
-            hidden = graphs.run(batch.token_ids, batch.positions, batch.attention)
+        recurrent = self.kv.recurrent.of_step(batch.shares, batch.query_start)
+        if graphs is not None and step.model is self.model and graphs.takes(batch, recurrent):
+            hidden = graphs.run(batch.token_ids, batch.positions, batch.attention, recurrent)
             return hidden if rows is None else hidden[rows]
         with self._profiler.measure(INPUT):
             attention = self.backend.prepare(batch.attention)
-        recurrent = self.kv.recurrent.of_step(batch.shares, batch.query_start)
         return step.model.forward(batch.token_ids, batch.positions, attention, rows, recurrent)
 
     # ---- what runs ahead -------------------------------------------------------------------------

@@ -57,9 +57,10 @@ def record_graphs(
     Args:
         sizes: The numbers of requests, rising.
         progress: Gives the numbers below one, as each is to be recorded.
-        ahead: Start such a pass before the host knows the tokens of the one before.
+        ahead: Start such a pass before the host knows the tokens of the one before, if the model
+            has no recurrent layers.
     """
-    length = executor.info.max_model_len
+    length, ahead = executor.info.max_model_len, ahead and executor.passes.may_run_ahead
     with as_current(executor.model.device):
         recorded = executor.passes.record(sizes, capture, progress, length, ahead=ahead)
     if recorded and ahead:
