@@ -11,13 +11,11 @@ from tests.planner.questions import planned
 from twostroke.cli.main import build_app
 from twostroke.planner.commands import (
     caveat,
-    kubernetes_values,
-    ray_serve_values,
     serve_commands,
     simulate_command,
-    write_manifests,
 )
 from twostroke.planner.make_plans import Planned
+from twostroke.planner.manifests import kubernetes_values, ray_serve_values, write_manifests
 
 
 def parse(command: str) -> None:

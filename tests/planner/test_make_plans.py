@@ -10,7 +10,7 @@ from tests.planner.questions import planned, search_for
 from twostroke.core.errors import ConfigError
 from twostroke.planner.engines import engines
 from twostroke.planner.make_plans import nearest_miss, varied
-from twostroke.planner.search import distinct
+from twostroke.planner.plan import distinct
 
 MOST_SECONDS = 20.0
 

@@ -198,6 +198,11 @@ def sum_up(specs: Sequence[RequestSpec], cached: int) -> Lengths:
     )
 
 
+def answers_alone(lengths: Lengths) -> Lengths:
+    """What is left where prompts are computed elsewhere: of each its last token."""
+    return replace(lengths, cached=round(lengths.prompt) - 1, fresh=1.0, fresh_variance=0.0)
+
+
 def _variance(values: Sequence[int]) -> float:
     mean = fmean(values)
     return fmean((value - mean) ** 2 for value in values)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from twostroke.planner.apart.split_search import state_of
 from twostroke.planner.goals import Goal
 from twostroke.planner.make_plans import Planned
+from twostroke.planner.plan import Plan, distinct
 from twostroke.planner.reports.plots import Mark, bars, lines, scatter
 from twostroke.planner.reports.style import STYLE
 from twostroke.planner.reports.tables import plan_rows, sections
-from twostroke.planner.search import Plan, Search, distinct
+from twostroke.planner.search import Search
 from twostroke.simulator.jumping.decode_curve import Bound
 
 # Traffic of the curves, over the traffic that is planned for.
@@ -54,8 +56,7 @@ def _plots(planned: Planned, best: Plan) -> list[str]:
         Mark(
             point.plan.cost_per_hour,
             1e3 * point.tpot,
-            f"{point.plan.replicas + point.plan.spare} x {point.plan.engine.tp} x"
-            f" {point.plan.engine.gpu}",
+            f"{point.plan.replicas_text} x {point.plan.devices_text}",
         )
         for point in planned.front
     ]
@@ -80,7 +81,7 @@ def _curve(search: Search, plan: Plan, goal: Goal) -> str:
     for factor in FACTORS:
         other = search.other(traffic=search.traffic.times(factor))
         for name, bound in ENDS.items():
-            state = other.at(plan, plan.replicas, bound)
+            state = state_of(other, plan, plan.replicas, bound)
             if state is not None:
                 curves[name].append((factor, 1e3 * state.time(goal.metric, goal.percentile)))
     limit = 1e3 * goal.limit if goal.limit else None
