@@ -1,0 +1,116 @@
+"""What the planner expects of measured servers, by coefficients that have not seen their model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.planner.measured_choices import Prediction
+from benchmarks.simulator.efficiency_file import as_toml, stack_table
+from benchmarks.simulator.servers.judge_servers import fit_all
+from benchmarks.simulator.servers.measured import ServingRow, dense_rows
+from benchmarks.simulator.servers.stacks import Closed, stacks_without
+from twostroke.core.errors import InsufficientMemoryError
+from twostroke.planner.engines import EngineBuilder, EngineChoice
+from twostroke.planner.options import SearchOptions, TrafficOptions
+from twostroke.planner.proof import run_once
+from twostroke.planner.steady import closed_loop
+from twostroke.planner.traffic import read_traffic
+from twostroke.simulator.cost.efficiencies import load_efficiencies
+from twostroke.simulator.cost.hardware_sheet import load_hardware
+from twostroke.simulator.jumping.decode_curve import Bound
+
+BLOCK = 16
+# Requests of each client; those who measured had ten.
+ROUNDS = 4
+FORMULAS, SIMULATIONS, PESSIMISTIC = "formulas", "simulations", "simulations, pessimistic end"
+# Of each way to predict, by server.
+Predictions = Mapping[str, Mapping[ServingRow, Prediction]]
+
+
+def predict_all(rows: Sequence[ServingRow], kept: Path | None = None) -> Predictions:
+    """By each way, the servers whose model fits.
+
+    Args:
+        kept: A file of former predictions of this commit: used if it is there, else written.
+    """
+    if kept is not None and kept.is_file():
+        read = json.loads(kept.read_text("utf-8"))
+        return {
+            way: {rows[int(number)]: Prediction(**fields) for number, fields in of_rows.items()}
+            for way, of_rows in read.items()
+        }
+    predictions: dict[str, dict[ServingRow, Prediction]] = {
+        way: {} for way in (FORMULAS, SIMULATIONS, PESSIMISTIC)
+    }
+    closed = Closed(load_hardware("h100-sxm"), load_efficiencies("h100-sxm"))
+    without, of_all = stacks_without(closed, dense_rows()), fit_all()
+    with TemporaryDirectory(prefix="twostroke-") as folder:
+        paths: dict[tuple[str, str], Path] = {}
+        for number, row in enumerate(rows):
+            key = row.backend, row.model
+            if key not in paths:
+                stacks = of_all if row.has_experts else without[row.model]
+                paths[key] = Path(folder) / f"{len(paths)}.toml"
+                paths[key].write_text(as_toml(stack_table(stacks[row.backend])), "utf-8")
+            try:
+                for way, prediction in predict(row, paths[key]).items():
+                    predictions[way][row] = prediction
+            except InsufficientMemoryError:
+                continue
+            if number % 50 == 0:
+                print(f"{number} of {len(rows)} servers", file=sys.stderr)
+    if kept is not None:
+        fields = {
+            way: {rows.index(row): asdict(each) for row, each in of_rows.items()}
+            for way, of_rows in predictions.items()
+        }
+        kept.write_text(json.dumps(fields), "utf-8")
+    return predictions
+
+
+def predict(row: ServingRow, coefficients: Path) -> dict[str, Prediction]:
+    """What the formulas say, and simulations at the middle and at the pessimistic end.
+
+    Raises InsufficientMemoryError if the model does not fit.
+    """
+    length = round(row.mean_share * row.input), round(row.mean_share * row.output)
+    traffic = read_traffic(
+        TrafficOptions(
+            users=row.concurrency,
+            input=length[0],
+            input_p95=length[0],
+            output=length[1],
+            output_p95=length[1],
+        )
+    )
+    search = SearchOptions(efficiencies=str(coefficients), serving_stack=row.backend)
+    longest = -(-(row.input + row.output) // BLOCK) * BLOCK
+    builder = EngineBuilder(row.model, search, traffic.lengths, longest)
+    engine = EngineChoice(
+        gpu="h100-sxm",
+        tp=row.ranks,
+        weights=row.weights,
+        kv_cache="bf16" if row.kv_format == "auto" else row.kv_format,
+        seqs=max(256, row.concurrency),
+        budget=row.budget,
+    )
+    curve, deployment = builder.curve(engine), builder.deployment(engine)
+    limit = builder.most_running(deployment)
+    curve.reach(limit)
+    state = closed_loop(curve, min(limit, float(curve.most)), row.concurrency, 0.0, "seconds")
+    result = {FORMULAS: Prediction(state.ttft.at(None), state.tpot.at(None), state.rate)}
+    bounds: dict[str, Bound] = {SIMULATIONS: "seconds", PESSIMISTIC: "high"}
+    for way, bound in bounds.items():
+        requests = ROUNDS * row.concurrency
+        run = run_once(builder, deployment, engine, traffic, 1, requests, 0, bound)
+        result[way] = Prediction(
+            run.time("ttft", None),
+            run.time("tpot", None),
+            row.concurrency / run.time("e2e", None),
+        )
+    return result
