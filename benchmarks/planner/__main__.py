@@ -2,7 +2,7 @@
 
     python -m benchmarks.planner [--keep FILE]
 
-Twenty minutes of one core; with a file that has the predictions of a former run, a minute. Skips,
+Ten minutes of one core; with a file that has the predictions of a former run, a minute. Skips,
 and says so, where the public measurements are absent.
 """
 
@@ -30,7 +30,7 @@ LONGEST_ANSWER = 1024
 def main() -> None:
     """Predict every row by coefficients that have not seen its model, then ask and judge."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", type=Path, help="predictions of this commit, made if absent")
+    parser.add_argument("--keep", type=Path, help="a file for the predictions of this commit")
     kept = parser.parse_args().keep
     if not present():
         sys.exit(f"skipped: no measurements at {DATA}")
@@ -48,8 +48,8 @@ def main() -> None:
     apart = list(distinct_questions(asked))
     judged = {
         SIMULATIONS: [choose(each, simulated) for each in asked],
-        PESSIMISTIC: [choose(each, predictions[PESSIMISTIC]) for each in asked],
         FORMULAS: [choose(each, formulas) for each in asked],
+        PESSIMISTIC: [choose(each, predictions[PESSIMISTIC]) for each in asked],
         "simulations, distinct questions": [choose(each, simulated) for each in apart],
         "simulations, clear questions": [choose(each, simulated) for each in clear],
         "simulations, TPOT alone": [choose(each, simulated) for each in alone],

@@ -27,7 +27,8 @@ from twostroke.simulator.jumping.decode_curve import Bound
 BLOCK = 16
 # Requests of each client; those who measured had ten.
 ROUNDS = 4
-FORMULAS, SIMULATIONS, PESSIMISTIC = "formulas", "simulations", "simulations, pessimistic end"
+FORMULAS, PESSIMISTIC = "formulas", "formulas, pessimistic end"
+SIMULATIONS = "simulations"
 # Of each way to predict, by server.
 Predictions = Mapping[str, Mapping[ServingRow, Prediction]]
 
@@ -36,45 +37,48 @@ def predict_all(rows: Sequence[ServingRow], kept: Path | None = None) -> Predict
     """By each way, the servers whose model fits.
 
     Args:
-        kept: A file of former predictions of this commit: used if it is there, else written.
+        kept: A file with predictions of this commit, a server in each line; what is missing is
+            added.
     """
-    if kept is not None and kept.is_file():
-        read = json.loads(kept.read_text("utf-8"))
-        return {
-            way: {rows[int(number)]: Prediction(**fields) for number, fields in of_rows.items()}
-            for way, of_rows in read.items()
-        }
-    predictions: dict[str, dict[ServingRow, Prediction]] = {
-        way: {} for way in (FORMULAS, SIMULATIONS, PESSIMISTIC)
-    }
+    known = _read(rows, kept)
     closed = Closed(load_hardware("h100-sxm"), load_efficiencies("h100-sxm"))
     without, of_all = stacks_without(closed, dense_rows()), fit_all()
     with TemporaryDirectory(prefix="twostroke-") as folder:
         paths: dict[tuple[str, str], Path] = {}
         for number, row in enumerate(rows):
+            if row in known:
+                continue
             key = row.backend, row.model
             if key not in paths:
                 stacks = of_all if row.has_experts else without[row.model]
                 paths[key] = Path(folder) / f"{len(paths)}.toml"
                 paths[key].write_text(as_toml(stack_table(stacks[row.backend])), "utf-8")
             try:
-                for way, prediction in predict(row, paths[key]).items():
-                    predictions[way][row] = prediction
+                known[row] = predict(row, paths[key])
             except InsufficientMemoryError:
-                continue
+                known[row] = {}
+            if kept is not None:
+                fields = {way: asdict(each) for way, each in known[row].items()}
+                with kept.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([number, fields]) + "\n")
             if number % 50 == 0:
                 print(f"{number} of {len(rows)} servers", file=sys.stderr)
-    if kept is not None:
-        fields = {
-            way: {rows.index(row): asdict(each) for row, each in of_rows.items()}
-            for way, of_rows in predictions.items()
-        }
-        kept.write_text(json.dumps(fields), "utf-8")
-    return predictions
+    ways = (SIMULATIONS, FORMULAS, PESSIMISTIC)
+    return {way: {row: known[row][way] for row in rows if known[row]} for way in ways}
+
+
+def _read(rows: Sequence[ServingRow], kept: Path | None) -> dict[ServingRow, dict[str, Prediction]]:
+    if kept is None or not kept.is_file():
+        return {}
+    lines = kept.read_text("utf-8").splitlines()
+    return {
+        rows[number]: {way: Prediction(**values) for way, values in fields.items()}
+        for number, fields in map(json.loads, lines)
+    }
 
 
 def predict(row: ServingRow, coefficients: Path) -> dict[str, Prediction]:
-    """What the formulas say, and simulations at the middle and at the pessimistic end.
+    """What the formulas say at the middle and at the pessimistic end, and what a simulation says.
 
     Raises InsufficientMemoryError if the model does not fit.
     """
@@ -102,15 +106,15 @@ def predict(row: ServingRow, coefficients: Path) -> dict[str, Prediction]:
     curve, deployment = builder.curve(engine), builder.deployment(engine)
     limit = builder.most_running(deployment)
     curve.reach(limit)
-    state = closed_loop(curve, min(limit, float(curve.most)), row.concurrency, 0.0, "seconds")
-    result = {FORMULAS: Prediction(state.ttft.at(None), state.tpot.at(None), state.rate)}
-    bounds: dict[str, Bound] = {SIMULATIONS: "seconds", PESSIMISTIC: "high"}
+    most = min(limit, float(curve.most))
+    bounds: dict[str, Bound] = {FORMULAS: "seconds", PESSIMISTIC: "high"}
+    result = {}
     for way, bound in bounds.items():
-        requests = ROUNDS * row.concurrency
-        run = run_once(builder, deployment, engine, traffic, 1, requests, 0, bound)
-        result[way] = Prediction(
-            run.time("ttft", None),
-            run.time("tpot", None),
-            row.concurrency / run.time("e2e", None),
-        )
+        state = closed_loop(curve, most, row.concurrency, 0.0, bound)
+        result[way] = Prediction(state.ttft.at(None), state.tpot.at(None), state.rate)
+    requests = ROUNDS * row.concurrency
+    run = run_once(builder, deployment, engine, traffic, 1, requests, 0, "seconds")
+    result[SIMULATIONS] = Prediction(
+        run.time("ttft", None), run.time("tpot", None), row.concurrency / run.time("e2e", None)
+    )
     return result

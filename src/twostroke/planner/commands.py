@@ -203,7 +203,7 @@ def _workload_flags(traffic: Traffic) -> list[str]:
     flags = ["--workload", workload.workload]
     if workload.trace_path is not None:
         flags += ["--trace-path", str(workload.trace_path)]
-    else:
+    elif workload.workload == "random":
         flags += ["--input-len", f"{workload.input_len}", "--output-len", f"{workload.output_len}"]
         if workload.input_p95 is not None:
             flags += ["--input-p95", f"{workload.input_p95}"]

@@ -9,7 +9,7 @@ from math import ceil
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.public_models import find_model
 from twostroke.planner.apart.split_search import SplitSearch, can_be_apart, resized, state_of
-from twostroke.planner.engines import EngineBuilder, devices_and_formats, engines
+from twostroke.planner.engines import EngineBuilder, engines
 from twostroke.planner.goals import Goal, parse_goals
 from twostroke.planner.memory_table import MemoryTable, memory_tables
 from twostroke.planner.options import GoalOptions, PlanOutputOptions, SearchOptions, TrafficOptions
@@ -124,7 +124,7 @@ def make_plans(
         shown=shown,
         middle=middle,
         rejected=rejections(search, plans, found.failures, best),
-        other_pools=other_pools(plans, found.misses_apart, best) if can_be_apart(search) else "",
+        other_pools=other_pools(search, plans, found.misses_apart, best),
         memory={} if best is None else memory_tables(search, best),
         front=front(search, found),
         variations=variations(search, found),
@@ -136,8 +136,7 @@ def _search_apart(search: Search, found: Found, progress: PlanProgress) -> None:
     """Add plans whose prompts are computed apart, or leave only them if that is asked for."""
     together = found.plans, found.middle
     apart = SplitSearch(search)
-    progress.begin("prefill and decode apart", sum(1 for _ in devices_and_formats(search.builder)))
-    apart.run(found, progress.advance)
+    apart.run(found, progress)
     found.misses_apart = [text for _, text in apart.misses.values()]
     if search.builder.search.pools == "apart":
         found.plans, found.middle = (

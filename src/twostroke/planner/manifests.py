@@ -30,7 +30,7 @@ def kubernetes_values(search: Search, plan: Plan) -> str:
     if not runs_here(plan):
         return _vllm_values(search, plan, name)
     if plan.prompts is None:
-        pools = [("worker", plan.engine, count, [])]
+        pools: list[tuple[str, EngineChoice, int, list[str]]] = [("worker", plan.engine, count, [])]
     else:
         memory = f"{offered_gib(search, plan.prompts.engine)}GiB"
         of_prompts = ["--role", "prefill", "--prefill-memory", memory]

@@ -26,6 +26,10 @@ class TrafficOptions:
     """Seconds between an answer and the same user's next request, on average."""
     rate: Annotated[float | None, within(1e-6, 1e6)] = None
     """Requests per second, Poisson; a trace is stretched to it."""
+    lengths: Literal["lognormal", "sharegpt-like", "azure-conv", "azure-code"] = "lognormal"
+    """Their distribution: lognormal around --input and --output, or that of public chats and
+    traces.
+    """
     input: Annotated[int, within(1, 10_000_000)] = 1024
     """Tokens of a prompt, on average, --prefix included."""
     input_p95: Count | None = None
@@ -57,14 +61,20 @@ class TrafficOptions:
                 f"--prefix {self.prefix} leaves nothing of --input {self.input}",
                 hint="--input counts the whole prompt, the prefix included",
             )
-        if self.trace_path is not None:
-            defaults = TrafficOptions(rate=1.0)
-            for name in ("input", "input_p95", "output", "output_p95", "prefix"):
-                if getattr(self, name) != getattr(defaults, name):
-                    flag = "--" + name.replace("_", "-")
-                    raise ConfigError(
-                        "the lengths are those of --trace-path", hint=f"leave out {flag}"
-                    )
+        if self.trace_path is not None and self.lengths != "lognormal":
+            raise ConfigError(
+                "--trace-path and --lengths both say how long requests are",
+                hint="leave out one of the two",
+            )
+        if self.trace_path is not None or self.lengths != "lognormal":
+            self._check_lengths("--lengths" if self.trace_path is None else "--trace-path")
+
+    def _check_lengths(self, source: str) -> None:
+        defaults = TrafficOptions(rate=1.0)
+        for name in ("input", "input_p95", "output", "output_p95", "prefix"):
+            if getattr(self, name) != getattr(defaults, name):
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(f"the lengths are those of {source}", hint=f"leave out {flag}")
 
     def _check_volume(self) -> None:
         if self.users is not None and self.rate is not None:

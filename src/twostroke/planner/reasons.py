@@ -93,7 +93,8 @@ def _binding_of_pools(search: Search, plan: Plan, prompts: PromptReplicas) -> Bi
         if counts[index] == 1:
             continue
         x, y = (count - (number == index) for number, count in enumerate(counts))
-        label = f"with {(x, y)[index]} {ROLES[index]} replicas"
+        count = (x, y)[index]
+        label = f"with {count} {ROLES[index]} replica{'s' if count > 1 else ''}"
         fewer = apart.state_of(plan, x, y, "high")
         if fewer is not None and not fewer.misses(search.goals):
             continue
@@ -107,12 +108,12 @@ def _binding_of_pools(search: Search, plan: Plan, prompts: PromptReplicas) -> Bi
         else:
             label += " more comes than they can do"
         return _of_pool(search, plan, prompts, index, label)
-    goal = max(search.goals, key=lambda g: plan.times(g)[2] / g.limit, default=None)
-    if goal is None:
+    if not search.goals:
         return _of_pool(search, plan, prompts, 1, "one of each")
-    text = f"at the pessimistic end {goal.name} {shown_seconds(plan.times(goal)[2])}"
-    text += f" of {shown_seconds(goal.limit)}"
-    return _of_pool(search, plan, prompts, int(goal.metric != "ttft"), text)
+    nearest = max(search.goals, key=lambda g: plan.times(g)[2] / g.limit)
+    text = f"at the pessimistic end {nearest.name} {shown_seconds(plan.times(nearest)[2])}"
+    text += f" of {shown_seconds(nearest.limit)}"
+    return _of_pool(search, plan, prompts, int(nearest.metric != "ttft"), text)
 
 
 def _of_pool(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from twostroke.planner.apart.split_search import can_be_apart
 from twostroke.planner.goals import shown_seconds
 from twostroke.planner.plan import Plan, Shortfall
 from twostroke.planner.reasons import waits_for
@@ -32,9 +33,11 @@ def rejections(
     return texts
 
 
-def other_pools(plans: Sequence[Plan], misses_apart: Sequence[str], best: Plan | None) -> str:
-    """Why prompts are computed apart, or are not: what the other way costs."""
-    if best is None:
+def other_pools(
+    search: Search, plans: Sequence[Plan], misses_apart: Sequence[str], best: Plan | None
+) -> str:
+    """Why prompts are computed apart, or are not: what the other way costs; empty: not searched."""
+    if best is None or search.builder.search.pools != "search" or not can_be_apart(search):
         return ""
     is_apart = best.prompts is not None
     other = next((plan for plan in plans if (plan.prompts is not None) is not is_apart), None)

@@ -143,9 +143,9 @@ def _cheapest(
     for pair in pairs:
         assert pair.prompts is not None
         rate = pair.middle.rate * pair.replicas * more
-        result = apart.fewest(pair.prompts.engine, pair.engine, "high", rate)
-        if result is not None:
-            plans.append(result)
+        together = apart.fewest(pair.prompts.engine, pair.engine, "high", rate)
+        if together is not None:
+            plans.append(together)
     return min(plans, key=search.order, default=None)
 
 

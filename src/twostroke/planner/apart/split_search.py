@@ -7,7 +7,7 @@ about the rate that is to come; the cheapest pairs are then fitted together.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
@@ -17,6 +17,7 @@ from twostroke.planner.engines import EngineChoice, devices_and_formats
 from twostroke.planner.goals import Goal, shown_seconds
 from twostroke.planner.options import numbers
 from twostroke.planner.plan import Found, Plan, PromptReplicas
+from twostroke.planner.progress import PlanProgress
 from twostroke.planner.search import Search, spare_replicas
 from twostroke.planner.steady import Steady, open_loop
 from twostroke.simulator.deploy_pools import link_between
@@ -56,10 +57,15 @@ class SplitSearch:
         self.misses: dict[str, tuple[float, str]] = {}
         self._handovers: dict[tuple[object, ...], Handover | None] = {}
 
-    def run(self, found: Found, advance: Callable[[], None] = lambda: None) -> None:
+    def run(self, found: Found, progress: PlanProgress) -> None:
         """Add the plans of the cheapest pairs to ``found``, and sort it again."""
         rate = self._rate(found)
-        for prompts, answers in self._pairs(rate, advance):
+        families = list(devices_and_formats(self.search.builder))
+        progress.begin("prefill, decode", len(families))
+        pairs = self._pairs(families, rate, progress)
+        progress.begin("pairs of both", len(pairs))
+        for prompts, answers in pairs:
+            progress.advance()
             bounds: tuple[tuple[Bound, list[Plan]], ...] = (
                 ("high", found.plans),
                 ("seconds", found.middle),
@@ -227,13 +233,13 @@ class SplitSearch:
         return traffic.users / (traffic.think_time + tpot * traffic.lengths.output)
 
     def _pairs(
-        self, rate: float, advance: Callable[[], None]
-    ) -> Iterator[tuple[PoolChoice, PoolChoice]]:
+        self, families: Sequence[EngineChoice], rate: float, progress: PlanProgress
+    ) -> list[tuple[PoolChoice, PoolChoice]]:
         """The cheapest pairs of equal formats, cheapest first."""
         of_prompts: defaultdict[object, list[PoolChoice]] = defaultdict(list)
         of_answers: defaultdict[object, list[PoolChoice]] = defaultdict(list)
-        for engine in devices_and_formats(self.search.builder):
-            advance()
+        for engine in families:
+            progress.advance()
             formats = engine.weights, engine.kv_cache
             for choices, best in (
                 (of_prompts, self._best_prompts(engine, rate)),
@@ -249,7 +255,7 @@ class SplitSearch:
         ]
         # Sorting is stable, so that equal costs stay in the order of devices.
         pairs.sort(key=lambda pair: round(pair[0].cost + pair[1].cost, 6))
-        yield from pairs[:MOST_PAIRS]
+        return pairs[:MOST_PAIRS]
 
     def _best_prompts(self, engine: EngineChoice, rate: float) -> PoolChoice | None:
         search = self.search.builder.search
@@ -355,8 +361,19 @@ def _cheapest(choices: list[PoolChoice]) -> list[PoolChoice]:
 
 
 def can_be_apart(search: Search) -> bool:
-    """Whether prefill and decode apart is asked for, and the model's cache can move."""
-    return search.builder.search.pools != "together" and not search.builder.spec.state_bytes(1)
+    """Whether prefill and decode apart is searched, and the model's cache can move.
+
+    Raises:
+        ConfigError: It is all that is wanted, and cannot be.
+    """
+    pools, builder = search.builder.search.pools, search.builder
+    can_move = not builder.spec.state_bytes(1)
+    if pools == "apart" and not can_move:
+        raise ConfigError(
+            f"{builder.model} has recurrent layers, whose states are not handed on",
+            hint="give --pools together",
+        )
+    return pools != "together" and can_move
 
 
 def state_of(search: Search, plan: Plan, replicas: int, bound: Bound = "high") -> Steady | None:

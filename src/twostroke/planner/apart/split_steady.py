@@ -79,9 +79,9 @@ def split_steady(
     if low < most * 0.999:
         return best
     # More users than fit wait for a place.
-    state, load = best
-    waiting = traffic.users / low - traffic.think_time - state.e2e.at(None)
-    return _waiting(state, max(waiting, 0.0)), load
+    full, load = best
+    waiting = traffic.users / low - traffic.think_time - full.e2e.at(None)
+    return _waiting(full, max(waiting, 0.0)), load
 
 
 def _capacity(replicas: SplitReplicas, bound: Bound) -> float:
