@@ -97,6 +97,14 @@ class Plan:
             f"{pool.replicas}+{pool.spare}" if pool.spare else f"{pool.replicas}" for pool in pools
         )
 
+    @property
+    def short_text(self) -> str:
+        """How many replicas of which devices."""
+        pools = (self,) if self.prompts is None else (self.prompts, self)
+        return " : ".join(
+            f"{pool.replicas + pool.spare} x {pool.engine.devices_text}" for pool in pools
+        )
+
     def describe(self) -> str:
         """How many of what."""
         count = self.replicas + self.spare

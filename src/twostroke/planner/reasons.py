@@ -109,11 +109,12 @@ def _binding_of_pools(search: Search, plan: Plan, prompts: PromptReplicas) -> Bi
             label += " more comes than they can do"
         return _of_pool(search, plan, prompts, index, label)
     if not search.goals:
-        return _of_pool(search, plan, prompts, 1, "one of each")
+        return _of_pool(search, plan, prompts, 1, ROLES[1])
     nearest = max(search.goals, key=lambda g: plan.times(g)[2] / g.limit)
-    text = f"at the pessimistic end {nearest.name} {shown_seconds(plan.times(nearest)[2])}"
-    text += f" of {shown_seconds(nearest.limit)}"
-    return _of_pool(search, plan, prompts, int(nearest.metric != "ttft"), text)
+    index = int(nearest.metric != "ttft")
+    text = f"{ROLES[index]}: at the pessimistic end {nearest.name}"
+    text += f" {shown_seconds(plan.times(nearest)[2])} of {shown_seconds(nearest.limit)}"
+    return _of_pool(search, plan, prompts, index, text)
 
 
 def _of_pool(

@@ -49,7 +49,7 @@ def variations(search: Search, found: Found) -> list[Variation]:
 
     Engines are those that were best in their family, with each of the limits that were best.
     """
-    engines = _few_engines(found)
+    engines = _few_engines(found) if search.builder.search.pools != "apart" else []
     pairs = [plan for plan in distinct(found.plans) if plan.prompts is not None][:MOST_PAIRS_VARIED]
     if not engines and not pairs:
         return []

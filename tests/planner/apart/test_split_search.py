@@ -69,8 +69,8 @@ def test_states_of_recurrent_layers_do_not_move() -> None:
 
 def test_a_plan_of_two_kinds_is_proven_and_explained() -> None:
     answer = planned(
-        traffic=TRAFFIC,
-        limits={"pools": "apart", "gpus": "h100", "tp": "1", "pp": "1"},
+        traffic={"rate": 8.0, "input": 1500, "output": 60},
+        limits={"pools": "apart", "gpus": "h100", "tp": "1", "kv_cache_dtype": "auto"},
         output={"simulate": 1, "seeds": 1},
     )
     assert answer.best is not None

@@ -25,7 +25,7 @@ from twostroke.simulator.deployment.fleet_options import FleetOptions
 from twostroke.simulator.jumping.decode_curve import Bound
 
 # Of engines of equal formats so many are paired, and of all pairs so many are fitted together.
-MOST_OF_FORMATS, MOST_PAIRS = 6, 60
+MOST_OF_FORMATS, MOST_PAIRS = 5, 30
 # Replicas that a pair begins with are so many times as many at each try.
 GROWTH, MOST_GROWTHS = 1.25, 5
 # Without a target for first tokens: the part of what can be computed that may come.

@@ -11,7 +11,14 @@ from twostroke.planner.make_plans import Planned
 from twostroke.planner.plan import Plan, distinct
 from twostroke.planner.reports.plots import Mark, bars, lines, scatter
 from twostroke.planner.reports.style import STYLE
-from twostroke.planner.reports.tables import plan_rows, sections
+from twostroke.planner.reports.tables import (
+    COMMANDS,
+    MEMORY_HEADER,
+    memory_notes,
+    memory_rows,
+    plan_rows,
+    sections,
+)
 from twostroke.planner.search import Search
 from twostroke.simulator.jumping.decode_curve import Bound
 
@@ -28,11 +35,22 @@ def plans_page(planned: Planned) -> str:
     if planned.best is None:
         body.append("<p><b>No plan meets the targets at the pessimistic end.</b></p>")
     else:
-        header, rows = plan_rows(planned)
-        body.append(_table(header, rows))
+        # A plan is a column, so that no figure is out of sight.
+        names, plans = plan_rows(planned)
+        header, *figures = [(name, *values) for name, *values in zip(names, *plans)]
+        body.append(_table(header, figures))
         body += _plots(planned, planned.best.plan)
     for title, text in sections(planned):
-        body.append(f"<h2>{escape(title)}</h2><pre>{escape(text)}</pre>")
+        body.append(f"<h2>{escape(title)}</h2>")
+        if title in planned.memory:
+            table = planned.memory[title]
+            body.append(_table(MEMORY_HEADER, memory_rows(table)))
+            body += [f"<p>{escape(note)}</p>" for note in memory_notes(table)]
+        elif title == COMMANDS:
+            body.append(f"<pre>{escape(text)}</pre>")
+        else:
+            items = "".join(f"<li>{escape(line)}</li>" for line in text.splitlines())
+            body.append(f"<ul>{items}</ul>")
     notes = "".join(f"<li>{escape(note)}</li>" for note in planned.notes)
     body.append(f"<h2>Notes</h2><ul class=muted>{notes}</ul>")
     title = f"Plan: {escape(planned.model)}"
@@ -46,8 +64,10 @@ def plans_page(planned: Planned) -> str:
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    lines_ = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
-    inner = "".join(f"<tr>{line}</tr>" for line in lines_)
+    inner = "".join(
+        f"<tr><th>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
+        for first, *rest in rows
+    )
     return f'<div class="wide"><table><tr>{head}</tr>{inner}</table></div>'
 
 
@@ -56,7 +76,7 @@ def _plots(planned: Planned, best: Plan) -> list[str]:
         Mark(
             point.plan.cost_per_hour,
             1e3 * point.tpot,
-            f"{point.plan.replicas_text} x {point.plan.devices_text}",
+            point.plan.short_text,
         )
         for point in planned.front
     ]
@@ -65,9 +85,9 @@ def _plots(planned: Planned, best: Plan) -> list[str]:
         cheapest.setdefault(plan.engine.gpu, plan.cost_per_hour)
     plots = [
         "<h2>Cost against speed</h2>",
-        scatter(marks, "US dollars an hour", "TPOT P95 at the pessimistic end, ms"),
+        _wide(scatter(marks, "US dollars an hour", "TPOT P95 at the pessimistic end, ms")),
         "<h2>The cheapest plan of each device</h2>",
-        bars(sorted(cheapest.items(), key=lambda each: each[1])[:12], "US dollars an hour"),
+        _wide(bars(sorted(cheapest.items(), key=lambda each: each[1])[:12], "US dollars an hour")),
     ]
     for goal in planned.goals or (Goal("ttft", 95.0, 0.0), Goal("tpot", 95.0, 0.0)):
         plots.append(f"<h2>{escape(goal.name)} of the best plan, as traffic grows</h2>")
@@ -85,4 +105,9 @@ def _curve(search: Search, plan: Plan, goal: Goal) -> str:
             if state is not None:
                 curves[name].append((factor, 1e3 * state.time(goal.metric, goal.percentile)))
     limit = 1e3 * goal.limit if goal.limit else None
-    return lines(curves, "traffic, of what is planned for", f"{goal.name}, ms", limit)
+    return _wide(lines(curves, "traffic, of what is planned for", f"{goal.name}, ms", limit))
+
+
+def _wide(plot: str) -> str:
+    """A plot that scrolls where it would be too small to read."""
+    return f'<div class="wide">{plot}</div>'

@@ -19,6 +19,8 @@ from twostroke.planner.what_if import shown_goals
 PLANS_ACROSS = 5
 # Plans whose reasons are spelled out.
 EXPLAINED = 3
+COMMANDS = "Run it"
+MEMORY_HEADER = ("", "bytes", "share")
 
 
 def print_plans(planned: Planned, stream: TextIO) -> None:
@@ -88,7 +90,7 @@ def sections(planned: Planned) -> Iterator[tuple[str, str]]:
     if planned.variations:
         texts = (f"{each.question}: {each.kind}" for each in planned.variations)
         yield "What changes the answer", "\n".join(texts)
-    yield "Run it", _commands(planned)
+    yield COMMANDS, _commands(planned)
     texts = (
         f"{name.replace('_', ' ')}: {mark}" for name, mark in marks(planned.search, plan).items()
     )
@@ -146,18 +148,27 @@ def _middle(planned: Planned) -> str:
 
 def _memory(table: MemoryTable) -> str:
     stream = StringIO()
+    print_table(MEMORY_HEADER, memory_rows(table), stream)
+    lines = [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
+    return "\n".join([*lines, *memory_notes(table)])
+
+
+def memory_rows(table: MemoryTable) -> list[tuple[str, str, str]]:
+    """What takes memory of a device, how much, and its share."""
     rows = [
         (name, format_decimal_bytes(size), f"{size / table.total:.1%}") for name, size in table.rows
     ]
-    rows.append(("all", format_decimal_bytes(table.total), ""))
-    print_table(("", "bytes", "share"), rows, stream)
-    lines = [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
-    lines.append(
+    return [*rows, ("all", format_decimal_bytes(table.total), "")]
+
+
+def memory_notes(table: MemoryTable) -> list[str]:
+    """How many requests fit; what is to be known of experts."""
+    fit = (
         f"{table.kv_tokens:,} tokens of KV cache: {table.mean_requests:,} requests of"
         f" {table.mean_tokens:,} tokens (the mean), {table.longest_requests:,} of"
         f" {table.longest_tokens:,} (the longest)"
     )
-    return "\n".join([*lines, table.note] if table.note else lines)
+    return [fit, table.note] if table.note else [fit]
 
 
 def _front(planned: Planned) -> str:
