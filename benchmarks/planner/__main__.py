@@ -17,7 +17,13 @@ from pathlib import Path
 from benchmarks.environment import ROOT, environment, environment_text, write_record
 from benchmarks.planner.measured_choices import Question, choose, questions
 from benchmarks.planner.page import as_fields, kind, report
-from benchmarks.planner.predictions import FORMULAS, PESSIMISTIC, SIMULATIONS, predict_all
+from benchmarks.planner.predictions import (
+    FORMULAS,
+    MEASURED_WAY,
+    PESSIMISTIC,
+    SIMULATIONS,
+    predict_all,
+)
 from benchmarks.simulator.data import DATA, present
 from benchmarks.simulator.servers.measured import dense_rows, expert_rows
 
@@ -40,29 +46,30 @@ def main() -> None:
         if not row.is_burst and row.output <= LONGEST_ANSWER
     ]
     predictions = predict_all(rows, kept)
-    simulated, formulas = predictions[SIMULATIONS], predictions[FORMULAS]
-    rows = [row for row in rows if row in formulas]
+    rows = [row for row in rows if row in predictions[FORMULAS]]
     asked, edges = list(questions(rows)), list(questions(rows, on_the_edge=True))
     alone = [each for each in asked if each.ttft is None]
-    clear = [each for each in asked if each.is_clear]
-    apart = list(distinct_questions(asked))
-    judged = {
-        SIMULATIONS: [choose(each, simulated) for each in asked],
-        FORMULAS: [choose(each, formulas) for each in asked],
-        PESSIMISTIC: [choose(each, predictions[PESSIMISTIC]) for each in asked],
-        "simulations, distinct questions": [choose(each, simulated) for each in apart],
-        "simulations, clear questions": [choose(each, simulated) for each in clear],
-        "simulations, TPOT alone": [choose(each, simulated) for each in alone],
-        "simulations, TPOT alone, clear": [choose(e, simulated) for e in alone if e.is_clear],
-        "simulations, targets at measured values": [choose(e, simulated) for e in edges],
-        "formulas, targets at measured values": [choose(e, formulas) for e in edges],
+    sets = {
+        "": asked,
+        ", distinct questions": list(distinct_questions(asked)),
+        ", clear questions": [each for each in asked if each.is_clear],
+        ", TPOT alone": alone,
+        ", TPOT alone, clear": [each for each in alone if each.is_clear],
+        ", targets at measured values": edges,
     }
+    judged = {
+        way: [choose(each, predictions[way]) for each in asked]
+        for way in (SIMULATIONS, FORMULAS, PESSIMISTIC)
+    }
+    simulated = predictions[MEASURED_WAY]
+    for name, questions_ in sets.items():
+        judged[f"{MEASURED_WAY}{name}"] = [choose(each, simulated) for each in questions_]
     where = environment(COMMAND, None)
     text = report(rows, simulated, judged) + environment_text(where)
     record = {
         "environment": where,
         "kinds": {name: Counter(map(kind, choices)) for name, choices in judged.items()},
-        "misses": as_fields([each for each in judged[SIMULATIONS] if not each.is_right]),
+        "misses": as_fields([each for each in judged[MEASURED_WAY] if not each.is_right]),
     }
     write_record(RECORD, "The planner's choices on measured servers", text, record)
     print(text)

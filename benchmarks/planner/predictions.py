@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from benchmarks.planner.measured_choices import Prediction
@@ -17,7 +18,7 @@ from benchmarks.simulator.servers.stacks import Closed, stacks_without
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.planner.engines import EngineBuilder, EngineChoice
 from twostroke.planner.options import SearchOptions, TrafficOptions
-from twostroke.planner.proof import run_once
+from twostroke.planner.proof import DRAIN, run_replicas
 from twostroke.planner.steady import closed_loop
 from twostroke.planner.traffic import read_traffic
 from twostroke.simulator.cost.efficiencies import load_efficiencies
@@ -25,10 +26,14 @@ from twostroke.simulator.cost.hardware_sheet import load_hardware
 from twostroke.simulator.jumping.decode_curve import Bound
 
 BLOCK = 16
-# Requests of each client; those who measured had ten.
-ROUNDS = 4
+# Requests of each client here, and where it was measured.
+ROUNDS, MEASURED_ROUNDS = 4, 10
+# Seconds from an answer to the next request: a server that is idle starts on the first of several,
+# and the clients part.
+PAUSE = 0.0005
 FORMULAS, PESSIMISTIC = "formulas", "formulas, pessimistic end"
-SIMULATIONS = "simulations"
+# Simulations of traffic that stays, and of the runs that were measured, their beginning included.
+SIMULATIONS, MEASURED_WAY = "simulations", "simulations, as it was measured"
 # Of each way to predict, by server.
 Predictions = Mapping[str, Mapping[ServingRow, Prediction]]
 
@@ -63,7 +68,7 @@ def predict_all(rows: Sequence[ServingRow], kept: Path | None = None) -> Predict
                     file.write(json.dumps([number, fields]) + "\n")
             if number % 50 == 0:
                 print(f"{number} of {len(rows)} servers", file=sys.stderr)
-    ways = (SIMULATIONS, FORMULAS, PESSIMISTIC)
+    ways = (SIMULATIONS, MEASURED_WAY, FORMULAS, PESSIMISTIC)
     return {way: {row: known[row][way] for row in rows if known[row]} for way in ways}
 
 
@@ -78,7 +83,7 @@ def _read(rows: Sequence[ServingRow], kept: Path | None) -> dict[ServingRow, dic
 
 
 def predict(row: ServingRow, coefficients: Path) -> dict[str, Prediction]:
-    """What the formulas say at the middle and at the pessimistic end, and what a simulation says.
+    """What the formulas say at the middle and at the pessimistic end, and what simulations say.
 
     Raises InsufficientMemoryError if the model does not fit.
     """
@@ -86,6 +91,7 @@ def predict(row: ServingRow, coefficients: Path) -> dict[str, Prediction]:
     traffic = read_traffic(
         TrafficOptions(
             users=row.concurrency,
+            think_time=PAUSE,
             input=length[0],
             input_p95=length[0],
             output=length[1],
@@ -110,11 +116,22 @@ def predict(row: ServingRow, coefficients: Path) -> dict[str, Prediction]:
     bounds: dict[str, Bound] = {FORMULAS: "seconds", PESSIMISTIC: "high"}
     result = {}
     for way, bound in bounds.items():
-        state = closed_loop(curve, most, row.concurrency, 0.0, bound)
+        state = closed_loop(curve, most, row.concurrency, PAUSE, bound)
         result[way] = Prediction(state.ttft.at(None), state.tpot.at(None), state.rate)
     requests = ROUNDS * row.concurrency
-    run = run_once(builder, deployment, engine, traffic, 1, requests, 0, "seconds")
+    run = run_replicas(builder, deployment, engine, traffic, 1, requests, 0, "seconds")
+    in_order = sorted(run.requests, key=lambda request: request.arrival)
+    begin, rest = in_order[: row.concurrency], in_order[row.concurrency :]
+    rest = rest[: len(rest) - int(DRAIN * len(in_order))]
+    steady = {
+        name: fmean(getattr(request, name) for request in rest) for name in ("ttft", "tpot", "e2el")
+    }
     result[SIMULATIONS] = Prediction(
-        run.time("ttft", None), run.time("tpot", None), row.concurrency / run.time("e2e", None)
+        steady["ttft"], steady["tpot"], row.concurrency / steady["e2el"]
     )
+    # Who measured had all rounds in their means: the first, when all prompts come at once, too.
+    share = 1 / MEASURED_ROUNDS
+    first = {name: fmean(getattr(request, name) for request in begin) for name in steady}
+    whole = {name: share * first[name] + (1 - share) * steady[name] for name in steady}
+    result[MEASURED_WAY] = Prediction(whole["ttft"], whole["tpot"], row.concurrency / whole["e2el"])
     return result

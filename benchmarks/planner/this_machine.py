@@ -74,14 +74,15 @@ class PlannedTraffic:
         return [*flags, "--request-rate", f"{self.rate}"]
 
 
+# Targets that a machine keeps which others load as well: what is compared is not the choice.
 TRAFFICS: dict[str, tuple[PlannedTraffic, ...]] = {
     "pilot": (
-        PlannedTraffic("8 users", 200, 100, ttft=1.0, tpot=0.05, requests=240, users=8),
-        PlannedTraffic("3 requests/s", 200, 100, ttft=0.5, tpot=0.03, requests=240, rate=3.0),
+        PlannedTraffic("8 users", 200, 100, ttft=8.0, tpot=0.4, requests=160, users=8),
+        PlannedTraffic("1 request/s", 200, 100, ttft=4.0, tpot=0.3, requests=80, rate=1.0),
     ),
     "350m": (
-        PlannedTraffic("4 users", 100, 40, ttft=6.0, tpot=0.3, requests=48, users=4),
-        PlannedTraffic("0.2 requests/s", 100, 40, ttft=4.0, tpot=0.2, requests=32, rate=0.2),
+        PlannedTraffic("4 users", 100, 40, ttft=40.0, tpot=3.0, requests=32, users=4),
+        PlannedTraffic("0.1 requests/s", 100, 40, ttft=30.0, tpot=2.0, requests=16, rate=0.1),
     ),
 }
 

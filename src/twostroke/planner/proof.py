@@ -198,6 +198,21 @@ def run_once(
     bound: Bound,
 ) -> OneRun:
     """One simulation of so many replicas with all of this traffic."""
+    result = run_replicas(builder, deployment, engine, traffic, replicas, requests, seed, bound)
+    return _sum_up(result, deployment, traffic, result.logs, result.replica_seconds)
+
+
+def run_replicas(
+    builder: EngineBuilder,
+    deployment: Deployment,
+    engine: EngineChoice,
+    traffic: Traffic,
+    replicas: int,
+    requests: int,
+    seed: int,
+    bound: Bound,
+) -> FleetResult:
+    """Likewise, all of its requests and steps."""
     options, cache = builder.options(engine, replicas), builder.cache(engine)
     make = replica_maker(deployment, options, cache, deployment.scheduler, bound=bound, seed=seed)
     fleet = Fleet(
@@ -206,8 +221,7 @@ def run_once(
         make_workload(_workload(traffic, requests, seed)).workload,
         deployment.max_model_len,
     )
-    result = fleet.run()
-    return _sum_up(result, deployment, traffic, result.logs, result.replica_seconds)
+    return fleet.run()
 
 
 def run_pools(

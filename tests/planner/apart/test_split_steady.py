@@ -19,7 +19,7 @@ SAMPLE: list[tuple[str, dict[str, Any], dict[str, Any], tuple[int, int], dict[st
     ("llama-3.1-8b", {"gpu": "l40s"}, {}, (3, 1), {"rate": 20.0, "input": 800, "output": 200}),
     ("llama-3.1-8b", {}, {"gpu": "l40s"}, (1, 3), {"rate": 20.0, "input": 2000, "output": 100}),
     ("llama-3.1-8b", {"budget": 512}, {}, (2, 1), {"rate": 15.0, "input": 3000, "output": 150}),
-    ("llama-3.1-8b", {}, {}, (1, 2), {"users": 300, "input": 500, "output": 400}),
+    ("llama-3.1-8b", {}, {}, (1, 2), {"users": 100, "input": 500, "output": 200}),
 ]
 # By metric and percentile: the largest error of one, and the mean of all.
 ALLOWED: dict[tuple[Metric, float], tuple[float, float]] = {
@@ -78,7 +78,7 @@ def test_too_much_for_either_kind_is_too_much() -> None:
 
 
 def test_a_slow_link_makes_later_tokens_come_later() -> None:
-    traffic = {"rate": 5.0, "input": 2000, "output": 100}
+    traffic = {"rate": 1.0, "input": 2000, "output": 100}
     times = []
     for bandwidth in (100.0, 5.0):
         limits = {"transfer_bandwidth": bandwidth}
@@ -87,7 +87,7 @@ def test_a_slow_link_makes_later_tokens_come_later() -> None:
         times.append([plan.times(Goal(metric, None, 1.0))[1] for metric in ("ttft", "e2e")])
     # 2,000 tokens of 131 kB: 2.6 ms or 52 ms.
     assert times[0][0] == times[1][0]
-    assert times[1][1] - times[0][1] == pytest.approx(0.05, rel=0.5)
+    assert times[1][1] - times[0][1] == pytest.approx(0.05, rel=0.25)
 
 
 def test_users_make_as_many_requests_as_their_answers_take() -> None:
