@@ -81,8 +81,8 @@ TRAFFICS: dict[str, tuple[PlannedTraffic, ...]] = {
         PlannedTraffic("1 request/s", 200, 100, ttft=4.0, tpot=0.3, requests=80, rate=1.0),
     ),
     "350m": (
-        PlannedTraffic("4 users", 100, 40, ttft=40.0, tpot=3.0, requests=32, users=4),
-        PlannedTraffic("0.1 requests/s", 100, 40, ttft=30.0, tpot=2.0, requests=16, rate=0.1),
+        PlannedTraffic("4 users", 100, 20, ttft=40.0, tpot=3.0, requests=24, users=4),
+        PlannedTraffic("0.1 requests/s", 100, 20, ttft=30.0, tpot=2.0, requests=16, rate=0.1),
     ),
 }
 

@@ -114,6 +114,7 @@ class EngineBuilder:
     _costs: dict[tuple[object, ...], RooflineCostModel] = field(init=False, default_factory=dict)
     _curves: dict[tuple[object, ...], StepCurve] = field(init=False, default_factory=dict)
     _prompt_curves: dict[tuple[object, ...], PromptCurve] = field(init=False, default_factory=dict)
+    _answer_limits: dict[EngineChoice, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._spec = find_model(self.model)
@@ -166,6 +167,18 @@ class EngineBuilder:
         if key not in self._curves:
             self._curves[key] = self._make_curve(engine, answers_alone(self.lengths))
         return self._curves[key]
+
+    def answer_limit(self, engine: EngineChoice) -> float:
+        """Most requests that decode at once in an engine that only decodes.
+
+        Raises InsufficientMemoryError.
+        """
+        if engine not in self._answer_limits:
+            limit = self.most_running(self.deployment(engine))
+            curve = self.answer_curve(engine)
+            curve.reach(limit)
+            self._answer_limits[engine] = min(limit, float(curve.most))
+        return self._answer_limits[engine]
 
     def prompt_curve(self, engine: EngineChoice) -> PromptCurve:
         """Steps of an engine that only computes prompts."""

@@ -166,7 +166,7 @@ class SplitSearch:
             x,
             builder.answer_curve(answers),
             y,
-            self._limit(answers),
+            builder.answer_limit(answers),
             handover,
         )
         return split_steady(replicas, self.search.traffic, bound)
@@ -207,13 +207,6 @@ class SplitSearch:
         info = receiver.info
         blocks = ceil(builder.lengths.fresh / info.block_size) * info.kv_groups.count
         return Handover(blocks * link.block_seconds, link.latency)
-
-    def _limit(self, answers: EngineChoice) -> float:
-        """Most requests that decode at once. Raises InsufficientMemoryError."""
-        limit = self.search.builder.most_running(self.search.builder.deployment(answers))
-        curve = self.search.builder.answer_curve(answers)
-        curve.reach(limit)
-        return min(limit, float(curve.most))
 
     def _allows(self, prompts: EngineChoice, x: int, answers: EngineChoice, y: int) -> bool:
         devices = Counter({prompts.gpu: x * prompts.num_devices})
@@ -270,10 +263,12 @@ class SplitSearch:
     def _best_answers(self, engine: EngineChoice, rate: float) -> PoolChoice | None:
         search = self.search.builder.search
         budgets = numbers("--max-num-batched-tokens", search.max_num_batched_tokens, 1, 10_000_000)
-        choices = []
-        for seqs in numbers("--max-num-seqs", search.max_num_seqs, 1, 100_000):
-            budget = next((each for each in budgets if each >= 2 * seqs), budgets[-1])
-            choices.append(self._answers(replace(engine, budget=budget, seqs=seqs), rate))
+        seqs = numbers("--max-num-seqs", search.max_num_seqs, 1, 100_000)
+        # Decoding fills no budget: one that has room for every batch serves all of them.
+        budget = next((each for each in budgets if each >= 2 * seqs[-1]), budgets[-1])
+        choices = [
+            self._answers(replace(engine, budget=budget, seqs=count), rate) for count in seqs
+        ]
         return min(filter(None, choices), key=lambda choice: choice.cost, default=None)
 
     def _prompts(self, engine: EngineChoice, rate: float) -> PoolChoice | None:
@@ -303,7 +298,7 @@ class SplitSearch:
     def _answers(self, engine: EngineChoice, rate: float) -> PoolChoice | None:
         """The fewest replicas that write answers fast enough."""
         try:
-            limit = self._limit(engine)
+            limit = self.search.builder.answer_limit(engine)
         except InsufficientMemoryError:
             return None
         if not limit:
