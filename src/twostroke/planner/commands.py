@@ -119,7 +119,7 @@ def offered_gib(search: Search, engine: EngineChoice) -> int:
 
 
 def _vllm_commands(search: Search, plan: Plan) -> list[tuple[str, str]]:
-    """The same by vLLM, for what twostroke's own engines do not do."""
+    """Commands of vLLM, for what twostroke's own engines do not do."""
     model = hub_id(search.builder.model)
     pools = [(plan.engine, plan.replicas + plan.spare)]
     if plan.prompts is not None:

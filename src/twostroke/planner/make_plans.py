@@ -98,7 +98,7 @@ def make_plans(
     longest = search_options.max_model_len or find_model(model).context_length
     traffic = read_traffic(traffic_options, longest)
     search = make_search(model, traffic, goals, goal_options, search_options)
-    candidates = list(engines(search.builder))
+    candidates, are_apart = list(engines(search.builder)), can_be_apart(search)
     if not candidates:
         asked = f"--tp {search_options.tp} and --pp {search_options.pp}"
         raise ConfigError(
@@ -107,7 +107,7 @@ def make_plans(
         )
     progress.begin("formulas", len(candidates))
     found = search.run(candidates, progress.advance)
-    if can_be_apart(search):
+    if are_apart:
         _search_apart(search, found, progress)
     plans = distinct(found.plans)
     plans = prove_best(search, plans, output, progress)

@@ -12,7 +12,7 @@ from twostroke.cli.main import run
 from twostroke.cli.sizing.plan import EXIT_NO_PLAN
 
 FEW = ["--gpus", "h100,l40s", "--tp", "1", "--max-num-seqs", "64", "--seeds", "1"]
-FEW += ["--max-num-batched-tokens", "2048", "--simulate", "1"]
+FEW += ["--max-num-batched-tokens", "2048", "--simulate", "1", "--pp", "1", "--pools", "together"]
 QUESTION = ["plan", "llama-3.1-8b", "--rate", "10", "--input", "500", "--output", "100", *FEW]
 
 
