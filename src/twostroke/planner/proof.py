@@ -34,6 +34,8 @@ from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 # Replicas that are simulated at most, and the most requests in each simulation.
 MOST_REPLICAS, MOST_REQUESTS, LEAST_REQUESTS = 2, 4000, 400
+# Of replicas that hand on to others, which stop at each other's events, and so are slower.
+MOST_OF_POOLS = 1200
 # A replica with so many requests at once stands for all by itself.
 MANY_RUNNING = 16
 # A simulation that is too short to tell is made this much longer at most.
@@ -147,7 +149,8 @@ class Prover:
         self._traffic = traffic.times(share)
         users = self._traffic.users
         under_way = running * self._count if users is None else users
-        self._requests = min(max(LEAST_REQUESTS, ceil(ROUNDS * under_way)), MOST_REQUESTS)
+        most = MOST_REQUESTS if prompts is None else MOST_OF_POOLS
+        self._requests = min(max(LEAST_REQUESTS, ceil(ROUNDS * under_way)), most)
         self._seeds = seeds
         self._runs: dict[Bound, list[OneRun]] = {}
 
