@@ -12,14 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 
 from benchmarks.simulator.servers.measured import ServingRow
-from twostroke.planner.engines import EngineBuilder, EngineChoice
-from twostroke.planner.options import SearchOptions, TrafficOptions
-from twostroke.planner.proof import run_once
-from twostroke.planner.steady import closed_loop
-from twostroke.planner.traffic import read_traffic
 
 # A choice is right if its real cost is at most this much above the best measured one, and its real
 # latency as little above the target.
@@ -31,9 +25,8 @@ TTFTS = (None, 0.2, 0.5, 1.0, 2.0)
 # decides.
 QUANTILES = (0.2, 0.4, 0.6, 0.8)
 LEAST_CANDIDATES = 4
-BLOCK = 16
-# Requests of each client; those who measured had ten.
-ROUNDS = 4
+# A target is at the edge where a measured latency that decides is so near to it.
+EDGE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +55,19 @@ class Question:
             f" TPOT {1e3 * self.tpot:.1f} ms{ttft}"
         )
 
+    @property
+    def meeting(self) -> frozenset[ServingRow]:
+        """The servers that keep the target, as measured."""
+        return frozenset(row for row in self.rows if self.keeps(row.tpot, row.ttft))
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether no measured latency is within ``EDGE`` of the target."""
+        limits = [(row.tpot, self.tpot) for row in self.rows]
+        if self.ttft is not None:
+            limits += [(row.ttft, self.ttft) for row in self.rows]
+        return all(abs(measured / limit - 1) > EDGE for measured, limit in limits)
+
     def keeps(self, tpot: float, ttft: float, slack: float = 0.0) -> bool:
         within = self.ttft is None or ttft <= self.ttft * (1 + slack)
         return within and tpot <= self.tpot * (1 + slack)
@@ -89,6 +95,11 @@ class Choice:
         return real_cost(self.chosen) / real_cost(self.best) - 1
 
     @property
+    def costs_little(self) -> bool:
+        """Whether its real cost is at most ``TOLERANCE`` above the best one's, or below it."""
+        return self.chosen is not None and self.excess <= TOLERANCE
+
+    @property
     def overshoot(self) -> float:
         """By how much the choice's real latencies exceed the targets; below 0 if they do not."""
         if self.chosen is None:
@@ -101,7 +112,7 @@ class Choice:
 
     @property
     def is_right(self) -> bool:
-        return self.kept and self.excess <= TOLERANCE
+        return self.kept and self.costs_little
 
 
 def real_cost(row: ServingRow) -> float:
@@ -133,48 +144,6 @@ def _measured_targets(group: Sequence[ServingRow]) -> Iterator[tuple[float, floa
     for quantile in QUANTILES:
         for ttft in (None, ttfts[len(ttfts) // 2]):
             yield tpots[int(quantile * (len(tpots) - 1))], ttft
-
-
-def predict(row: ServingRow, coefficients: Path) -> tuple[Prediction, Prediction]:
-    """What the formulas say, and what the simulation of a plan says.
-
-    Raises InsufficientMemoryError if the model does not fit.
-    """
-    length = round(row.mean_share * row.input), round(row.mean_share * row.output)
-    traffic = read_traffic(
-        TrafficOptions(
-            users=row.concurrency,
-            input=length[0],
-            input_p95=length[0],
-            output=length[1],
-            output_p95=length[1],
-        )
-    )
-    search = SearchOptions(efficiencies=str(coefficients), serving_stack=row.backend)
-    longest = -(-(row.input + row.output) // BLOCK) * BLOCK
-    builder = EngineBuilder(row.model, search, traffic.lengths, longest)
-    engine = EngineChoice(
-        gpu="h100-sxm",
-        tp=row.ranks,
-        weights=row.weights,
-        kv_cache="bf16" if row.kv_format == "auto" else row.kv_format,
-        seqs=max(256, row.concurrency),
-        budget=row.budget,
-    )
-    curve, deployment = builder.curve(engine), builder.deployment(engine)
-    limit = builder.most_running(deployment)
-    curve.reach(limit)
-    state = closed_loop(curve, min(limit, float(curve.most)), row.concurrency, 0.0, "seconds")
-    requests = ROUNDS * row.concurrency
-    run = run_once(builder, deployment, engine, traffic, 1, requests, 0, "seconds")
-    return (
-        Prediction(state.ttft.at(None), state.tpot.at(None), state.rate),
-        Prediction(
-            run.time("ttft", None),
-            run.time("tpot", None),
-            row.concurrency / run.time("e2e", None),
-        ),
-    )
 
 
 def choose(question: Question, predictions: Mapping[ServingRow, Prediction]) -> Choice:

@@ -16,6 +16,8 @@ from twostroke.planner.traffic import read_traffic
 FEW: dict[str, Any] = {
     "gpus": "h100,l40s,l4",
     "tp": "1,2",
+    "pp": "1",
+    "pools": "together",
     "max_num_seqs": "64,256",
     "max_num_batched_tokens": "1024,4096",
 }

@@ -9,15 +9,21 @@ import yaml  # type: ignore[import-untyped]
 
 from tests.planner.questions import planned
 from twostroke.cli.main import build_app
+from twostroke.cli.serving.fleet_file import read_fleet
+from twostroke.cli.serving.kuberay import kuberay_values
 from twostroke.planner.commands import (
     caveat,
-    kubernetes_values,
-    ray_serve_values,
+    caveats,
     serve_commands,
     simulate_command,
-    write_manifests,
 )
 from twostroke.planner.make_plans import Planned
+from twostroke.planner.manifests import (
+    fleet_values,
+    kubernetes_values,
+    ray_serve_values,
+    write_manifests,
+)
 
 
 def parse(command: str) -> None:
@@ -37,6 +43,36 @@ def test_commands_are_taken_by_the_command_line() -> None:
         for _, command in serve_commands(answer.search, answer.best.plan):
             parse(command)
         parse(simulate_command(answer.search, answer.best.plan))
+
+
+def apart(**limits: str) -> Planned:
+    """A plan of prefill and decode replicas."""
+    return planned(traffic={"rate": 60.0}, limits={"pools": "apart", "gpus": "h100", **limits})
+
+
+def test_pools_are_workers_with_roles_where_each_has_one_device() -> None:
+    answer = apart(tp="1")
+    assert answer.best is not None
+    plan = answer.best.plan
+    commands = [command for _, command in serve_commands(answer.search, plan)]
+    assert ["--role prefill" in c or "--role decode" in c for c in commands] == [True, True, False]
+    for command in commands:
+        parse(command)
+    simulation = simulate_command(answer.search, plan)
+    parse(simulation)
+    assert "--prefill gpu=h100-sxm" in simulation and "--decode gpu=h100-sxm" in simulation
+
+
+def test_what_our_engine_does_not_split_is_served_by_vllm() -> None:
+    for answer in (apart(tp="2"), planned(limits={"gpus": "h100", "tp": "1", "pp": "2"})):
+        assert answer.best is not None
+        plan = answer.best.plan
+        commands = [command for _, command in serve_commands(answer.search, plan)]
+        assert all(command.startswith("vllm serve ") for command in commands)
+        assert len(commands) == 1 + (plan.prompts is not None)
+        assert any("vLLM" in text for text in caveats(answer.search, plan))
+        assert fleet_values(answer.search, plan) is None
+        parse(simulate_command(answer.search, plan))
 
 
 def test_what_our_engine_cannot_run_is_said() -> None:
@@ -67,4 +103,37 @@ def test_values_name_devices_and_replicas(tmp_path: Path) -> None:
     ]
     assert config["deployment_config"]["num_replicas"] == plan.replicas + plan.spare
     assert config["engine_kwargs"]["max_num_seqs"] == plan.engine.seqs
-    assert len(write_manifests(answer.search, plan, tmp_path / "new")) == 2
+    assert len(write_manifests(answer.search, plan, tmp_path / "new")) == 3
+
+
+def test_the_fleet_is_taken_by_up_and_its_values_by_kubernetes(tmp_path: Path) -> None:
+    answer = many()
+    assert answer.best is not None
+    plan = answer.best.plan
+    *_, path = write_manifests(answer.search, plan, tmp_path)
+    fleet = read_fleet(path, by_ray=True)
+    (pool,) = fleet.pools.values()
+    assert pool.num_at_first == plan.replicas + plan.spare
+    assert pool.config.scheduler.max_num_seqs == plan.engine.seqs
+    _, cluster, _ = yaml.safe_load_all(kuberay_values(path, fleet, "image"))
+    (group,) = cluster["spec"]["workerGroupSpecs"]
+    assert group["replicas"] == plan.replicas + plan.spare
+
+
+def test_values_of_pools_have_both_roles() -> None:
+    answer = apart(tp="1")
+    assert answer.best is not None
+    plan = answer.best.plan
+    assert plan.prompts is not None
+    documents = list(yaml.safe_load_all(kubernetes_values(answer.search, plan)))
+    sets = [each for each in documents if each["kind"] == "StatefulSet"]
+    counts = [plan.prompts.replicas, plan.replicas]
+    assert [each["spec"]["replicas"] for each in sets] == counts
+    for each, role in zip(sets, ("prefill", "decode")):
+        (container,) = each["spec"]["template"]["spec"]["containers"]
+        assert container["args"][container["args"].index("--role") + 1] == role
+        parse(shlex.join(["twostroke", *container["args"]]))
+    args = yaml.safe_load(ray_serve_values(answer.search, plan))["applications"][0]["args"]
+    configs = args["prefill_config"], args["decode_config"]
+    assert [each["deployment_config"]["num_replicas"] for each in configs] == counts
+    assert all("kv_transfer_config" in each["engine_kwargs"] for each in configs)

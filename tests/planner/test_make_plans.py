@@ -10,7 +10,7 @@ from tests.planner.questions import planned, search_for
 from twostroke.core.errors import ConfigError
 from twostroke.planner.engines import engines
 from twostroke.planner.make_plans import nearest_miss, varied
-from twostroke.planner.search import distinct
+from twostroke.planner.plan import distinct
 
 MOST_SECONDS = 20.0
 
@@ -40,7 +40,7 @@ def test_a_table_shows_several_devices() -> None:
 
 def test_where_no_plan_is_the_nearest_is_named() -> None:
     answer = planned(goals={"tpot": ("p95=0.1ms",)})
-    assert answer.best is None and answer.memory is None
+    assert answer.best is None and not answer.memory
     assert "TPOT P95" in nearest_miss(answer)
 
 
@@ -56,6 +56,8 @@ def test_speculation_is_searched_where_acceptance_is_given() -> None:
         (None, None, {"weight_dtype": "fp3"}, "weight format"),
         (None, None, {"kv_cache_dtype": "fp3"}, "cache format"),
         (None, None, {"tp": "3"}, "--tp 3"),
+        (None, None, {"pp": "64"}, "--pp 64"),
+        (None, None, {"dp": "none"}, "--dp"),
         (None, None, {"at_hand": "h100"}, "--at-hand"),
         (None, None, {"max_model_len": 100}, "--max-model-len"),
         (None, {"throughput": 1e8}, None, "--throughput"),

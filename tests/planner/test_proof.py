@@ -7,8 +7,8 @@ from dataclasses import replace
 from tests.planner.questions import engine, planned, search_for
 from twostroke.planner.goals import Goal
 from twostroke.planner.make_plans import settle
+from twostroke.planner.plan import Plan
 from twostroke.planner.proof import Prover
-from twostroke.planner.search import Plan
 
 TPOT = Goal("tpot", 95.0, 0.04)
 

@@ -8,8 +8,10 @@ import pytest
 
 from tests.planner.questions import engine, search_for
 from twostroke.planner.engines import EngineChoice, engines
-from twostroke.planner.reasons import binding, lever, rejections
-from twostroke.planner.search import Plan, Search
+from twostroke.planner.plan import Plan
+from twostroke.planner.reasons import binding, lever
+from twostroke.planner.rejections import rejections
+from twostroke.planner.search import Search
 
 
 def bound_of(search: Search, one: EngineChoice) -> str:

@@ -7,7 +7,8 @@ import pytest
 from tests.planner.questions import engine, search_for
 from twostroke.planner.engines import engines
 from twostroke.planner.options import GoalOptions
-from twostroke.planner.search import Plan, Shortfall, distinct, spare_replicas
+from twostroke.planner.plan import Plan, Shortfall, distinct
+from twostroke.planner.search import spare_replicas
 
 
 @pytest.mark.parametrize("traffic", [{"rate": 90.0}, {"users": 300}])

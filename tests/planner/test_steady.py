@@ -20,6 +20,8 @@ SAMPLE: list[tuple[str, dict[str, Any], dict[str, Any], float | int]] = [
     ("llama-3.1-8b", {"gpu": "l4", "weights": "fp8"}, {"input": 900, "prefix": 600}, 0.5),
     ("llama-3.1-70b", {"tp": 4, "weights": "fp8"}, {"input": 1500, "output": 300}, 0.6),
     ("qwen3-30b-a3b", {"weights": "fp8"}, {"input": 1000, "output": 300}, 0.5),
+    ("llama-3.1-70b", {"tp": 4, "pp": 2}, {"input": 1000, "output": 200}, 0.5),
+    ("qwen3-30b-a3b", {"dp": 4, "ep": True, "seqs": 64}, {"input": 1000, "output": 300}, 0.5),
     ("llama-3.1-8b", {}, {"input": 1000, "output": 200}, 24),
     ("llama-3.1-8b", {"gpu": "l40s"}, {"input": 600, "output": 200, "think_time": 10.0}, 60),
 ]

@@ -29,6 +29,15 @@ def test_what_is_guessed_is_said_and_fits_the_model() -> None:
     assert read_traffic(told).notes == ()
 
 
+def test_lengths_are_those_of_a_public_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TWOSTROKE_TRACES", raising=False)
+    traffic = read_traffic(TrafficOptions(users=10, lengths="azure-code"))
+    # Patel et al.: long prompts, answers of 28 tokens on average.
+    assert traffic.lengths.output == pytest.approx(28, rel=0.1) and traffic.users == 10
+    assert traffic.lengths.prompt > 50 * traffic.lengths.output
+    assert any("azure-code" in note for note in traffic.notes)
+
+
 def test_a_shared_prefix_is_part_of_the_prompt() -> None:
     lengths = read_traffic(TrafficOptions(rate=3, input=1500, prefix=1000)).lengths
     assert lengths.prompt == pytest.approx(1500, rel=0.03)
@@ -62,6 +71,8 @@ def test_a_trace_brings_its_own_rate(tmp_path: Path) -> None:
         ({"rate": 1.0, "think_time": 3.0}, "--think-time"),
         ({"rate": 1.0, "prefix": 2000}, "--prefix"),
         ({"trace_path": Path("x"), "input": 5}, "those of --trace-path"),
+        ({"rate": 1.0, "lengths": "azure-conv", "output": 5}, "those of --lengths"),
+        ({"trace_path": Path("x"), "lengths": "azure-conv"}, "both"),
         ({"rate": float("nan")}, "--rate"),
     ],
 )

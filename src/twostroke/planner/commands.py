@@ -1,14 +1,15 @@
-"""Ready commands and values for a plan: our own server, vLLM, Kubernetes, Ray Serve."""
+"""Ready commands for a plan: our own server, or vLLM; and its simulation."""
 
 from __future__ import annotations
 
-import re
 import shlex
-from pathlib import Path
+from math import ceil
 
 from twostroke.model_spec.public_models import hub_id
+from twostroke.planner.apart.split_scenario import LEAST_PROMPT, pool_text
 from twostroke.planner.engines import EngineChoice
-from twostroke.planner.search import Plan, Search
+from twostroke.planner.plan import Plan, PromptReplicas
+from twostroke.planner.search import Search
 from twostroke.planner.traffic import Traffic
 
 # Names that Ray gives to devices, by our sheets.
@@ -25,14 +26,21 @@ RAY_NAMES = {
     "mi300x": "AMD-Instinct-MI300X-OAM",
     "mi325x": "AMD-Instinct-MI325X-OAM",
 }
+LISTEN = "--listen 0.0.0.0:8100 --token-file token"
+KV_TRANSFER = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
+# Prompts that may wait to be fetched, in the memory of a worker that computes prompts.
+WAITING_PROMPTS = 16
 _ROUNDED = ("int8", "int4")  # formats that ``--quantization`` makes
 
 
 def engine_flags(search: Search, engine: EngineChoice) -> list[str]:
     """Flags of ``twostroke serve`` and ``worker``, and of ``vllm serve`` as well."""
     flags = []
-    if engine.tp > 1:
-        flags += ["--tensor-parallel-size", f"{engine.tp}"]
+    ways = {"tensor": engine.tp, "pipeline": engine.pp, "data": engine.dp}
+    for name, size in ways.items():
+        if size > 1:
+            flags += [f"--{name}-parallel-size", f"{size}"]
+    flags += ["--enable-expert-parallel"] * engine.ep
     flags += ["--max-num-seqs", f"{engine.seqs}"]
     flags += ["--max-num-batched-tokens", f"{engine.budget}"]
     flags += ["--max-model-len", f"{search.builder.length}"]
@@ -45,6 +53,30 @@ def serve_commands(search: Search, plan: Plan) -> list[tuple[str, str]]:
     """Commands, each with a word on where it runs."""
     engine, name = plan.engine, search.builder.model
     model = hub_id(name)
+    flags = _serve_flags(search, engine)
+    count = plan.replicas + plan.spare
+    if not runs_here(plan):
+        return _vllm_commands(search, plan)
+    if plan.prompts is not None:
+        return _commands_of_pools(search, plan, plan.prompts)
+    if count == 1:
+        return [("one server", shlex.join(["twostroke", "serve", model, *flags]))]
+    worker = shlex.join(["twostroke", "worker", model, *flags])
+    return [
+        (f"on each of {count} machines", f"{worker} {LISTEN}"),
+        ("before them", _route(model, count)),
+    ]
+
+
+def runs_here(plan: Plan) -> bool:
+    """Whether twostroke's own engines are split and hand on as the plan says."""
+    if not plan.engine.parallel.splits_tensors_only:
+        return False
+    # A tier of blocks is of one device: ranks have none.
+    return plan.prompts is None or plan.engine.num_devices == plan.prompts.engine.num_devices == 1
+
+
+def _serve_flags(search: Search, engine: EngineChoice) -> list[str]:
     flags = engine_flags(search, engine)
     if engine.drafts.tokens and not search.builder.search.draft_model:
         settings = f'{{"method": "ngram", "num_speculative_tokens": {engine.drafts.tokens}}}'
@@ -52,26 +84,73 @@ def serve_commands(search: Search, plan: Plan) -> list[tuple[str, str]]:
     is_rounded = engine.weights in _ROUNDED and engine.weights != search.builder.spec.format
     if is_rounded and caveat(search, engine) is None:
         flags += ["--quantization", engine.weights]
-    count = plan.replicas + plan.spare
-    if count == 1:
-        return [("one server", shlex.join(["twostroke", "serve", model, *flags]))]
-    worker = shlex.join(["twostroke", "worker", model, *flags])
+    return flags
+
+
+def _route(model: str, count: int) -> str:
     workers = " ".join(f"--worker gpu{number}:8100" for number in range(1, min(count, 3) + 1))
     rest = " ..." if count > 3 else ""
+    return f"twostroke route {shlex.quote(model)} {workers}{rest} --token-file token"
+
+
+def _commands_of_pools(
+    search: Search, plan: Plan, prompts: PromptReplicas
+) -> list[tuple[str, str]]:
+    """Workers with roles, and the router before them."""
+    model = hub_id(search.builder.model)
+    memory = f"--prefill-memory {offered_gib(search, prompts.engine)}GiB"
+    counts = prompts.replicas + prompts.spare, plan.replicas + plan.spare
+    first, second = (
+        shlex.join(["twostroke", "worker", model, *_serve_flags(search, engine)])
+        for engine in (prompts.engine, plan.engine)
+    )
     return [
-        (
-            f"on each of {count} machines",
-            f"{worker} --listen 0.0.0.0:8100 --token-file token",
-        ),
-        (
-            "before them",
-            f"twostroke route {shlex.quote(model)} {workers}{rest} --token-file token",
-        ),
+        (f"on each of {counts[0]} machines", f"{first} --role prefill {memory} {LISTEN}"),
+        (f"on each of {counts[1]} machines", f"{second} --role decode {LISTEN}"),
+        ("before them", _route(model, sum(counts))),
     ]
 
 
-def caveat(search: Search, engine: EngineChoice) -> str | None:
+def offered_gib(search: Search, engine: EngineChoice) -> int:
+    """GiB of host memory for blocks of prompts that wait to be fetched."""
+    info = search.builder.deployment(engine).info
+    blocks = ceil(search.builder.lengths.prompt / info.block_size) * info.kv_groups.count
+    return max(1, ceil(WAITING_PROMPTS * blocks * info.block_bytes / 2**30))
+
+
+def _vllm_commands(search: Search, plan: Plan) -> list[tuple[str, str]]:
+    """Commands of vLLM, for what twostroke's own engines do not do."""
+    model = hub_id(search.builder.model)
+    pools = [(plan.engine, plan.replicas + plan.spare)]
+    if plan.prompts is not None:
+        pools.insert(0, (plan.prompts.engine, plan.prompts.replicas + plan.prompts.spare))
+    transfer = [] if plan.prompts is None else ["--kv-transfer-config", KV_TRANSFER]
+    return [
+        (
+            f"{role}{count} x",
+            shlex.join(["vllm", "serve", model, *engine_flags(search, engine), *transfer]),
+        )
+        for (engine, count), role in zip(
+            pools, ("",) if plan.prompts is None else ("prefill: ", "decode: ")
+        )
+    ]
+
+
+def caveats(search: Search, plan: Plan) -> list[str]:
     """What this project's own engine cannot do of a plan yet."""
+    texts = []
+    if not plan.engine.parallel.splits_tensors_only:
+        texts.append("twostroke splits models by tensors alone: vLLM takes these flags")
+    elif not runs_here(plan):
+        texts.append(
+            "twostroke hands blocks on between workers of one device each: vLLM does between all"
+        )
+    text = caveat(search, plan.engine)
+    return texts if text is None else [*texts, text]
+
+
+def caveat(search: Search, engine: EngineChoice) -> str | None:
+    """What this project's own engine cannot do with the formats of a plan yet."""
     sheet = search.builder.sheet(engine.gpu)
     if sheet.is_cpu or engine.weights in ("bf16", "fp32"):
         return None
@@ -90,15 +169,32 @@ def caveat(search: Search, engine: EngineChoice) -> str | None:
 
 def simulate_command(search: Search, plan: Plan) -> str:
     """The simulation of the whole plan, to be run again or varied."""
-    engine, traffic = plan.engine, search.traffic
-    words = ["twostroke", "simulate", search.builder.model, "--gpu", engine.gpu]
-    words += ["--tp", f"{engine.tp}", "--replicas", f"{plan.replicas}", "--router", "least-loaded"]
+    engine, traffic, options = plan.engine, search.traffic, search.builder.search
+    words = ["twostroke", "simulate", search.builder.model, "--router", "least-loaded"]
+    if plan.prompts is not None:
+        words += ["--prefill", pool_text(plan.prompts.engine, plan.prompts.replicas)]
+        words += ["--decode", pool_text(engine, plan.replicas)]
+        words += ["--prefill-min-tokens", f"{LEAST_PROMPT}"]
+        if options.transfer_bandwidth is not None:
+            words += ["--transfer-bandwidth", f"{options.transfer_bandwidth:g}"]
+    else:
+        words += ["--gpu", engine.gpu, "--tp", f"{engine.tp}", "--replicas", f"{plan.replicas}"]
+        splits = {"data": engine.dp, "pipeline": engine.pp}
+        for name, size in splits.items():
+            if size > 1:
+                words += [f"--{name}-parallel-size", f"{size}"]
+        words += ["--enable-expert-parallel"] * engine.ep
+        words += ["--max-num-seqs", f"{engine.seqs}"]
+        words += ["--max-num-batched-tokens", f"{engine.budget}"]
     words += ["--weight-dtype", engine.weights, "--kv-cache-dtype", engine.kv_cache]
-    words += ["--max-num-seqs", f"{engine.seqs}"]
-    words += ["--max-num-batched-tokens", f"{engine.budget}"]
+    words += ["--max-model-len", f"{search.builder.length}"]
     if engine.drafts.tokens:
         words += ["--speculative-tokens", f"{engine.drafts.tokens}"]
         words += ["--acceptance", f"{engine.drafts.acceptance:g}"]
+    if options.efficiencies != "auto":
+        words += ["--efficiencies", options.efficiencies]
+    if options.serving_stack is not None:
+        words += ["--serving-stack", options.serving_stack]
     return shlex.join([*words, *_workload_flags(traffic)])
 
 
@@ -107,7 +203,7 @@ def _workload_flags(traffic: Traffic) -> list[str]:
     flags = ["--workload", workload.workload]
     if workload.trace_path is not None:
         flags += ["--trace-path", str(workload.trace_path)]
-    else:
+    elif workload.workload == "random":
         flags += ["--input-len", f"{workload.input_len}", "--output-len", f"{workload.output_len}"]
         if workload.input_p95 is not None:
             flags += ["--input-p95", f"{workload.input_p95}"]
@@ -121,124 +217,3 @@ def _workload_flags(traffic: Traffic) -> list[str]:
     if traffic.think_time:
         flags += ["--think-time", f"{traffic.think_time:g}"]
     return [*flags, "--num-requests", f"{10 * traffic.users}"]
-
-
-def kubernetes_values(search: Search, plan: Plan) -> str:
-    """A Deployment of workers, one of the router, and their Services."""
-    engine, model = plan.engine, hub_id(search.builder.model)
-    name = re.sub(r"[^a-z0-9-]+", "-", search.builder.model.lower()).strip("-")[:40] or "model"
-    amd = engine.gpu.startswith("mi")
-    resource = "amd.com/gpu" if amd else "nvidia.com/gpu"
-    is_cpu = search.builder.sheet(engine.gpu).is_cpu
-    devices = "" if is_cpu else f"\n              {resource}: {engine.tp}"
-    arguments = ["worker", model, *engine_flags(search, engine), "--listen", "0.0.0.0:8100"]
-    arguments += ["--token-file", "/run/secrets/twostroke/token"]
-    count = plan.replicas + plan.spare
-    return f"""\
-# Made by `twostroke plan`. Set the image, and make the secret `{name}-token` with a file `token`.
-apiVersion: apps/v1
-kind: StatefulSet
-metadata: {{name: {name}-worker}}
-spec:
-  serviceName: {name}-worker
-  replicas: {count}
-  selector: {{matchLabels: {{app: {name}-worker}}}}
-  template:
-    metadata: {{labels: {{app: {name}-worker}}}}
-    spec:
-      containers:
-        - name: worker
-          image: YOUR_REGISTRY/twostroke
-          command: [twostroke]
-          args: [{", ".join(_quoted(word) for word in arguments)}]
-          ports: [{{containerPort: 8100}}]
-          resources:
-            limits:{devices or " {}"}
-          volumeMounts: [{{name: token, mountPath: /run/secrets/twostroke}}]
-      volumes: [{{name: token, secret: {{secretName: {name}-token}}}}]
----
-apiVersion: v1
-kind: Service
-metadata: {{name: {name}-worker}}
-spec: {{clusterIP: None, selector: {{app: {name}-worker}}, ports: [{{port: 8100}}]}}
----
-{_router_values(name, model, count)}"""
-
-
-def _router_values(name: str, model: str, count: int) -> str:
-    workers = ", ".join(
-        f'"--worker", "{name}-worker-{number}.{name}-worker:8100"' for number in range(count)
-    )
-    return f"""\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: {name}}}
-spec:
-  replicas: 1
-  selector: {{matchLabels: {{app: {name}}}}}
-  template:
-    metadata: {{labels: {{app: {name}}}}}
-    spec:
-      containers:
-        - name: router
-          image: YOUR_REGISTRY/twostroke
-          command: [twostroke]
-          args: ["route", {_quoted(model)}, {workers}, "--host", "0.0.0.0", "--token-file",
-            "/run/secrets/twostroke/token"]
-          ports: [{{containerPort: 8000}}]
-          volumeMounts: [{{name: token, mountPath: /run/secrets/twostroke}}]
-      volumes: [{{name: token, secret: {{secretName: {name}-token}}}}]
----
-apiVersion: v1
-kind: Service
-metadata: {{name: {name}}}
-spec: {{selector: {{app: {name}}}, ports: [{{port: 8000}}]}}
-"""
-
-
-def ray_serve_values(search: Search, plan: Plan) -> str:
-    """A configuration of Ray Serve's LLM application, whose engine is vLLM."""
-    engine, model = plan.engine, hub_id(search.builder.model)
-    kwargs = {
-        "tensor_parallel_size": f"{engine.tp}",
-        "max_num_seqs": f"{engine.seqs}",
-        "max_num_batched_tokens": f"{engine.budget}",
-        "max_model_len": f"{search.builder.length}",
-    }
-    if engine.kv_cache != "bf16":
-        kwargs["kv_cache_dtype"] = engine.kv_cache
-    lines = "\n".join(f"            {name}: {value}" for name, value in kwargs.items())
-    accelerator = RAY_NAMES.get(engine.gpu, "")
-    named = f"\n          accelerator_type: {accelerator}" if accelerator else ""
-    return f"""\
-# Made by `twostroke plan`: `serve deploy ray-serve.yaml`. Weights: {engine.weights}.
-applications:
-  - name: llm
-    route_prefix: /
-    import_path: ray.serve.llm:build_openai_app
-    args:
-      llm_configs:
-        - model_loading_config:
-            model_id: {_quoted(search.builder.model)}
-            model_source: {_quoted(model)}{named}
-          deployment_config:
-            num_replicas: {plan.replicas + plan.spare}
-          engine_kwargs:
-{lines}
-"""
-
-
-def write_manifests(search: Search, plan: Plan, folder: Path) -> list[Path]:
-    """Write both files into the folder, which is made. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = {
-        "kubernetes.yaml": kubernetes_values(search, plan),
-        "ray-serve.yaml": ray_serve_values(search, plan),
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in texts]
-
-
-def _quoted(word: str) -> str:
-    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'

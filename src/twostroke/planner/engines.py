@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import sqrt
 from typing import cast
 
@@ -13,9 +14,10 @@ from twostroke.core.kv_formats import KVCacheDtypeName
 from twostroke.model_spec.number_formats import cache_format, weight_format
 from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.spec import ModelSpec
+from twostroke.planner.apart.prompt_curve import PromptCurve
 from twostroke.planner.options import SearchOptions, numbers, split_words
 from twostroke.planner.step_curve import NO_DRAFTS, DraftSetting, StepCurve
-from twostroke.planner.traffic import Lengths
+from twostroke.planner.traffic import Lengths, answers_alone
 from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import Efficiencies
@@ -38,8 +40,11 @@ class EngineChoice:
 
     Attributes:
         gpu: Name of a sheet, or a path to one.
+        dp: Groups of ``tp`` devices with requests of their own, which share experts.
+        pp: Groups of all these that have layers of their own.
+        ep: Whether devices have whole experts instead of parts of each.
         weights: Format, by its own name. ``kv_cache`` likewise.
-        seqs: Most requests at once; ``budget``: most tokens of a step.
+        seqs: Most requests at once; ``budget``: most tokens of a step; of each of ``dp`` groups.
     """
 
     gpu: str
@@ -49,15 +54,46 @@ class EngineChoice:
     seqs: int
     budget: int
     drafts: DraftSetting = NO_DRAFTS
+    dp: int = 1
+    pp: int = 1
+    ep: bool = False
 
     @property
-    def memory_key(self) -> tuple[str, int, str, str, DraftSetting]:
+    def memory_key(self) -> tuple[object, ...]:
         """What decides the cost model: all but the scheduler's limits."""
-        return self.gpu, self.tp, self.weights, self.kv_cache, self.drafts
+        split = self.tp, self.dp, self.pp, self.ep
+        return self.gpu, split, self.weights, self.kv_cache, self.drafts
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Sorts engines by name."""
+        return self.gpu, self.tp, self.dp, self.pp, self.ep, self.seqs, self.budget
+
+    @property
+    def parallel(self) -> Parallel:
+        return Parallel(tensor=self.tp, data=self.dp, pipeline=self.pp, expert=self.ep)
+
+    @property
+    def num_devices(self) -> int:
+        return self.tp * self.dp * self.pp
+
+    @property
+    def devices_text(self) -> str:
+        """How many of which device; how a model is split, if not by tensors alone."""
+        text = f"{self.num_devices} x {self.gpu}"
+        if self.parallel.splits_tensors_only:
+            return text
+        ways = {"TP": self.tp, "DP": self.dp, "PP": self.pp}
+        words = [f"{name}{size}" for name, size in ways.items() if size > 1] + ["EP"] * self.ep
+        return f"{text} ({' '.join(words)})"
+
+    @property
+    def formats_text(self) -> str:
+        drafts = f", {self.drafts.tokens} drafts" if self.drafts.tokens else ""
+        return f"{self.weights} weights, {self.kv_cache} KV{drafts}"
 
     def describe(self) -> str:
-        drafts = f", {self.drafts.tokens} drafts" if self.drafts.tokens else ""
-        return f"{self.tp} x {self.gpu}, {self.weights} weights, {self.kv_cache} KV{drafts}"
+        return f"{self.devices_text}, {self.formats_text}"
 
 
 @dataclass(slots=True)
@@ -77,6 +113,8 @@ class EngineBuilder:
     _efficiencies: dict[str, Efficiencies] = field(init=False, default_factory=dict)
     _costs: dict[tuple[object, ...], RooflineCostModel] = field(init=False, default_factory=dict)
     _curves: dict[tuple[object, ...], StepCurve] = field(init=False, default_factory=dict)
+    _prompt_curves: dict[tuple[object, ...], PromptCurve] = field(init=False, default_factory=dict)
+    _answer_limits: dict[EngineChoice, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._spec = find_model(self.model)
@@ -111,7 +149,7 @@ class EngineBuilder:
             self._costs[key] = RooflineCostModel(
                 sheet,
                 self._spec,
-                Parallel(tensor=engine.tp),
+                engine.parallel,
                 Dtypes(weights=engine.weights, kv_cache=engine.kv_cache),
                 self._efficiencies[engine.gpu],
             )
@@ -120,10 +158,40 @@ class EngineBuilder:
     def curve(self, engine: EngineChoice) -> StepCurve:
         key = (*engine.memory_key, engine.budget)
         if key not in self._curves:
-            self._curves[key] = StepCurve(
-                self.cost(engine), self.lengths, engine.budget, engine.drafts
-            )
+            self._curves[key] = self._make_curve(engine, self.lengths)
         return self._curves[key]
+
+    def answer_curve(self, engine: EngineChoice) -> StepCurve:
+        """Steps of an engine that only decodes, and computes each prompt's last token."""
+        key = (*engine.memory_key, engine.budget, "answers")
+        if key not in self._curves:
+            self._curves[key] = self._make_curve(engine, answers_alone(self.lengths))
+        return self._curves[key]
+
+    def answer_limit(self, engine: EngineChoice) -> float:
+        """Most requests that decode at once in an engine that only decodes.
+
+        Raises InsufficientMemoryError.
+        """
+        if engine not in self._answer_limits:
+            limit = self.most_running(self.deployment(engine))
+            curve = self.answer_curve(engine)
+            curve.reach(limit)
+            self._answer_limits[engine] = min(limit, float(curve.most))
+        return self._answer_limits[engine]
+
+    def prompt_curve(self, engine: EngineChoice) -> PromptCurve:
+        """Steps of an engine that only computes prompts."""
+        key = (*engine.memory_key, engine.budget)
+        if key not in self._prompt_curves:
+            cost = self.cost(engine)
+            self._prompt_curves[key] = PromptCurve(cost, self.lengths, engine.budget, engine.dp)
+        return self._prompt_curves[key]
+
+    def _make_curve(self, engine: EngineChoice, lengths: Lengths) -> StepCurve:
+        # A prompt is in one group, and has at most its budget in a step.
+        budget = engine.budget * engine.dp
+        return StepCurve(self.cost(engine), lengths, budget, engine.drafts, engine.budget)
 
     def deployment(self, engine: EngineChoice) -> Deployment:
         """Raises InsufficientMemoryError if the model does not fit."""
@@ -136,6 +204,9 @@ class EngineBuilder:
             model=self.model,
             gpu=engine.gpu,
             tp=engine.tp,
+            data_parallel_size=engine.dp,
+            pipeline_parallel_size=engine.pp,
+            enable_expert_parallel=engine.ep,
             replicas=replicas,
             router="least-loaded",
             weight_dtype=engine.weights,
@@ -178,15 +249,6 @@ def engines(builder: EngineBuilder) -> Iterator[EngineChoice]:
         ConfigError: A device or a format is unknown.
     """
     search = builder.search
-    ranks = numbers("--tp", search.tp, 1, 10_000)
-    stored = builder.spec.format
-    weights = dict.fromkeys(
-        weight_format(stored if name == "auto" else name).name
-        for name in split_words("--weight-dtype", search.weight_dtype)
-    )
-    caches = dict.fromkeys(
-        cache_format(name).name for name in split_words("--kv-cache-dtype", search.kv_cache_dtype)
-    )
     seqs = numbers("--max-num-seqs", search.max_num_seqs, 1, 100_000)
     budgets = numbers("--max-num-batched-tokens", search.max_num_batched_tokens, 1, 10_000_000)
     drafts = [NO_DRAFTS]
@@ -194,25 +256,66 @@ def engines(builder: EngineBuilder) -> Iterator[EngineChoice]:
         costs = search.draft_model is not None
         counts = numbers("--drafts", search.drafts, 1, 64)
         drafts += [DraftSetting(count, search.acceptance, costs) for count in counts]
+    for engine in devices_and_formats(builder):
+        for draft in drafts:
+            for limit in seqs:
+                for budget in budgets:
+                    yield replace(engine, drafts=draft, seqs=limit, budget=budget)
+
+
+def devices_and_formats(builder: EngineBuilder) -> Iterator[EngineChoice]:
+    """An engine of each device, each way to split the model, and each pair of formats.
+
+    Raises:
+        ConfigError: A device or a format is unknown.
+    """
+    search, stored = builder.search, builder.spec.format
+    weights = dict.fromkeys(
+        weight_format(stored if name == "auto" else name).name
+        for name in split_words("--weight-dtype", search.weight_dtype)
+    )
+    caches = dict.fromkeys(
+        cache_format(name).name for name in split_words("--kv-cache-dtype", search.kv_cache_dtype)
+    )
     for gpu in gpu_names(search):
-        domain = builder.sheet(gpu).link_domain
-        for tp in ranks:
-            if tp > domain or not _divides(builder.spec, tp):
-                continue
+        for split in ways_to_split(builder, builder.sheet(gpu)):
             for weight in _runnable(weights, builder, gpu):
                 for kv_cache in caches:
-                    for draft in drafts:
-                        for limit in seqs:
-                            for budget in budgets:
-                                yield EngineChoice(
-                                    gpu=gpu,
-                                    tp=tp,
-                                    weights=weight,
-                                    kv_cache=kv_cache,
-                                    seqs=limit,
-                                    budget=budget,
-                                    drafts=draft,
-                                )
+                    yield EngineChoice(
+                        gpu=gpu,
+                        tp=split.tensor,
+                        dp=split.data,
+                        pp=split.pipeline,
+                        ep=split.expert,
+                        weights=weight,
+                        kv_cache=kv_cache,
+                        seqs=1,
+                        budget=1,
+                    )
+
+
+def ways_to_split(builder: EngineBuilder, sheet: HardwareSheet) -> Iterator[Parallel]:
+    """Ways to split the model over devices of a kind.
+
+    Devices that share layers are joined directly. Groups with requests of their own are of use
+    where they share experts: of a model without, they are replicas. They are no pipelines, too.
+    """
+    search, spec = builder.search, builder.spec
+    has_experts = any(layer.experts for layer in spec.layers)
+    tensors = numbers("--tp", search.tp, 1, 10_000)
+    groups = numbers("--dp", search.dp, 1, 10_000) if has_experts else [1]
+    stages = numbers("--pp", search.pp, 1, 10_000)
+    experts = {"no": [False], "yes": [has_experts]}.get(search.ep, [False, has_experts])
+    for tp, dp, pp in product(tensors, groups, stages):
+        if tp * dp > sheet.link_domain or pp > spec.num_layers or not _divides(spec, tp):
+            continue
+        is_joined = tp * dp * pp <= sheet.link_domain or sheet.network_bandwidth
+        if (dp > 1 and pp > 1) or not is_joined:
+            continue
+        # Groups share experts best as whole ones: parts of each are only searched if asked for.
+        for expert in experts[-1:] if dp > 1 else dict.fromkeys(experts):
+            if not expert or tp * dp > 1:
+                yield Parallel(tensor=tp, data=dp, pipeline=pp, expert=expert)
 
 
 def gpu_names(search: SearchOptions) -> list[str]:

@@ -8,15 +8,18 @@ from math import ceil
 
 from twostroke.core.errors import ConfigError
 from twostroke.model_spec.public_models import find_model
+from twostroke.planner.apart.split_search import SplitSearch, can_be_apart, resized, state_of
 from twostroke.planner.engines import EngineBuilder, engines
 from twostroke.planner.goals import Goal, parse_goals
-from twostroke.planner.memory_table import MemoryTable, memory_table
+from twostroke.planner.memory_table import MemoryTable, memory_tables
 from twostroke.planner.options import GoalOptions, PlanOutputOptions, SearchOptions, TrafficOptions
+from twostroke.planner.plan import Found, Plan, distinct, with_proof
 from twostroke.planner.prices import GUESSED, PriceList
 from twostroke.planner.progress import PlanProgress
 from twostroke.planner.proof import Proof, Prover
-from twostroke.planner.reasons import Binding, Lever, binding, lever, rejections
-from twostroke.planner.search import Found, Plan, Search, distinct, spare_replicas, with_proof
+from twostroke.planner.reasons import Binding, Lever, binding, lever
+from twostroke.planner.rejections import other_pools, rejections
+from twostroke.planner.search import Search
 from twostroke.planner.traffic import Traffic, read_traffic
 from twostroke.planner.what_if import FrontPoint, Variation, front, variations
 from twostroke.simulator.cost.told_sources import describe_sources
@@ -46,7 +49,8 @@ class Planned:
         shown: The best plans at the pessimistic end, ranked by cost.
         middle: The cheapest at the middle of the interval, by formulas.
         rejected: By device, why it is not the best plan's.
-        memory: What the best plan's devices hold.
+        other_pools: What it would be with prefill and decode apart, or together.
+        memory: What the best plan's devices hold, by title.
         front: Cost against speed.
         variations: Other questions, and their answers.
         notes: Sentences on what was assumed, and on what a reader might miss.
@@ -58,7 +62,8 @@ class Planned:
     shown: list[ShownPlan]
     middle: Plan | None
     rejected: dict[str, str]
-    memory: MemoryTable | None
+    other_pools: str
+    memory: dict[str, MemoryTable]
     front: list[FrontPoint]
     variations: list[Variation]
     notes: tuple[str, ...]
@@ -94,14 +99,17 @@ def make_plans(
     longest = search_options.max_model_len or find_model(model).context_length
     traffic = read_traffic(traffic_options, longest)
     search = make_search(model, traffic, goals, goal_options, search_options)
-    candidates = list(engines(search.builder))
+    candidates, are_apart = list(engines(search.builder)), can_be_apart(search)
     if not candidates:
+        asked = f"--tp {search_options.tp} and --pp {search_options.pp}"
         raise ConfigError(
-            f"no device shares {model} as --tp {search_options.tp} says",
+            f"no device shares {model} as {asked} say",
             hint="give --tp other numbers: they must divide the model's heads",
         )
     progress.begin("formulas", len(candidates))
     found = search.run(candidates, progress.advance)
+    if are_apart:
+        _search_apart(search, found, progress)
     plans = distinct(found.plans)
     plans = prove_best(search, plans, output, progress)
     shown = [
@@ -117,11 +125,24 @@ def make_plans(
         shown=shown,
         middle=middle,
         rejected=rejections(search, plans, found.failures, best),
-        memory=None if best is None else memory_table(search, best.engine),
+        other_pools=other_pools(search, plans, found.misses_apart, best),
+        memory={} if best is None else memory_tables(search, best),
         front=front(search, found),
         variations=variations(search, found),
         notes=_notes(search, goal_options, best),
     )
+
+
+def _search_apart(search: Search, found: Found, progress: PlanProgress) -> None:
+    """Add plans whose prompts are computed apart, or leave only them if that is asked for."""
+    together = found.plans, found.middle
+    apart = SplitSearch(search)
+    apart.run(found, progress)
+    found.misses_apart = [text for _, text in apart.misses.values()]
+    if search.builder.search.pools == "apart":
+        found.plans, found.middle = (
+            [plan for plan in plans if plan.prompts is not None] for plans in together
+        )
 
 
 def nearest_miss(planned: Planned) -> str:
@@ -217,39 +238,50 @@ def varied(plans: Sequence[Plan], count: int) -> list[Plan]:
 def settle(search: Search, plan: Plan, seeds: int, advance: Callable[[], None]) -> Plan | None:
     """The plan with the fewest replicas with which simulations meet the targets.
 
+    Of two pools the ratio stays as it is, nearly.
+
     Returns:
         ``None`` if a few replicas more do not do it either.
     """
-    most, _ = search.most_replicas(plan.engine)
     step = max(1, round(0.05 * plan.replicas))
-    enough: tuple[int, Prover] | None = None
-    replicas, least = plan.replicas, 0
+    enough: tuple[Plan, Prover] | None = None
+    current, is_less = plan, True
     for _ in range(MOST_TRIES):
-        prover = _prover(search, plan, replicas, seeds, advance)
+        prover = _prover(search, current, seeds, advance)
         proof = prover.at("high")
-        if proof.meets(search.goals, pessimistic=True) and _gives(search, proof, replicas):
-            enough, replicas = (replicas, prover), replicas - step
+        if proof.meets(search.goals, pessimistic=True) and _gives(search, proof, current.replicas):
+            enough = current, prover
+            change = -step if is_less else 0
         else:
-            least = replicas
+            is_less = False
             if enough is not None:
                 break
-            replicas += step
-        if replicas <= least or replicas + plan.spare > most:
+            change = step
+        replicas = current.replicas + change
+        if not change or replicas < 1:
+            break
+        current = resized(search, plan, replicas / plan.replicas)
+        if not search.allows(current.devices_by_gpu, current.replicas_in_all):
             break
     if enough is None:
         return None
-    replicas, prover = enough
-    spare = spare_replicas(replicas, search.options)
-    settled = search.plan(plan.engine, replicas, spare, search.limit(plan.engine))
+    settled, prover = enough
     return with_proof(settled, prover.at("low", "seconds", "high"))
 
 
-def _prover(
-    search: Search, plan: Plan, replicas: int, seeds: int, advance: Callable[[], None]
-) -> Prover:
-    state = search.at(plan, replicas, "seconds")
+def _prover(search: Search, plan: Plan, seeds: int, advance: Callable[[], None]) -> Prover:
+    state, prompts = state_of(search, plan, plan.replicas, "seconds"), plan.prompts
     running = plan.middle.limit if state is None else state.running
-    return Prover(search.builder, plan.engine, replicas, search.traffic, running, seeds, advance)
+    return Prover(
+        search.builder,
+        plan.engine,
+        plan.replicas,
+        search.traffic,
+        running,
+        seeds,
+        advance,
+        None if prompts is None else (prompts.engine, prompts.replicas),
+    )
 
 
 def _gives(search: Search, proof: Proof, replicas: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twostroke.planner.engines import EngineChoice
+from twostroke.planner.plan import Plan
 from twostroke.planner.search import Search
 from twostroke.simulator.deployment.memory import RUNTIME_BYTES, activation_bytes, usable_bytes
 
@@ -30,6 +31,16 @@ class MemoryTable:
     longest_tokens: int
     longest_requests: int
     note: str = ""
+
+
+def memory_tables(search: Search, plan: Plan) -> dict[str, MemoryTable]:
+    """The memory of a plan's devices, by title."""
+    if plan.prompts is None:
+        return {"Memory of each device, best plan": memory_table(search, plan.engine)}
+    return {
+        "Memory of each prefill device, best plan": memory_table(search, plan.prompts.engine),
+        "Memory of each decode device, best plan": memory_table(search, plan.engine),
+    }
 
 
 def memory_table(search: Search, engine: EngineChoice) -> MemoryTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import is_folder
@@ -26,6 +26,10 @@ class TrafficOptions:
     """Seconds between an answer and the same user's next request, on average."""
     rate: Annotated[float | None, within(1e-6, 1e6)] = None
     """Requests per second, Poisson; a trace is stretched to it."""
+    lengths: Literal["lognormal", "sharegpt-like", "azure-conv", "azure-code"] = "lognormal"
+    """Their distribution: lognormal around --input and --output, or that of public chats and
+    traces.
+    """
     input: Annotated[int, within(1, 10_000_000)] = 1024
     """Tokens of a prompt, on average, --prefix included."""
     input_p95: Count | None = None
@@ -57,14 +61,20 @@ class TrafficOptions:
                 f"--prefix {self.prefix} leaves nothing of --input {self.input}",
                 hint="--input counts the whole prompt, the prefix included",
             )
-        if self.trace_path is not None:
-            defaults = TrafficOptions(rate=1.0)
-            for name in ("input", "input_p95", "output", "output_p95", "prefix"):
-                if getattr(self, name) != getattr(defaults, name):
-                    flag = "--" + name.replace("_", "-")
-                    raise ConfigError(
-                        "the lengths are those of --trace-path", hint=f"leave out {flag}"
-                    )
+        if self.trace_path is not None and self.lengths != "lognormal":
+            raise ConfigError(
+                "--trace-path and --lengths both say how long requests are",
+                hint="leave out one of the two",
+            )
+        if self.trace_path is not None or self.lengths != "lognormal":
+            self._check_lengths("--lengths" if self.trace_path is None else "--trace-path")
+
+    def _check_lengths(self, source: str) -> None:
+        defaults = TrafficOptions(rate=1.0)
+        for name in ("input", "input_p95", "output", "output_p95", "prefix"):
+            if getattr(self, name) != getattr(defaults, name):
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(f"the lengths are those of {source}", hint=f"leave out {flag}")
 
     def _check_volume(self) -> None:
         if self.users is not None and self.rate is not None:
@@ -105,7 +115,23 @@ class SearchOptions:
     gpus: str = "all"
     """Devices: names or sheets of your own, such as h100,l40s,my.toml."""
     tp: str = "1,2,4,8"
-    """Devices that share one model (tensor parallelism)."""
+    """Devices that share each layer (tensor parallelism)."""
+    pp: str = "1,2"
+    """Groups of devices with layers of their own (pipeline parallelism)."""
+    dp: str = "1,2,4,8"
+    """Groups with requests of their own that share experts (data parallel attention); of models
+    without experts, such groups are replicas.
+    """
+    ep: Literal["search", "no", "yes"] = "search"
+    """Whole experts on each device instead of parts of each (expert parallelism)."""
+    pools: Literal["search", "together", "apart"] = "search"
+    """Replicas that do both, or some that compute prompts and some that write answers."""
+    transfer_bandwidth: Annotated[
+        float | None, within(0.001, 1e5, "from 0.001 to 100000 (GB/s)")
+    ] = None
+    """GB/s at which each device sends or gets KV blocks between such; default: the slower sheet's
+    network.
+    """
     weight_dtype: str = "auto,fp8"
     """Formats of the weights; auto is the checkpoint's. int4 and nvfp4 change answers more."""
     kv_cache_dtype: str = "auto,fp8"
@@ -139,7 +165,8 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        numbers("--tp", self.tp, 1, 10_000)
+        for flag, text in (("--tp", self.tp), ("--pp", self.pp), ("--dp", self.dp)):
+            numbers(flag, text, 1, 10_000)
         numbers("--max-num-seqs", self.max_num_seqs, 1, 100_000)
         numbers("--max-num-batched-tokens", self.max_num_batched_tokens, 1, 10_000_000)
         numbers("--drafts", self.drafts, 1, 64)

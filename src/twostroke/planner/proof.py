@@ -5,29 +5,37 @@ A part of the replicas with its part of the traffic stands for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean, median
 
 from twostroke.observability.latency import percentile as percentile_of
+from twostroke.planner.apart.split_scenario import part_of_pools, split_scenario
 from twostroke.planner.engines import EngineBuilder, EngineChoice
 from twostroke.planner.goals import Goal, Metric
 from twostroke.planner.traffic import Traffic
 from twostroke.routing.make_router import make_router
+from twostroke.simulator.deploy_pools import DeployedPool, deploy_pools
 from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.fleet.fleet import Fleet
 from twostroke.simulator.fleet.make_replicas import replica_maker
 from twostroke.simulator.fleet.pool import FixedPool
-from twostroke.simulator.fleet.result import RequestResult
+from twostroke.simulator.fleet.result import FleetResult, RequestResult
+from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.jumping.decode_curve import Bound
+from twostroke.simulator.make_fleet import EngineSettings, make_fleet
 from twostroke.simulator.results.columns import to_columns
 from twostroke.simulator.results.steady import Verdict, steady_state
 from twostroke.simulator.results.utilisation import utilisation
+from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.workloads.make import make_workload
+from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
 
 # Replicas that are simulated at most, and the most requests in each simulation.
 MOST_REPLICAS, MOST_REQUESTS, LEAST_REQUESTS = 2, 4000, 400
+# Of replicas that hand on to others, which stop at each other's events, and so are slower.
+MOST_OF_POOLS = 1200
 # A replica with so many requests at once stands for all by itself.
 MANY_RUNNING = 16
 # A simulation that is too short to tell is made this much longer at most.
@@ -112,6 +120,7 @@ class Prover:
 
     Args:
         running: Requests at once in a replica, as the formulas say: it decides how many are run.
+        prompts: The engine that computes prompts for these, and how many there are of it.
         advance: Called after each simulation.
     """
 
@@ -124,14 +133,24 @@ class Prover:
         running: float,
         seeds: int,
         advance: Callable[[], None] = lambda: None,
+        prompts: tuple[EngineChoice, int] | None = None,
     ) -> None:
         self._builder, self._engine, self._advance = builder, engine, advance
         self._deployment = builder.deployment(engine)
-        self._count = 1 if running >= MANY_RUNNING else min(replicas, MOST_REPLICAS)
-        self._traffic = traffic.times(self._count / replicas)
+        self._pools: tuple[Scenario, tuple[DeployedPool, ...]] | None = None
+        if prompts is None:
+            self._count = 1 if running >= MANY_RUNNING else min(replicas, MOST_REPLICAS)
+            share = self._count / replicas
+        else:
+            computing, of_prompts = prompts
+            part, self._count, share = part_of_pools(of_prompts, replicas)
+            scenario = split_scenario(builder, computing, part, engine, self._count)
+            self._pools = deploy_pools(scenario)
+        self._traffic = traffic.times(share)
         users = self._traffic.users
         under_way = running * self._count if users is None else users
-        self._requests = min(max(LEAST_REQUESTS, ceil(ROUNDS * under_way)), MOST_REQUESTS)
+        most = MOST_REQUESTS if prompts is None else MOST_OF_POOLS
+        self._requests = min(max(LEAST_REQUESTS, ceil(ROUNDS * under_way)), most)
         self._seeds = seeds
         self._runs: dict[Bound, list[OneRun]] = {}
 
@@ -151,16 +170,19 @@ class Prover:
         """One simulation, made longer until it tells whether the replicas keep up."""
         requests = self._requests
         while True:
-            run = run_once(
-                self._builder,
-                self._deployment,
-                self._engine,
-                self._traffic,
-                self._count,
-                requests,
-                seed,
-                bound,
-            )
+            if self._pools is not None:
+                run = run_pools(*self._pools, self._traffic, requests, seed, bound)
+            else:
+                run = run_once(
+                    self._builder,
+                    self._deployment,
+                    self._engine,
+                    self._traffic,
+                    self._count,
+                    requests,
+                    seed,
+                    bound,
+                )
             if run.verdict != "undecided":
                 return run
             if requests >= MOST_TIMES_LONGER * self._requests:
@@ -179,31 +201,84 @@ def run_once(
     bound: Bound,
 ) -> OneRun:
     """One simulation of so many replicas with all of this traffic."""
+    result = run_replicas(builder, deployment, engine, traffic, replicas, requests, seed, bound)
+    return _sum_up(result, deployment, traffic, result.logs, result.replica_seconds)
+
+
+def run_replicas(
+    builder: EngineBuilder,
+    deployment: Deployment,
+    engine: EngineChoice,
+    traffic: Traffic,
+    replicas: int,
+    requests: int,
+    seed: int,
+    bound: Bound,
+) -> FleetResult:
+    """Likewise, all of its requests and steps."""
     options, cache = builder.options(engine, replicas), builder.cache(engine)
     make = replica_maker(deployment, options, cache, deployment.scheduler, bound=bound, seed=seed)
-    workload = replace(traffic.workload, seed=seed, num_requests=requests)
-    if traffic.users is None:
-        workload = replace(workload, rate=traffic.rate)
-    else:
-        workload = replace(
-            workload,
-            arrivals="closed",
-            concurrency=traffic.users,
-            think_time=traffic.think_time,
-        )
     fleet = Fleet(
         FixedPool([make(number) for number in range(replicas)]),
         make_router(options.router),
-        make_workload(workload).workload,
+        make_workload(_workload(traffic, requests, seed)).workload,
         deployment.max_model_len,
     )
+    return fleet.run()
+
+
+def run_pools(
+    scenario: Scenario,
+    pools: Sequence[DeployedPool],
+    traffic: Traffic,
+    requests: int,
+    seed: int,
+    bound: Bound,
+) -> OneRun:
+    """One simulation of replicas that compute prompts and others that write answers."""
+    settings = EngineSettings(bound=bound, jump=True, seed=seed, observers=(), targets=())
+    pool, split = make_fleet(scenario, pools, settings)
+    answering = pools[-1]
+    fleet = Fleet(
+        pool,
+        make_router(scenario.deployment.router),
+        make_workload(_workload(traffic, requests, seed)).workload,
+        answering.deployment.max_model_len,
+        split=split,
+    )
     result = fleet.run()
+    logs = [log for log, role in zip(result.logs, result.roles) if role == answering.role]
+    end = max((log.end[-1] for log in result.logs if len(log)), default=0.0)
+    seconds = pool.replica_seconds(end, answering.role)
+    return _sum_up(result, answering.deployment, traffic, logs, seconds)
+
+
+def _workload(traffic: Traffic, requests: int, seed: int) -> SimulatedWorkloadOptions:
+    workload = replace(traffic.workload, seed=seed, num_requests=requests)
+    if traffic.users is None:
+        return replace(workload, rate=traffic.rate)
+    return replace(
+        workload,
+        arrivals="closed",
+        concurrency=traffic.users,
+        think_time=traffic.think_time,
+    )
+
+
+def _sum_up(
+    result: FleetResult,
+    deployment: Deployment,
+    traffic: Traffic,
+    logs: Sequence[StepLog],
+    replica_seconds: float,
+) -> OneRun:
+    """The steady part of a run; ``logs`` are of replicas that write answers."""
     if result.interrupted:
         raise KeyboardInterrupt
-    columns = to_columns(result.logs)
-    steady = steady_state(result.requests, columns)
+    steady = steady_state(result.requests, to_columns(result.logs))
     chosen = _steady_part(result.requests, closed=traffic.users is not None)
-    use = utilisation(columns, deployment, result.replica_seconds, deployment.info.kv_cache_dtype)
+    kv_dtype = deployment.info.kv_cache_dtype
+    use = utilisation(to_columns(logs), deployment, replica_seconds, kv_dtype)
     return OneRun(
         ttft=sorted(request.ttft for request in chosen),
         tpot=sorted(request.tpot for request in chosen if request.output_tokens > 1),

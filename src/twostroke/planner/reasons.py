@@ -1,20 +1,23 @@
-"""Why a plan is as it is: what binds it, what would help, and why a device is out of the question.
+"""Why a plan is as it is: what binds it, and what would help.
 
 Each sentence has the numbers that it stands on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from twostroke.core.errors import ConfigError, InsufficientMemoryError
+from twostroke.planner.apart.split_search import SplitSearch
 from twostroke.planner.engines import EngineChoice
 from twostroke.planner.goals import Goal, shown_seconds
-from twostroke.planner.search import Plan, Search, Shortfall
+from twostroke.planner.plan import Plan, PromptReplicas
+from twostroke.planner.search import Search
 from twostroke.planner.steady import Steady
 from twostroke.planner.step_curve import DraftSetting
 from twostroke.simulator.cost.configuration import Dtypes
+from twostroke.simulator.cost.expert_parallel import batch_of_stage, share_of_group
 from twostroke.simulator.cost.step_counts import StepCounts
 from twostroke.timing.step_shape import StepShape
 
@@ -27,6 +30,7 @@ RESOURCES = {
     "host": "host",
 }
 MEMORY, SCHEDULER = "memory capacity", "scheduler limits"
+ROLES = ("prefill", "decode")
 # The batch at half its limit ends nearly as many requests: more room would not help.
 SATURATED = 0.93
 # Levers beyond what was searched; the share of right drafts is a guess.
@@ -53,6 +57,8 @@ class Lever:
 def binding(search: Search, plan: Plan) -> Binding:
     """What keeps a plan from one replica fewer, or else the target that it is nearest to."""
     state, goals = plan.states["high"], search.goals
+    if plan.prompts is not None:
+        return _binding_of_pools(search, plan, plan.prompts)
     if plan.replicas > 1:
         fewer = search.at(plan, plan.replicas - 1)
         rest = plan.replicas - 1
@@ -65,15 +71,69 @@ def binding(search: Search, plan: Plan) -> Binding:
             return _of_goal(search, plan.engine, fewer, goal, label)
         if search.options.throughput is not None:
             tokens = fewer.rate * (plan.replicas - 1) * plan.output
-            constraint, text = _resource(search, plan.engine, fewer, prompts=False)
+            constraint, text = waits_for(search, plan.engine, fewer, prompts=False)
             return Binding(constraint, f"{label} {tokens:,.0f} output tokens/s; {text}")
     if not goals:
-        constraint, text = _resource(search, plan.engine, state, prompts=False)
+        constraint, text = waits_for(search, plan.engine, state, prompts=False)
         return Binding(constraint, text)
     goal = max(goals, key=lambda g: plan.times(g)[2] / g.limit)
     return _of_goal(
         search, plan.engine, state, goal, "at the pessimistic end", time=plan.times(goal)[2]
     )
+
+
+def _binding_of_pools(search: Search, plan: Plan, prompts: PromptReplicas) -> Binding:
+    """What gives way with one replica fewer of the dearer pool, else of the other."""
+    apart, counts = SplitSearch(search), (prompts.replicas, plan.replicas)
+    dollars = (
+        prompts.engine.num_devices * prompts.price.per_hour,
+        plan.engine.num_devices * plan.price.per_hour,
+    )
+    for index in sorted((0, 1), key=lambda which: (-dollars[which], which)):
+        if counts[index] == 1:
+            continue
+        x, y = (count - (number == index) for number, count in enumerate(counts))
+        count = (x, y)[index]
+        label = f"with {count} {ROLES[index]} replica{'s' if count > 1 else ''}"
+        fewer = apart.state_of(plan, x, y, "high")
+        if fewer is not None and not fewer.misses(search.goals):
+            continue
+        if fewer is not None:
+            goal = max(
+                fewer.misses(search.goals),
+                key=lambda g: fewer.time(g.metric, g.percentile) / g.limit,
+            )
+            time = fewer.time(goal.metric, goal.percentile)
+            label += f" {goal.name} {shown_seconds(time)} of {shown_seconds(goal.limit)}"
+        else:
+            label += " more comes than they can do"
+        return _of_pool(search, plan, prompts, index, label)
+    if not search.goals:
+        return _of_pool(search, plan, prompts, 1, ROLES[1])
+    nearest = max(search.goals, key=lambda g: plan.times(g)[2] / g.limit)
+    index = int(nearest.metric != "ttft")
+    text = f"{ROLES[index]}: at the pessimistic end {nearest.name}"
+    text += f" {shown_seconds(plan.times(nearest)[2])} of {shown_seconds(nearest.limit)}"
+    return _of_pool(search, plan, prompts, index, text)
+
+
+def _of_pool(
+    search: Search, plan: Plan, prompts: PromptReplicas, index: int, label: str
+) -> Binding:
+    """What the steps of one of the two pools wait for."""
+    lengths, state = search.traffic.lengths, plan.states["high"]
+    if index:
+        n = max(1, round(state.running))
+        shape = StepShape(
+            n, round(n * lengths.context), (), n, drafts=n * plan.engine.drafts.tokens
+        )
+        constraint, text = _of_step(search, plan.engine, shape)
+    else:
+        chunk = max(1, round(min(lengths.fresh, prompts.engine.budget)))
+        constraint, text = _of_step(
+            search, prompts.engine, StepShape(0, 0, ((chunk, lengths.cached),), 1)
+        )
+    return Binding(constraint, f"{label}; {text}")
 
 
 def _overload(search: Search, plan: Plan, label: str) -> Binding:
@@ -85,7 +145,7 @@ def _overload(search: Search, plan: Plan, label: str) -> Binding:
     )
     if curve.at(limit / 2, "high").rate > SATURATED * point.rate:
         state = plan.states["high"]
-        constraint, why = _resource(
+        constraint, why = waits_for(
             search, plan.engine, replace(state, point=point, running=limit), prompts=None
         )
         return Binding(constraint, f"{text}; {why}")
@@ -119,11 +179,11 @@ def _of_goal(
         bare = replace(spread, rare=0.0).at(goal.percentile)
         if time > 1.5 * bare or state.running >= 0.999 * state.limit:
             return _no_room(search, engine, state.limit, text)
-    constraint, why = _resource(search, engine, state, prompts=goal.metric == "ttft" or None)
+    constraint, why = waits_for(search, engine, state, prompts=goal.metric == "ttft" or None)
     return Binding(constraint, f"{text}; {why}")
 
 
-def _resource(
+def waits_for(
     search: Search, engine: EngineChoice, state: Steady, *, prompts: bool | None
 ) -> tuple[str, str]:
     """What the steps wait for, and how much of it they take.
@@ -140,22 +200,34 @@ def _resource(
     chunk = max(1, round(max(point.prompt, min(lengths.fresh, point.room))))
     chunks = ((chunk, lengths.cached),) if prompts else ()
     shape = StepShape(n, round(n * lengths.context), chunks, n + len(chunks), drafts=drafts)
+    return _of_step(search, engine, shape)
+
+
+def _of_step(search: Search, engine: EngineChoice, shape: StepShape) -> tuple[str, str]:
+    """What a step waits for, in words and with the numbers of one device."""
     cost = search.builder.cost(engine)
     estimate = cost.step(shape)
     counts = StepCounts(cost.model, Dtypes(weights=engine.weights, kv_cache=engine.kv_cache))
-    moved, flops = counts.bytes(shape) / engine.tp, counts.flops(shape) / engine.tp
-    sheet = cost.hardware
-    what = f"a step of {n} request{'s' if n > 1 else ''}"
-    if prompts:
-        what += f" and {chunk:,} prompt tokens"
+    # One batch at a time is in all stages of a pipeline together, one after the other.
+    part = share_of_group(batch_of_stage(shape, engine.pp), engine.dp)
+    moved, flops = counts.bytes(part) / engine.tp, counts.flops(part) / engine.tp
+    sheet, n, new = cost.hardware, shape.decode_requests, sum(size for size, _ in shape.prefill)
+    words = [f"{n} request{'s' if n > 1 else ''}"] if n else []
+    what = "a step of " + " and ".join([*words, *[f"{new:,} prompt tokens"] * bool(new)])
     each = " on each device" if engine.tp > 1 else ""
+    if engine.pp > 1:
+        each = f" through {engine.pp} groups of layers"
+    if engine.dp > 1:
+        each = " at most in each group"
     texts = {
         "memory": f"reads {moved / 1e9:.3g} GB{each} at {sheet.memory_bandwidth / 1e12:.3g} TB/s",
         "compute": (
             f"computes {flops / 1e12:.3g} TFLOP{each} at"
             f" {sheet.dense_flops[cost.compute_format] / 1e12:.4g} TFLOP/s of {cost.compute_format}"
         ),
-        "communication": f"sends between {engine.tp} devices at {cost.link / 1e9:.3g} GB/s",
+        "communication": (
+            f"sends between {engine.num_devices} devices at {cost.link / 1e9:.3g} GB/s"
+        ),
         "launch": "waits for starts of kernels",
         "host": "waits for the host",
     }
@@ -165,6 +237,8 @@ def _resource(
 
 def lever(search: Search, plan: Plan) -> Lever | None:
     """Among changes of one thing the one that saves most, or else that eases the targets most."""
+    if plan.prompts is not None:
+        return _lever_of_pools(search, plan, plan.prompts)
     if plan.proof is not None:  # formulas are compared with formulas
         base = search.fewest(plan.engine, "high")
         plan = base if isinstance(base, Plan) else plan
@@ -186,7 +260,7 @@ def lever(search: Search, plan: Plan) -> Lever | None:
             cheaper.append((result.cost_per_hour, number, Lever(change, effect, result)))
         same = search.at(replace(result, replicas=plan.replicas), plan.replicas)
         if same is not None and (eased := same.tightness(search.goals)) < 0.97 * tight:
-            price = result.price.per_hour * engine.tp * (plan.replicas + plan.spare)
+            price = result.price.per_hour * engine.num_devices * (plan.replicas + plan.spare)
             effect = _eased(search, plan, same, price)
             easier.append((eased, number, Lever(change, effect, result)))
     if cheaper:
@@ -194,6 +268,38 @@ def lever(search: Search, plan: Plan) -> Lever | None:
     if easier:
         return min(easier, key=lambda each: each[:2])[2]
     return None
+
+
+def _lever_of_pools(search: Search, plan: Plan, prompts: PromptReplicas) -> Lever | None:
+    """Among changes of one pool the one that saves most."""
+    apart, rate = SplitSearch(search), plan.middle.rate * plan.replicas
+    base = apart.fewest(prompts.engine, plan.engine, "high", rate)  # formulas with formulas
+    if base is None:
+        return None
+    pairs = [
+        (f"prefill: {change}", e, plan.engine) for change, e in _changes(search, prompts.engine)
+    ]
+    pairs += [
+        (f"decode: {change}", prompts.engine, e) for change, e in _changes(search, plan.engine)
+    ]
+    best: Lever | None = None
+    for change, first, second in pairs:
+        # Blocks of another format, or of other weights, do not move.
+        if (first.weights, first.kv_cache) != (second.weights, second.kv_cache):
+            continue
+        try:
+            result = apart.fewest(first, second, "high", rate)
+        except ConfigError:
+            continue
+        if result is None or result.cost_per_hour >= base.cost_per_hour * 0.999:
+            continue
+        if best is None or result.cost_per_hour < best.plan.cost_per_hour:
+            effect = (
+                f"{result.replicas_text} replicas instead of {base.replicas_text},"
+                f" ${result.cost_per_hour:,.2f} an hour instead of ${base.cost_per_hour:,.2f}"
+            )
+            best = Lever(change, effect, result)
+    return best
 
 
 def _eased(search: Search, plan: Plan, state: Steady, price: float) -> str:
@@ -221,7 +327,7 @@ def _changes(search: Search, engine: EngineChoice) -> Iterator[tuple[str, Engine
         change = f"{USUAL_DRAFTS} drafts a step, if {USUAL_ACCEPTANCE:.0%} come true (guessed)"
         yield change, replace(engine, drafts=drafts)
     for tp in (engine.tp * 2, engine.tp // 2):
-        if 1 <= tp <= search.builder.sheet(engine.gpu).link_domain:
+        if tp >= 1 and tp * engine.dp <= search.builder.sheet(engine.gpu).link_domain:
             yield f"tensor parallel {tp}", replace(engine, tp=tp)
     for seqs in (engine.seqs * 2, engine.seqs // 2):
         if seqs:
@@ -229,48 +335,3 @@ def _changes(search: Search, engine: EngineChoice) -> Iterator[tuple[str, Engine
     for budget in (engine.budget * 2, engine.budget // 2):
         if budget > engine.seqs:
             yield f"--max-num-batched-tokens {budget}", replace(engine, budget=budget)
-
-
-def rejections(
-    search: Search, plans: Sequence[Plan], failures: Mapping[str, Shortfall], best: Plan | None
-) -> dict[str, str]:
-    """For each device that the best plan does not use, why: in numbers.
-
-    Args:
-        plans: In their order; a device is judged by its first.
-    """
-    cheapest: dict[str, Plan] = {}
-    for plan in plans:
-        cheapest.setdefault(plan.engine.gpu, plan)
-    texts = {}
-    for gpu in sorted({*cheapest, *failures}):
-        if best is not None and gpu == best.engine.gpu:
-            continue
-        if gpu in cheapest and best is not None:
-            texts[gpu] = _dearer(cheapest[gpu], best)
-        elif gpu not in cheapest:
-            texts[gpu] = _failed(search, failures[gpu])
-    return texts
-
-
-def _dearer(plan: Plan, best: Plan) -> str:
-    ratio = plan.cost_per_hour / best.cost_per_hour if best.cost_per_hour else 1.0
-    by = "" if plan.proof is not None or best.proof is None else " by formulas"
-    return f"${plan.cost_per_hour:,.2f} an hour{by}, {ratio:.2f} times the best: {plan.describe()}"
-
-
-def _failed(search: Search, failure: Shortfall) -> str:
-    engine, goal, state = failure.engine, failure.goal, failure.state
-    if goal is None or state is None:
-        return f"{engine.describe()}: {failure.text}"
-    time = state.time(goal.metric, goal.percentile)
-    alone = "one request at a time" if state.running < 1.5 else f"{state.running:.0f} at a time"
-    text = (
-        f"{goal.name} {shown_seconds(time)} at best, target {shown_seconds(goal.limit)}"
-        f" ({engine.tp} x {engine.gpu}, {engine.weights}, {alone})"
-    )
-    if goal.metric == "tpot":
-        text += f": {1 / goal.limit - 1 / time:.3g} tokens/s short"
-    _, why = _resource(search, engine, state, prompts=goal.metric == "ttft")
-    limited = "" if failure.text.startswith("--max-replicas") else f" ({failure.text})"
-    return f"{text}; {why}{limited}"

@@ -5,122 +5,18 @@ Every engine is tried at the middle of the cost model's interval and at its pess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil, comb
 
 from twostroke.core.errors import InsufficientMemoryError
 from twostroke.planner.engines import EngineBuilder, EngineChoice, at_hand
 from twostroke.planner.goals import Goal
 from twostroke.planner.options import GoalOptions
-from twostroke.planner.prices import DevicePrice, PriceList
-from twostroke.planner.proof import Proof
+from twostroke.planner.plan import Found, Plan, Shortfall
+from twostroke.planner.prices import PriceList
 from twostroke.planner.steady import Steady, closed_loop, open_loop
 from twostroke.planner.traffic import Traffic
 from twostroke.simulator.jumping.decode_curve import Bound
-
-HOURS_OF_A_SECOND = 1 / 3600
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """An engine, so many of it, and what they do under the traffic.
-
-    Attributes:
-        replicas: Those that the traffic needs; ``spare`` come on top for availability.
-        states: One replica at each end of the cost model's interval.
-        proof: Simulations, if there were any.
-    """
-
-    engine: EngineChoice
-    replicas: int
-    spare: int
-    states: dict[Bound, Steady]
-    price: DevicePrice
-    watts_of_one: float
-    output: float
-    tokens: float
-    proof: Proof | None = None
-
-    @property
-    def devices(self) -> int:
-        return self.engine.tp * (self.replicas + self.spare)
-
-    def describe(self) -> str:
-        """How many of what."""
-        count = self.replicas + self.spare
-        return f"{count} replica{'s' if count > 1 else ''} of {self.engine.describe()}"
-
-    @property
-    def cost_per_hour(self) -> float:
-        return self.devices * self.price.per_hour
-
-    @property
-    def watts(self) -> float:
-        """At the devices' rated power."""
-        return self.devices * self.watts_of_one
-
-    @property
-    def middle(self) -> Steady:
-        return self.states["seconds"]
-
-    @property
-    def output_throughput(self) -> float:
-        """Output tokens per second, of all replicas."""
-        return self.middle.rate * self.replicas * self.output
-
-    @property
-    def cost_per_million(self) -> float:
-        """US dollars for a million tokens, of prompts and answers together."""
-        tokens = self.middle.rate * self.replicas * self.tokens / HOURS_OF_A_SECOND
-        return 1e6 * self.cost_per_hour / tokens if tokens else 0.0
-
-    def times(self, goal: Goal) -> tuple[float, float, float]:
-        """The low end, the middle and the high end: simulated if there is a proof."""
-        if self.proof is not None:
-            figure = self.proof.time(goal.metric, goal.percentile)
-            return figure.low, figure.middle, figure.high
-        low, middle, high = (
-            self.states[bound].time(goal.metric, goal.percentile)
-            for bound in ("low", "seconds", "high")
-        )
-        return low, middle, high
-
-
-@dataclass(frozen=True, slots=True)
-class Shortfall:
-    """The best that a device can do, and what it falls short of.
-
-    Attributes:
-        kind: ``memory``, ``limits``, ``overload`` or ``goal``.
-        distance: How far from enough; the smallest of a device is kept.
-        text: The reason, if no goal is missed.
-    """
-
-    kind: str
-    distance: float
-    engine: EngineChoice
-    text: str = ""
-    goal: Goal | None = None
-    state: Steady | None = None
-    replicas: int = 0
-
-
-@dataclass(slots=True)
-class Found:
-    """What a search came to.
-
-    Attributes:
-        plans: For each engine that can, ranked by cost at the pessimistic end.
-        middle: Likewise at the middle of the interval.
-        failures: By device, why its best engine fails.
-        evaluated: Candidates: an engine with a number of replicas.
-    """
-
-    plans: list[Plan] = field(default_factory=list)
-    middle: list[Plan] = field(default_factory=list)
-    failures: dict[str, Shortfall] = field(default_factory=dict)
-    evaluated: int = 0
 
 
 class Search:
@@ -178,10 +74,12 @@ class Search:
             # Formats that save nothing are not worth other answers.
             (e.weights != self.builder.spec.format) + (e.kv_cache != "bf16"),
             plan.devices,
+            plan.prompts is not None,
             round(tight, 3),
             round(plan.middle.tpot.at(95), 5),
             e.gpu,
-            e.tp,
+            (e.tp, e.dp, e.pp, e.ep),
+            () if plan.prompts is None else plan.prompts.engine.order,
             e.weights,
             e.kv_cache,
             e.drafts,
@@ -200,7 +98,7 @@ class Search:
         try:
             limit = self.limit(engine)
         except InsufficientMemoryError as error:
-            return Shortfall("memory", 1e9 / engine.tp, engine, error.message)
+            return Shortfall("memory", 1e9 / engine.num_devices, engine, error.message)
         if not limit:
             return Shortfall("limits", 1e8, engine, "the token budget leaves no room for a prompt")
         most, why = self.most_replicas(engine)
@@ -303,14 +201,31 @@ class Search:
         limits = [(search.max_replicas, f"--max-replicas {search.max_replicas}")]
         if self._at_hand:
             have = self._at_hand.get(engine.gpu, 0)
-            limits.append((have // engine.tp, f"{have} are at hand"))
-        price = self.prices.price(sheet).per_hour * engine.tp
+            limits.append((have // engine.num_devices, f"{have} are at hand"))
+        price = self.prices.price(sheet).per_hour * engine.num_devices
         if search.budget is not None and price:
             limits.append((int(search.budget / price), f"--budget {search.budget:g}"))
-        watts = sheet.power_watts * engine.tp
+        watts = sheet.power_watts * engine.num_devices
         if search.max_watts is not None and watts:
             limits.append((int(search.max_watts / watts), f"--max-watts {search.max_watts:g}"))
         return min(limits)
+
+    def allows(self, devices: Mapping[str, int], replicas: int) -> bool:
+        """Whether the limits allow so many devices of each kind, and so many replicas."""
+        search = self.builder.search
+        sheets = {gpu: self.builder.sheet(gpu) for gpu in devices}
+        prices = {gpu: self.prices.price(sheet).per_hour for gpu, sheet in sheets.items()}
+        dollars = sum(count * prices[gpu] for gpu, count in devices.items())
+        watts = sum(count * sheets[gpu].power_watts for gpu, count in devices.items())
+        there_are = not self._at_hand or all(
+            count <= self._at_hand.get(gpu, 0) for gpu, count in devices.items()
+        )
+        return (
+            there_are
+            and replicas <= search.max_replicas
+            and (search.budget is None or dollars <= search.budget)
+            and (search.max_watts is None or watts <= search.max_watts)
+        )
 
     def _failure(
         self, engine: EngineChoice, limit: float, most: int, bound: Bound, why: str
@@ -348,18 +263,6 @@ def spare_replicas(needed: int, options: GoalOptions) -> int:
             return spare
         spare += 1
     return spare
-
-
-def distinct(plans: Sequence[Plan]) -> list[Plan]:
-    """The best plan of each device, number of devices and formats, in order."""
-    best: dict[object, Plan] = {}
-    for plan in plans:
-        best.setdefault(plan.engine.memory_key, plan)
-    return list(best.values())
-
-
-def with_proof(plan: Plan, proof: Proof) -> Plan:
-    return replace(plan, proof=proof)
 
 
 def _keep_nearest(failures: dict[str, Shortfall], failure: Shortfall) -> None:

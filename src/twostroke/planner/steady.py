@@ -202,7 +202,7 @@ def _first_token(
     busy = 1 - exp(-running)
     rest = busy * moments[1] / (2 * moments[0])
     rest_variance = max(busy * moments[2] / (3 * moments[0]) - rest**2, 0.0)
-    pieces = max(1.0, lengths.fresh / point.room)
+    pieces = point.pieces
     per_token, squares = _per_token(point, lengths), _squares(lengths)
     work = per_token * lengths.fresh
     beside = max(point.prompt - lengths.fresh, 0.0) * per_token

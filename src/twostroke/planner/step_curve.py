@@ -43,6 +43,9 @@ GRID = (
     1024,
     1536,
     2048,
+    3072,
+    4096,
+    8192,
 )
 BOUNDS: tuple[Bound, ...] = ("low", "seconds", "high")
 
@@ -99,12 +102,19 @@ class StepCurve:
 
     Args:
         budget: Tokens of a step at most.
+        chunk: Tokens of one prompt in a step at most; by default all of them.
     """
 
     def __init__(
-        self, cost: RooflineCostModel, lengths: Lengths, budget: int, drafts: DraftSetting
+        self,
+        cost: RooflineCostModel,
+        lengths: Lengths,
+        budget: int,
+        drafts: DraftSetting,
+        chunk: int | None = None,
     ) -> None:
         self.lengths, self.budget, self.drafts = lengths, budget, drafts
+        self._chunk = chunk or budget
         # By bound and think time: users that keep each size of the batch busy (``steady``).
         self.users: dict[tuple[Bound, float], list[float]] = {}
         self._cost = cost
@@ -187,7 +197,7 @@ class StepCurve:
         load = wanted / room
         share = min(1.0, max(1 - exp(-per_step), load))
         prompt = min(wanted / share, room)
-        pieces = max(1.0, lengths.fresh / room)
+        pieces = max(1.0, lengths.fresh / min(room, self._chunk))
         rounds = drafts.tokens if drafts.costs else 0
         context, drafted = round(n * lengths.context), n * drafts.tokens
         alone = self._cost.step(StepShape(n, context, (), n, drafts=drafted, draft_rounds=rounds))
@@ -208,11 +218,11 @@ class StepCurve:
     def _mixed(self, n: int, context: int, prompt: float, drafted: int, rounds: int) -> Estimate:
         tokens = max(1, round(prompt))
         fresh = max(1, round(self.lengths.fresh))
-        if tokens <= 1.5 * fresh:
+        if tokens <= min(1.5 * fresh, self._chunk):
             before = self.lengths.cached + max(0, fresh - tokens) // 2
             chunks: tuple[tuple[int, int], ...] = ((tokens, before),)
         else:
-            count = max(1, round(tokens / fresh))
+            count = max(1, round(tokens / fresh), -(-tokens // self._chunk))
             chunks = ((tokens // count, self.lengths.cached),) * count
         shape = StepShape(n, context, chunks, n + len(chunks), drafts=drafted, draft_rounds=rounds)
         return self._cost.step(shape._replace(draft_prefill=chunks) if rounds else shape)

@@ -108,8 +108,10 @@ def read_traffic(options: TrafficOptions, longest: int = 2**24) -> Traffic:
         ConfigError: Lengths cannot be as given, or a trace cannot be read.
     """
     workload, notes = _workload(options, longest)
-    made = make_workload(workload).workload
-    specs = list(made.arrivals())
+    made = make_workload(workload)
+    if made.note is not None:
+        notes = (*notes, made.note)
+    specs = list(made.workload.arrivals())
     rate = options.rate or 0.0
     if options.users is None and options.rate is None:
         seconds = specs[-1].arrival - specs[0].arrival
@@ -132,6 +134,9 @@ def _workload(
     if options.trace_path is not None:
         workload = SimulatedWorkloadOptions(workload="trace", trace_path=options.trace_path)
         return workload, (f"lengths and arrivals are those of {options.trace_path}",)
+    if options.lengths != "lognormal":
+        workload = SimulatedWorkloadOptions(workload=options.lengths, num_requests=SAMPLE)
+        return workload, (f"lengths are distributed as those of {options.lengths}",)
     assumed = []
     tails = {}
     for name in ("input", "output"):
@@ -196,6 +201,11 @@ def sum_up(specs: Sequence[RequestSpec], cached: int) -> Lengths:
         prompts=tuple(sorted(spec.prompt_tokens for spec in specs)),
         outputs=tuple(sorted(outputs)),
     )
+
+
+def answers_alone(lengths: Lengths) -> Lengths:
+    """What is left where prompts are computed elsewhere: of each its last token."""
+    return replace(lengths, cached=round(lengths.prompt) - 1, fresh=1.0, fresh_variance=0.0)
 
 
 def _variance(values: Sequence[int]) -> float:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from twostroke.planner.apart.split_search import SplitSearch, resized
 from twostroke.planner.engines import EngineChoice
 from twostroke.planner.goals import Goal, shown_seconds
-from twostroke.planner.search import Found, Plan, Search, distinct
+from twostroke.planner.plan import Found, Plan, distinct
+from twostroke.planner.search import Search
 from twostroke.planner.traffic import Traffic
 
 # Replicas over those of a plan, for points of the front.
@@ -15,6 +17,8 @@ MORE_REPLICAS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 # Engines of which the front and variations are made: the best of so many configurations.
 MOST_FAMILIES, MOST_LIMITS = 40, 8
 MOST_FRONT = 10
+# Pairs of engines with prefill and decode apart that variations are made of.
+MOST_PAIRS_VARIED = 3
 # Beyond so many times the cheapest, more speed is no choice.
 MOST_TIMES_DEARER = 8
 
@@ -45,13 +49,14 @@ def variations(search: Search, found: Found) -> list[Variation]:
 
     Engines are those that were best in their family, with each of the limits that were best.
     """
-    engines = _few_engines(found)
-    if not engines:
+    engines = _few_engines(found) if search.builder.search.pools != "apart" else []
+    pairs = [plan for plan in distinct(found.plans) if plan.prompts is not None][:MOST_PAIRS_VARIED]
+    if not engines and not pairs:
         return []
-    base = _cheapest(search, engines)
+    base = _cheapest(search, engines, pairs, 1.0)
     results = []
     for question, other in _questions(search):
-        plan = _cheapest(other, engines)
+        plan = _cheapest(other, engines, pairs, _times(search.traffic, other.traffic))
         results.append(Variation(question, plan, _difference(search, base, plan)))
     return results
 
@@ -69,13 +74,13 @@ def with_more_replicas(search: Search, found: Found) -> list[Plan]:
     """The best plans, each also with more replicas, up to what no speed is worth."""
     plans = []
     for plan in distinct(found.plans)[:MOST_FAMILIES]:
-        most, _ = search.most_replicas(plan.engine)
         for factor in MORE_REPLICAS:
-            replicas = round(plan.replicas * factor)
-            if replicas + plan.spare > most or (factor > 1 and replicas == plan.replicas):
+            if factor > 1 and round(plan.replicas * factor) == plan.replicas:
                 continue
-            limit = search.limit(plan.engine)
-            plans.append(search.plan(plan.engine, replicas, plan.spare, limit))
+            more = plan if factor == 1 else resized(search, plan, factor)
+            if not search.allows(more.devices_by_gpu, more.replicas_in_all):
+                break
+            plans.append(more)
     dollars = MOST_TIMES_DEARER * min((plan.cost_per_hour for plan in plans), default=0.0)
     return [plan for plan in plans if plan.cost_per_hour <= dollars]
 
@@ -114,7 +119,7 @@ def _volume(traffic: Traffic) -> str:
 
 
 def _few_engines(found: Found) -> list[EngineChoice]:
-    tried = distinct(found.plans)[:MOST_FAMILIES]
+    tried = [plan for plan in distinct(found.plans) if plan.prompts is None][:MOST_FAMILIES]
     limits = dict.fromkeys((plan.engine.seqs, plan.engine.budget) for plan in tried)
     families = [plan.engine for plan in tried]
     families += [
@@ -131,11 +136,32 @@ def _few_engines(found: Found) -> list[EngineChoice]:
     )
 
 
-def _cheapest(search: Search, engines: Iterable[EngineChoice]) -> Plan | None:
+def _cheapest(
+    search: Search, engines: Iterable[EngineChoice], pairs: Iterable[Plan], more: float
+) -> Plan | None:
+    """The best of these engines, and of the engines of these plans.
+
+    Args:
+        more: Traffic over that of the plans.
+    """
     plans = [
         result for engine in engines if isinstance(result := search.fewest(engine, "high"), Plan)
     ]
+    apart = SplitSearch(search)
+    for pair in pairs:
+        assert pair.prompts is not None
+        rate = pair.middle.rate * pair.replicas * more
+        together = apart.fewest(pair.prompts.engine, pair.engine, "high", rate)
+        if together is not None:
+            plans.append(together)
     return min(plans, key=search.order, default=None)
+
+
+def _times(traffic: Traffic, other: Traffic) -> float:
+    """How much more the other is."""
+    if traffic.users is not None and other.users is not None:
+        return other.users / traffic.users
+    return other.rate / traffic.rate
 
 
 def _difference(search: Search, base: Plan | None, plan: Plan | None) -> str:
@@ -148,10 +174,10 @@ def _difference(search: Search, base: Plan | None, plan: Plan | None) -> str:
     if base.cost_per_hour:
         text += f" ({plan.cost_per_hour / base.cost_per_hour:.2f} times)"
     before, after = (
-        search.builder.sheet(each.engine.gpu).memory_bandwidth * each.engine.tp / 1e12
+        search.builder.sheet(each.engine.gpu).memory_bandwidth * each.engine.num_devices / 1e12
         for each in (base, plan)
     )
-    if plan.engine.gpu == base.engine.gpu and plan.engine.tp == base.engine.tp:
+    if before == after:
         return text
     step = "up" if after > before else "down"
     return f"{text}; bandwidth of a replica {step} from {before:.3g} to {after:.3g} TB/s"

@@ -12,7 +12,7 @@ from twostroke.cli.main import run
 from twostroke.cli.sizing.plan import EXIT_NO_PLAN
 
 FEW = ["--gpus", "h100,l40s", "--tp", "1", "--max-num-seqs", "64", "--seeds", "1"]
-FEW += ["--max-num-batched-tokens", "2048", "--simulate", "1"]
+FEW += ["--max-num-batched-tokens", "2048", "--simulate", "1", "--pp", "1", "--pools", "together"]
 QUESTION = ["plan", "llama-3.1-8b", "--rate", "10", "--input", "500", "--output", "100", *FEW]
 
 
@@ -31,6 +31,7 @@ def test_json_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert {path.name for path in (tmp_path / "values").iterdir()} == {
         "kubernetes.yaml",
         "ray-serve.yaml",
+        "fleet.toml",
     }
     assert run([*QUESTION, *goals, "--prices", str(tmp_path / "prices.toml")]) == 0
     assert "1. 1 x" in capsys.readouterr().out
@@ -53,6 +54,8 @@ def test_targets_that_nothing_meets(capsys: pytest.CaptureFixture[str]) -> None:
         ["plan", "llama-3.1-8b", "--rate", "1", "--html", "/no/such/folder/plan.html"],
         ["plan", "llama-3.1-8b", "--rate", "1", "--trace-path", "/no/trace"],
         ["plan", "llama-3.1-8b", "--rate", "1", "--prices", "/no/prices"],
+        ["plan", "llama-3.1-8b", "--rate", "1", "--pools", "mixed"],
+        ["plan", "llama-3.1-8b", "--rate", "1", "--lengths", "azure-conv", "--input", "5"],
     ],
 )
 def test_mistakes_are_a_line_and_a_hint(

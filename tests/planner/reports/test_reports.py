@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.planner.questions import planned
+from twostroke.planner.plan import Plan
 from twostroke.planner.reports.json_text import plans_json
 from twostroke.planner.reports.page import device_rows, plans_page
 from twostroke.planner.reports.plots import Mark, bars, lines, scatter
 from twostroke.planner.reports.tables import print_plans
-from twostroke.planner.search import Plan
 from twostroke.planner.what_if import pareto, with_more_replicas
 
 # What a program reads of each plan.

@@ -81,8 +81,8 @@ def plan(
 
 def write_plan_files(planned: Planned, output: PlanOutputOptions) -> None:
     """Write the page, values and prices that the flags name. Raises ConfigError."""
-    from twostroke.planner.commands import write_manifests
     from twostroke.planner.engines import gpu_names
+    from twostroke.planner.manifests import write_manifests
     from twostroke.planner.prices import prices_text
     from twostroke.planner.reports.page import plans_page
 

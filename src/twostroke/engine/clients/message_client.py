@@ -19,17 +19,18 @@ from twostroke.engine.adapters.orders import AdapterOrder, AdapterReport, KnownA
 from twostroke.engine.adapters.registry import Adapters
 from twostroke.engine.cache_orders import CacheOrder, CacheReport
 from twostroke.engine.clients.answer_so_far import AnswerSoFar
-from twostroke.engine.clients.answers import Answers
-from twostroke.engine.clients.base import ChargedTokens
 from twostroke.engine.clients.cached_prefixes import CachedPrefixes
 from twostroke.engine.clients.engine_view import EnginePart, view_of
 from twostroke.engine.clients.facts import EngineFacts
 from twostroke.engine.clients.kept_records import KeptRecords
 from twostroke.engine.clients.link import EngineLink
 from twostroke.engine.clients.loaded_model import LoadedModel
+from twostroke.engine.clients.prompt_parts import prompt_parts
+from twostroke.engine.clients.questions import Questions
 from twostroke.engine.clients.queue_limit import QueueLimit
 from twostroke.engine.clients.stream import AsyncStream
 from twostroke.engine.clients.target_limit import TargetLimit
+from twostroke.engine.clients.traced_calls import follow_call
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.engine.intake import Intake, Seeds
 from twostroke.engine.messages import (
@@ -45,24 +46,19 @@ from twostroke.engine.messages import (
     EngineStatus,
     ForgetRequest,
     Forgotten,
-    ManageAdapters,
-    ManageCache,
     NoteRefusal,
     RecordsAnswer,
     SnapshotAnswer,
     StepReport,
     TakeRecords,
-    TakeSnapshot,
 )
-from twostroke.observability.events import RefusedRequest, StepEvent
+from twostroke.observability.events import StepEvent
 from twostroke.observability.kv_events import KVEventBatch
 from twostroke.observability.snapshot import EngineSnapshot
 from twostroke.observability.tracing.attempts import Outcome
 from twostroke.observability.tracing.engine_timelines import EngineTimelines
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.text.tokenizer import Tokenizer
-
-SNAPSHOT_SECONDS = 10.0  # a step that takes longer leaves a reader without an answer
 
 
 class MessageClient:
@@ -117,12 +113,9 @@ class MessageClient:
         self._tokenizer, self._grammars = tokenizer, grammars
         self._adapters, self._records, self._link = adapters, records, link
         self._targets = TTFTTargets(config.observability.targets(), facts.model_name)
-        self._max_queued_requests = max_queued_requests
-        self._stall_seconds = stall_seconds
+        self._max_queued_requests, self._stall_seconds = max_queued_requests, stall_seconds
         self._streams: dict[str, AsyncStream] = {}
-        self._cache_answers: Answers[CacheReport] = Answers()
-        self._adapter_answers: Answers[KnownAdapter] = Answers()
-        self._snapshots: Answers[EngineSnapshot] = Answers(SNAPSHOT_SECONDS)
+        self._questions = Questions(lambda message: self._send(message))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining = self._closed = False
         self._status = EngineStatus()
@@ -150,7 +143,7 @@ class MessageClient:
             facts.scheduler_config,
             self._targets,
             self._clock,
-            self._note_refusal,
+            lambda refused: self._send(NoteRefusal(refused)),
             lambda call: self.prefixes.num_cached(self.prefixes.as_request(call)),
         )
 
@@ -199,18 +192,9 @@ class MessageClient:
         return stream
 
     def note_sent(self, message: AddRequest, stream: AsyncStream) -> None:
-        """Have the call's trace, if there is one, tell of what the engine does from here on."""
-        if (timelines := self.timelines) is None:
-            return
-        so_far = message.resumed
-        counts = None if so_far is None else {each.index: len(each.token_ids) for each in so_far}
-        if timelines.begin(message.request, counts, self.labels):
-
-            def end(usage: ChargedTokens) -> None:
-                outcome = Outcome.ABORTED if stream.aborted else Outcome.FAILED
-                timelines.end(message.request_id, outcome)
-
-            stream.when_ended(end)
+        """A call is with the engine, so far as it is not answered."""
+        if self.timelines is not None:
+            follow_call(self.timelines, message, stream, self.labels)
 
     @property
     def num_unfinished(self) -> int:
@@ -231,15 +215,10 @@ class MessageClient:
         return request_id in self._streams or request_id in self._leaving
 
     def expect(self, request_id: str, offer: KVOffer, request: ResolvedRequest | None) -> None:
-        """Have its engine fetch what another has computed of a request that is to come here.
-
-        Args:
-            request: Left out once it was told.
-        """
+        """Have its engine fetch what another has computed of a request that it is told of once."""
         self._send(AwaitRequest(request_id, offer, request))
 
     def expect_no_more(self, request_id: str) -> None:
-        """It does not come here."""
         self._send(AbortRequest(request_id))
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
@@ -265,7 +244,7 @@ class MessageClient:
         self.use_loop(asyncio.get_running_loop())
         self._check_alive()
         self._check_answers()
-        return await self._cache_answers.ask(lambda n: self._send(ManageCache(n, order)))
+        return await self._questions.manage_cache(order)
 
     @property
     def adapters(self) -> Mapping[str, KnownAdapter]:
@@ -275,13 +254,12 @@ class MessageClient:
         self.use_loop(asyncio.get_running_loop())
         self._check_alive()
         self._check_answers()
-        ask = self._adapter_answers.ask(lambda n: self._send(ManageAdapters(n, order)))
-        return AdapterReport(await ask)
+        return AdapterReport(await self._questions.manage_adapters(order))
 
     async def snapshot(self, *, with_blocks: bool = False) -> EngineSnapshot:
         self.use_loop(asyncio.get_running_loop())
         self._check_answers()
-        return await self._snapshots.ask(lambda n: self._send(TakeSnapshot(n, with_blocks)))
+        return await self._questions.snapshot(with_blocks=with_blocks)
 
     def unhealthy_reason(self) -> str | None:
         status = self._status
@@ -324,9 +302,6 @@ class MessageClient:
         """What to keep of an answer; an engine in this process ends no sooner than its client."""
         return None
 
-    def _note_refusal(self, refused: RefusedRequest) -> None:
-        self._send(NoteRefusal(refused))
-
     def _check_alive(self) -> None:
         if self._status.error is not None:
             raise self._status.error.to_exception()
@@ -366,12 +341,8 @@ class MessageClient:
                 self._tell_parts(reply.events)
             case Forgotten():
                 self._streams.pop(reply.request_id, None)
-            case CacheAnswer():
-                self._cache_answers.put(reply.number, reply.value, reply.error)
-            case AdaptersAnswer():
-                self._adapter_answers.put(reply.number, reply.value, reply.error)
-            case SnapshotAnswer():
-                self._snapshots.put(reply.number, reply.value, reply.error)
+            case CacheAnswer() | AdaptersAnswer() | SnapshotAnswer():
+                self._questions.answer(reply)
             case RecordsAnswer():
                 self._records.answers.put(reply.number, reply.value, reply.error)
             case EngineEnded():
@@ -392,15 +363,12 @@ class MessageClient:
                 self._hand_on(request_id, self.hand_on)
 
     def _tell_parts(self, events: Sequence[StepEvent]) -> None:
-        """Tell of prompts that steps have computed a part of. Of samples the first computes it."""
-        if self.hand_ahead is None:
+        if (tell := self.hand_ahead) is None:
             return
-        for share in (share for event in events for share in event.scheduled):
-            request_id = share.request_id.removesuffix("#0")
+        for request_id, num_tokens in prompt_parts(events):
             stream = self._streams.get(request_id)
-            is_part = share.num_prompt_tokens > 0 and not share.sampled
-            if is_part and stream is not None and not stream.aborted:
-                self.hand_ahead(request_id, stream, share.start + share.num_tokens)
+            if stream is not None and not stream.aborted:
+                tell(request_id, stream, num_tokens)
 
     def _hand_on(self, request_id: str, hand_on: Callable[[str, AsyncStream], bool]) -> None:
         stream = self._streams.get(request_id)
@@ -427,7 +395,5 @@ class MessageClient:
         self._fail_questions(error)
 
     def _fail_questions(self, error: ErrorMessage) -> None:
-        self._cache_answers.fail_all(error)
-        self._adapter_answers.fail_all(error)
-        self._snapshots.fail_all(error)
+        self._questions.fail_all(error)
         self._records.answers.fail_all(error)

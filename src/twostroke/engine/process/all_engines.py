@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from twostroke.core.errors import EngineDeadError, TwostrokeError
+from twostroke.core.errors import EngineDeadError, PredictedLateError, TwostrokeError
 from twostroke.engine.adapters.orders import (
     AdapterOrder,
     AdapterReport,
@@ -35,6 +35,22 @@ def joined_status(statuses: Sequence[EngineStatus]) -> EngineStatus:
     errors = [status.error for status in statuses]
     busy = [each.busy_since for each in statuses if each.busy_since is not None]
     return EngineStatus(stats, errors[0] if all(errors) else None, min(busy, default=None))
+
+
+def check_in_time_somewhere(
+    engines: Iterable[EngineProcess], tenant: str, request_id: str, waited: float
+) -> None:
+    """Raise PredictedLateError if not even the smallest call would be in time in one of them."""
+    late: PredictedLateError | None = None
+    for engine in engines:
+        try:
+            engine.check_in_time(tenant, request_id, waited)
+        except PredictedLateError as error:
+            late = error
+        else:
+            return
+    if late is not None:
+        raise late
 
 
 async def ask_all(questions: Sequence[Any]) -> list[Any]:

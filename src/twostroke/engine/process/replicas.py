@@ -11,11 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from twostroke.core.config import SchedulerConfig
-from twostroke.core.errors import (
-    InvalidRequestError,
-    PredictedLateError,
-    TwostrokeError,
-)
+from twostroke.core.errors import InvalidRequestError, TwostrokeError
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.adapters.orders import AdapterOrder, AdapterReport, KnownAdapter
@@ -28,6 +24,7 @@ from twostroke.engine.messages import EngineRecords, EngineStatus
 from twostroke.engine.process.all_engines import (
     OwedClears,
     ask_all,
+    check_in_time_somewhere,
     joined_status,
     manage_all,
     manage_caches,
@@ -198,16 +195,7 @@ class Replicas:
         return stream
 
     def check_in_time(self, tenant: str, request_id: str, waited: float) -> None:
-        late: PredictedLateError | None = None
-        for engine in self.engines:
-            try:
-                engine.check_in_time(tenant, request_id, waited)
-            except PredictedLateError as error:
-                late = error
-            else:
-                return
-        if late is not None:
-            raise late
+        check_in_time_somewhere(self.engines, tenant, request_id, waited)
 
     def events(self, since: int = -1) -> list[StepEvent]:
         return self._first.events(since)

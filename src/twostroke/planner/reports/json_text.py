@@ -8,7 +8,8 @@ from typing import Any
 from twostroke.planner.commands import serve_commands
 from twostroke.planner.make_plans import Planned
 from twostroke.planner.memory_table import MemoryTable
-from twostroke.planner.reports.plan_fields import plan_fields
+from twostroke.planner.plan import Plan
+from twostroke.planner.reports.plan_fields import plan_fields, prefill_fields, split_fields
 
 
 def plans_json(planned: Planned) -> str:
@@ -38,25 +39,15 @@ def plans_fields(planned: Planned) -> dict[str, Any]:
             plan_fields(planned.search, shown.plan, shown.binding, shown.lever)
             for shown in planned.shown
         ],
-        "cheapest_at_the_middle": None
-        if middle is None
-        else {
-            "gpu": middle.engine.gpu,
-            "tensor_parallel": middle.engine.tp,
-            "replicas": middle.replicas + middle.spare,
-            "cost_per_hour": round(middle.cost_per_hour, 4),
-        },
+        "cheapest_at_the_middle": None if middle is None else _which(middle),
         "rejected": planned.rejected,
-        "memory": None if planned.memory is None else _memory(planned.memory),
+        "prefill_and_decode_otherwise": planned.other_pools or None,
+        "memory": _memory(list(planned.memory.values())[-1]) if planned.memory else None,
+        "memory_of_prefill": _memory(next(iter(planned.memory.values())))
+        if len(planned.memory) > 1
+        else None,
         "pareto": [
-            {
-                "gpu": point.plan.engine.gpu,
-                "tensor_parallel": point.plan.engine.tp,
-                "replicas": point.plan.replicas + point.plan.spare,
-                "cost_per_hour": round(point.plan.cost_per_hour, 4),
-                "tpot_p95_high": round(point.tpot, 6),
-            }
-            for point in planned.front
+            _which(point.plan) | {"tpot_p95_high": round(point.tpot, 6)} for point in planned.front
         ],
         "sensitivity": [
             {
@@ -70,6 +61,16 @@ def plans_fields(planned: Planned) -> dict[str, Any]:
         if planned.best is None
         else [command for _, command in serve_commands(planned.search, planned.best.plan)],
         "notes": list(planned.notes),
+    }
+
+
+def _which(plan: Plan) -> dict[str, Any]:
+    return {
+        "gpu": plan.engine.gpu,
+        **split_fields(plan.engine),
+        "replicas": plan.replicas + plan.spare,
+        "prefill": prefill_fields(plan),
+        "cost_per_hour": round(plan.cost_per_hour, 4),
     }
 
 

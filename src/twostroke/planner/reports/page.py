@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
+from twostroke.planner.apart.split_search import state_of
 from twostroke.planner.goals import Goal
 from twostroke.planner.make_plans import Planned
+from twostroke.planner.plan import Plan, distinct
 from twostroke.planner.reports.plots import Mark, bars, lines, scatter
 from twostroke.planner.reports.style import STYLE
-from twostroke.planner.reports.tables import plan_rows, sections
-from twostroke.planner.search import Plan, Search, distinct
+from twostroke.planner.reports.tables import (
+    COMMANDS,
+    MEMORY_HEADER,
+    memory_notes,
+    memory_rows,
+    plan_rows,
+    sections,
+)
+from twostroke.planner.search import Search
 from twostroke.planner.what_if import pareto, shown_goals, with_more_replicas
 from twostroke.simulator.jumping.decode_curve import Bound
 
@@ -29,11 +38,23 @@ def plans_page(planned: Planned) -> str:
     if planned.best is None:
         body.append("<p><b>No plan meets the targets at the pessimistic end.</b></p>")
     else:
-        body.append(_table(*plan_rows(planned)))
+        # A plan is a column, so that no figure is out of sight.
+        names, plans = plan_rows(planned)
+        header, *figures = [(name, *values) for name, *values in zip(names, *plans)]
+        body.append(_table(header, figures))
         body += ["<h2>The cheapest plan of each device</h2>", _table(*device_rows(planned))]
         body += _plots(planned, planned.best.plan)
     for title, text in sections(planned):
-        body.append(f"<h2>{escape(title)}</h2><pre>{escape(text)}</pre>")
+        body.append(f"<h2>{escape(title)}</h2>")
+        if title in planned.memory:
+            table = planned.memory[title]
+            body.append(_table(MEMORY_HEADER, memory_rows(table)))
+            body += [f"<p>{escape(note)}</p>" for note in memory_notes(table)]
+        elif title == COMMANDS:
+            body.append(f"<pre>{escape(text)}</pre>")
+        else:
+            items = "".join(f"<li>{escape(line)}</li>" for line in text.splitlines())
+            body.append(f"<ul>{items}</ul>")
     notes = "".join(f"<li>{escape(note)}</li>" for note in planned.notes)
     body.append(f"<h2>Notes</h2><ul class=muted>{notes}</ul>")
     title = f"Plan: {escape(planned.model)}"
@@ -47,8 +68,10 @@ def plans_page(planned: Planned) -> str:
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    lines_ = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
-    inner = "".join(f"<tr>{line}</tr>" for line in lines_)
+    inner = "".join(
+        f"<tr><th>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
+        for first, *rest in rows
+    )
     return f'<div class="wide"><table><tr>{head}</tr>{inner}</table></div>'
 
 
@@ -56,13 +79,13 @@ def device_rows(planned: Planned) -> tuple[list[str], list[list[str]]]:
     """A column for each device that can, the cheapest first: its cheapest plan."""
     plans: dict[str, Plan] = {}
     for plan in (*(shown.plan for shown in planned.shown), *distinct(planned.found.plans)):
-        plans.setdefault(plan.engine.gpu, plan)
+        plans.setdefault(" and ".join(plan.devices_by_gpu), plan)
     ranked = sorted(plans.values(), key=lambda plan: plan.cost_per_hour)[:MOST_DEVICES]
-    sheets = [planned.search.builder.sheet(plan.engine.gpu) for plan in ranked]
+    sheets = [[planned.search.builder.sheet(gpu) for gpu in plan.devices_by_gpu] for plan in ranked]
     goals = shown_goals(planned.goals)
     rows = [
-        ["replicas", *(f"{plan.replicas + plan.spare}" for plan in ranked)],
-        ["devices in each", *(f"{plan.engine.tp}" for plan in ranked)],
+        ["replicas", *(plan.replicas_text for plan in ranked)],
+        ["devices in each", *(plan.devices_text for plan in ranked)],
         ["weights, KV cache", *(f"{p.engine.weights}, {p.engine.kv_cache}" for p in ranked)],
         *(
             [f"{goal.name}, ms", *(f"{1e3 * plan.times(goal)[2]:.3g}" for plan in ranked)]
@@ -72,11 +95,18 @@ def device_rows(planned: Planned) -> tuple[list[str], list[list[str]]]:
         ["$ an hour", *(f"{plan.cost_per_hour:,.2f}" for plan in ranked)],
         ["$ a M tokens", *(f"{plan.cost_per_million:.2f}" for plan in ranked)],
         ["kW", *(f"{plan.watts / 1e3:,.2f}" for plan in ranked)],
-        ["TB/s of a device", *(f"{sheet.memory_bandwidth / 1e12:.3g}" for sheet in sheets)],
-        ["GB of a device", *(f"{sheet.memory_bytes / 1e9:.0f}" for sheet in sheets)],
+        [
+            "TB/s of a device",
+            *(_each(of.memory_bandwidth / 1e12 for of in each) for each in sheets),
+        ],
+        ["GB of each", *(_each(of.memory_bytes / 1e9 for of in each) for each in sheets)],
         ["times by", *("simulation" if plan.proof else "formulas" for plan in ranked)],
     ]
-    return ["at the pessimistic end", *(plan.engine.gpu for plan in ranked)], rows
+    return ["at the pessimistic end", *(" and ".join(p.devices_by_gpu) for p in ranked)], rows
+
+
+def _each(values: Iterable[float]) -> str:
+    return " and ".join(f"{value:.3g}" for value in values)
 
 
 def _plots(planned: Planned, best: Plan) -> list[str]:
@@ -88,7 +118,7 @@ def _plots(planned: Planned, best: Plan) -> list[str]:
     for plan in distinct(planned.found.plans):
         cheapest.setdefault(plan.engine.gpu, plan.cost_per_hour)
     ranked = sorted(cheapest.items(), key=lambda each: each[1])[:MOST_BARS]
-    plots += ["<h2>Cost by device</h2>", bars(ranked, "US dollars an hour")]
+    plots += ["<h2>Cost by device</h2>", _wide(bars(ranked, "US dollars an hour"))]
     for goal in goals:
         plots.append(f"<h2>{escape(goal.name)} of the best plan, as traffic grows</h2>")
         plots.append(_curve(planned.search, best, goal))
@@ -99,16 +129,14 @@ def _cost_against(plans: Sequence[Plan], goal: Goal) -> str:
     """All plans by cost and a latency; a line joins those that none beats in both."""
 
     def mark(plan: Plan) -> Mark:
-        count, engine = plan.replicas + plan.spare, plan.engine
-        label = f"{count} x {engine.tp} x {engine.gpu}"
-        return Mark(plan.cost_per_hour, 1e3 * plan.times(goal)[2], label)
+        return Mark(plan.cost_per_hour, 1e3 * plan.times(goal)[2], plan.short_text)
 
     best = pareto(plans, lambda plan: plan.times(goal)[2])
     others = [mark(plan) for plan in plans if plan not in best]
     y_title = f"{goal.name} at the pessimistic end, ms"
     limit = 1e3 * goal.limit if goal.limit else None
     marks = [mark(plan) for plan in best]
-    return scatter(marks, "US dollars an hour", y_title, others=others, limit=limit)
+    return _wide(scatter(marks, "US dollars an hour", y_title, others=others, limit=limit))
 
 
 def _curve(search: Search, plan: Plan, goal: Goal) -> str:
@@ -117,8 +145,13 @@ def _curve(search: Search, plan: Plan, goal: Goal) -> str:
     for factor in FACTORS:
         other = search.other(traffic=search.traffic.times(factor))
         for name, bound in ENDS.items():
-            state = other.at(plan, plan.replicas, bound)
+            state = state_of(other, plan, plan.replicas, bound)
             if state is not None:
                 curves[name].append((factor, 1e3 * state.time(goal.metric, goal.percentile)))
     limit = 1e3 * goal.limit if goal.limit else None
-    return lines(curves, "traffic, of what is planned for", f"{goal.name}, ms", limit)
+    return _wide(lines(curves, "traffic, of what is planned for", f"{goal.name}, ms", limit))
+
+
+def _wide(plot: str) -> str:
+    """A plot that scrolls where it would be too small to read."""
+    return f'<div class="wide">{plot}</div>'

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from twostroke.planner.engines import EngineChoice
 from twostroke.planner.goals import Goal, Metric
+from twostroke.planner.plan import Plan
 from twostroke.planner.prices import GUESSED
 from twostroke.planner.reasons import Binding, Lever
-from twostroke.planner.search import Plan, Search
+from twostroke.planner.search import Search
 
 # Shown of every plan, whether they are targets or not.
 SHOWN: tuple[tuple[Metric, float], ...] = (
@@ -27,9 +29,10 @@ def plan_fields(search: Search, plan: Plan, bound: Binding, lever: Lever | None)
     fields: dict[str, Any] = {
         "gpu": engine.gpu,
         "memory_bandwidth": sheet.memory_bandwidth,
-        "tensor_parallel": engine.tp,
+        **split_fields(engine),
         "replicas": plan.replicas + plan.spare,
         "spare_replicas": plan.spare,
+        "prefill": prefill_fields(plan),
         "devices": plan.devices,
         "weight_dtype": engine.weights,
         "kv_cache_dtype": engine.kv_cache,
@@ -60,6 +63,32 @@ def plan_fields(search: Search, plan: Plan, bound: Binding, lever: Lever | None)
         "lever_effect": None if lever is None else lever.effect,
         "times_from": "formulas" if proof is None else f"{proof_runs(plan)} simulations",
         "marks": marks(search, plan),
+    }
+
+
+def split_fields(engine: EngineChoice) -> dict[str, Any]:
+    """How a replica's devices share the model."""
+    return {
+        "tensor_parallel": engine.tp,
+        "data_parallel": engine.dp,
+        "pipeline_parallel": engine.pp,
+        "expert_parallel": engine.ep,
+    }
+
+
+def prefill_fields(plan: Plan) -> dict[str, Any] | None:
+    """Replicas that compute prompts for those of the plan, if there are any."""
+    prompts = plan.prompts
+    if prompts is None:
+        return None
+    return {
+        "gpu": prompts.engine.gpu,
+        **split_fields(prompts.engine),
+        "replicas": prompts.replicas + prompts.spare,
+        "spare_replicas": prompts.spare,
+        "max_num_seqs": prompts.engine.seqs,
+        "max_num_batched_tokens": prompts.engine.budget,
+        "utilisation": round(prompts.loads["seconds"], 4),
     }
 
 

@@ -18,7 +18,10 @@ body {{ background: var(--bg); color: var(--ink); font: 15px/1.5 system-ui, sans
 h1 {{ font-size: 1.5rem }} h2 {{ font-size: 1.1rem; margin-top: 2rem }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.85rem }}
 th, td {{ text-align: right; padding: 0.3rem 0.6rem; border-bottom: 1px solid var(--line) }}
-th:first-child, td:first-child {{ text-align: left }} .wide {{ overflow-x: auto }}
+th:first-child, td:first-child {{ text-align: left; font-weight: normal; white-space: nowrap;
+  position: sticky; left: 0; background: var(--bg) }}
+.wide {{ overflow-x: auto }} .wide svg {{ min-width: 32rem }}
+li {{ margin: 0.2rem 0; overflow-wrap: anywhere }} ul {{ padding-left: 1.2rem }}
 .muted {{ color: var(--muted) }}
 pre {{ overflow-x: auto; background: var(--line); padding: 0.8rem; white-space: pre-wrap;
   overflow-wrap: anywhere }}

@@ -8,9 +8,10 @@ from typing import TextIO
 
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
 from twostroke.observability.tables import print_table
-from twostroke.planner.commands import caveat, serve_commands, simulate_command
+from twostroke.planner.commands import caveats, serve_commands, simulate_command
 from twostroke.planner.goals import Goal
 from twostroke.planner.make_plans import Planned, ShownPlan
+from twostroke.planner.memory_table import MemoryTable
 from twostroke.planner.reports.plan_fields import kv_occupancy, marks, proof_runs
 from twostroke.planner.what_if import shown_goals
 
@@ -18,6 +19,8 @@ from twostroke.planner.what_if import shown_goals
 PLANS_ACROSS = 5
 # Plans whose reasons are spelled out.
 EXPLAINED = 3
+COMMANDS = "Run it"
+MEMORY_HEADER = ("", "bytes", "share")
 
 
 def print_plans(planned: Planned, stream: TextIO) -> None:
@@ -65,21 +68,29 @@ def plan_rows(planned: Planned) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
 def sections(planned: Planned) -> Iterator[tuple[str, str]]:
     """Titles and texts of all that stands below the table."""
     for number, shown in enumerate(planned.shown[:EXPLAINED], start=1):
-        yield f"{number}. {shown.plan.engine.describe()}", _reason(shown)
+        yield (
+            f"{number}. {shown.plan.devices_text}, {shown.plan.engine.formats_text}",
+            _reason(shown),
+        )
     yield "At the middle of the interval", _middle(planned)
     if planned.rejected:
         texts = (f"{gpu}: {text}" for gpu, text in planned.rejected.items())
         yield "Other devices", "\n".join(texts)
+    if planned.other_pools and planned.best is not None:
+        is_apart = planned.best.plan.prompts is not None
+        title = "Prefill and decode together" if is_apart else "Prefill and decode apart"
+        yield title, planned.other_pools
     if planned.best is None:
         return
     plan = planned.best.plan
-    yield "Memory of each device, best plan", _memory(planned)
+    for title, table in planned.memory.items():
+        yield title, _memory(table)
     if planned.front:
         yield "Cost against TPOT: none is both cheaper and faster", _front(planned)
     if planned.variations:
         texts = (f"{each.question}: {each.kind}" for each in planned.variations)
         yield "What changes the answer", "\n".join(texts)
-    yield "Run it", _commands(planned)
+    yield COMMANDS, _commands(planned)
     texts = (
         f"{name.replace('_', ' ')}: {mark}" for name, mark in marks(planned.search, plan).items()
     )
@@ -88,19 +99,19 @@ def sections(planned: Planned) -> Iterator[tuple[str, str]]:
 
 def _row(planned: Planned, number: int, shown: ShownPlan, goals: Sequence[Goal]) -> tuple[str, ...]:
     plan, engine = shown.plan, shown.plan.engine
-    count = f"{plan.replicas}+{plan.spare}" if plan.spare else f"{plan.replicas}"
+    budgets = "" if plan.prompts is None else f"{plan.prompts.engine.budget:,}"
     times = []
     for goal in goals:
         _, middle, high = plan.times(goal)
         times.append(f"{_shown(middle)} ({_shown(high)})")
     runs = proof_runs(plan)
     return (
-        f"{number}. {engine.tp} x {engine.gpu}",
-        count,
+        f"{number}. {plan.devices_text}",
+        plan.replicas_text,
         engine.weights,
         engine.kv_cache,
         f"{engine.seqs}",
-        f"{engine.budget:,}",
+        f"{budgets} : {engine.budget:,}" if budgets else f"{engine.budget:,}",
         f"{engine.drafts.tokens or '-'}",
         *times,
         f"{plan.output_throughput:,.0f}",
@@ -135,23 +146,29 @@ def _middle(planned: Planned) -> str:
     return f"{plan.describe()}: ${plan.cost_per_hour:,.2f} an hour, by formulas"
 
 
-def _memory(planned: Planned) -> str:
-    table = planned.memory
-    if table is None:
-        return ""
+def _memory(table: MemoryTable) -> str:
     stream = StringIO()
+    print_table(MEMORY_HEADER, memory_rows(table), stream)
+    lines = [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
+    return "\n".join([*lines, *memory_notes(table)])
+
+
+def memory_rows(table: MemoryTable) -> list[tuple[str, str, str]]:
+    """What takes memory of a device, how much, and its share."""
     rows = [
         (name, format_decimal_bytes(size), f"{size / table.total:.1%}") for name, size in table.rows
     ]
-    rows.append(("all", format_decimal_bytes(table.total), ""))
-    print_table(("", "bytes", "share"), rows, stream)
-    lines = [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
-    lines.append(
+    return [*rows, ("all", format_decimal_bytes(table.total), "")]
+
+
+def memory_notes(table: MemoryTable) -> list[str]:
+    """How many requests fit; what is to be known of experts."""
+    fit = (
         f"{table.kv_tokens:,} tokens of KV cache: {table.mean_requests:,} requests of"
         f" {table.mean_tokens:,} tokens (the mean), {table.longest_requests:,} of"
         f" {table.longest_tokens:,} (the longest)"
     )
-    return "\n".join([*lines, table.note] if table.note else lines)
+    return [fit, table.note] if table.note else [fit]
 
 
 def _front(planned: Planned) -> str:
@@ -169,7 +186,6 @@ def _commands(planned: Planned) -> str:
     lines = []
     for where, command in serve_commands(search, plan):
         lines += [f"# {where}", command]
-    if (text := caveat(search, plan.engine)) is not None:
-        lines.append(f"# {text}")
+    lines += [f"# {text}" for text in caveats(search, plan)]
     lines += ["# the simulation of it all", simulate_command(search, plan)]
     return "\n".join(lines)

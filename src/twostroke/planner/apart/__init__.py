@@ -1,0 +1,1 @@
+"""Prefill and decode apart: two kinds of replicas, and blocks that move between them."""
