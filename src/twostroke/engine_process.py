@@ -15,7 +15,7 @@ from twostroke.engine.process.handshake import StartEngine
 from twostroke.engine.process.serve_front_end import serve_front_end
 from twostroke.observability.json_log import log_to_stderr
 from twostroke.server.version import package_version
-from twostroke.startup import load_engine
+from twostroke.startup import load_own_engine
 
 
 def main(descriptor: int) -> None:
@@ -29,7 +29,7 @@ def main(descriptor: int) -> None:
 
 
 def _load(start: StartEngine) -> LLMEngine:
-    return load_engine(start.config, served_model_name=start.served_model_name, rank=start.rank)
+    return load_own_engine(start.config, served_model_name=start.served_model_name, rank=start.rank)
 
 
 def _log(start: StartEngine) -> None:

@@ -66,11 +66,13 @@ class RayReplica:
         clock.follow(guest.ahead)
 
         def load(start: StartEngine) -> LLMEngine:
-            from twostroke.startup import load_engine  # with torch, so after the threads are set
+            from twostroke.startup import (
+                load_own_engine,  # with torch, so after the threads are set
+            )
 
             name, rank = start.served_model_name, start.rank
             config = replace(start.config, transfer=self._transfer(start.config.transfer))
-            return load_engine(config, served_model_name=name, rank=rank, clock=clock)
+            return load_own_engine(config, served_model_name=name, rank=rank, clock=clock)
 
         def log(start: StartEngine) -> None:
             log_to_stderr(start.log_level, "json" if start.log_json else "text")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twostroke.checkpoints.checkpoint import Checkpoint
 from twostroke.checkpoints.open_checkpoint import find_checkpoint
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from twostroke.runtime.speed_probe import SpeedProbe
 
 CallsTaker = Callable[[], Sequence[CallStations]]
+
+
+def load_own_engine(config: EngineConfig, **options: Any) -> LLMEngine:
+    """``load_engine`` for a process that is this engine's own, and ends with any of its ranks."""
+    engine = load_engine(config, **options)
+    from twostroke.runtime.ranks.watch import end_with_ranks
+
+    end_with_ranks(engine.executor)
+    return engine
 
 
 def load_engine(

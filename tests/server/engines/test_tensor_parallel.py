@@ -62,6 +62,18 @@ def test_a_stream_goes_on_where_a_rank_is_killed(server: ServerProcess) -> None:
     assert "rank 1 was ended by SIGKILL" in server.stderr
 
 
+def test_a_rank_that_is_killed_while_nothing_runs_costs_no_request_a_start(
+    server: ServerProcess,
+) -> None:
+    (rank,) = rank_processes(server)
+    starts = server.stderr.count("the engine runs again")
+    os.kill(rank, signal.SIGKILL)
+    wait_until(lambda: server.stderr.count("the engine runs again") > starts, 60)
+    assert "this engine ends with it" in server.stderr
+    assert rank_processes(server) != [rank]
+    assert content_of(stream(server))
+
+
 def test_a_rank_that_hangs_is_ended_with_its_engine(server: ServerProcess) -> None:
     (rank,) = rank_processes(server)
     os.kill(rank, signal.SIGSTOP)

@@ -53,7 +53,7 @@ def worker(
     from twostroke.engine.workers.run_worker import FrontEndClock, Worker, end_on_signals
     from twostroke.observability.json_log import log_to_stderr
     from twostroke.server.version import package_version
-    from twostroke.startup import load_engine
+    from twostroke.startup import load_own_engine
 
     options = options or WorkerOptions()
     config = engine_config(
@@ -67,7 +67,7 @@ def worker(
     listener = listen_on(options.address, token, package_version())  # before the model loads
     clock = FrontEndClock()
     name = str(Address(socket.gethostname(), listener.address.port))
-    engine = load_engine(config, rank=name, clock=clock)
+    engine = load_own_engine(config, rank=name, clock=clock)
     assert engine.tokenizer is not None
     checkpoint = find_checkpoint(config.model.model, config.model.revision)
     fingerprint = fingerprint_of(checkpoint, engine.tokenizer, config, engine.info)

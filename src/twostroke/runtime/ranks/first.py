@@ -146,10 +146,10 @@ class OtherRanks(PassHook):
     """Ends the other ranks with the executor."""
 
     def __init__(self, processes: RankProcesses) -> None:
-        self._processes = processes
+        self.processes = processes
 
     def close(self) -> None:
-        self._processes.close()
+        self.processes.close()
 
 
 @contextmanager

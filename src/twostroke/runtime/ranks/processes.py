@@ -137,6 +137,15 @@ class RankProcesses:
                 return _dead(f"{which} of the tensor-parallel model hangs")
             time.sleep(0.01)
 
+    def ended(self) -> str:
+        """Which process has ended without a word, if one has: no order told of it, and none can."""
+        if self._failure is not None:
+            return ""
+        for each in list(self._followers):  # on another thread: they may be closed meanwhile
+            if (code := each.process.poll()) is not None:
+                return f"the process of rank {each.rank} {how_it_ended(code)}"
+        return ""
+
     def close(self) -> None:
         """End the processes; those that do not end by themselves are killed."""
         for follower in self._followers:
