@@ -32,6 +32,9 @@ from twostroke.engine.process import engine_process, engine_source, process_link
 from twostroke.engine.process.candidates import Candidates
 from twostroke.engine.process.occupancy import fullness
 from twostroke.engine.process.replicas import Replicas
+from twostroke.observability.tracing.attempts import Outcome
+from twostroke.observability.tracing.engine_timelines import EngineTraces
+from twostroke.observability.tracing.trace import RequestTrace
 from twostroke.routing.make_router import make_router
 from twostroke.routing.routers import RouterName
 
@@ -92,6 +95,30 @@ async def test_when_all_have_ended_requests_wait_for_the_first_that_is_back() ->
             replicas.submit(call("new"))
         async with asyncio.timeout(20):
             assert [await task for task in reading] == expected
+
+
+async def test_an_engine_that_never_had_a_request_has_not_failed_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its trace tells of the engine before which it waited, and of the one that answered."""
+    monkeypatch.setattr(process_link, "PAUSES", (30.0,))
+    followed: dict[str, RequestTrace] = {}
+    trace, traces = RequestTrace(None, followed, lambda trace: None), EngineTraces(followed)
+    trace.follow("held")
+    replicas = Replicas([started()], make_router("least-loaded"), traces=traces)
+    try:
+        (gone,) = replicas.engines
+        gone.holds_requests = True
+        os.kill(pid_of(gone), signal.SIGKILL)
+        await until(lambda: replicas.status.error is not None)
+        stream = replicas.submit(call("held"))
+        replicas.add(started(1))
+        assert await tokens_of(stream) == await undisturbed(call("held"))
+        waited, answered = trace.attempts
+        assert (waited.engine, waited.outcome) == ("0", Outcome.HANDED_ON)
+        assert (answered.engine, answered.outcome) == ("1", Outcome.ENDED)
+    finally:
+        replicas.close()
 
 
 async def test_a_request_that_ends_engines_ends_no_other_request() -> None:
