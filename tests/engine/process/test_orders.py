@@ -110,6 +110,31 @@ async def test_an_engine_that_was_gone_gets_the_adapters_when_it_is_back(
         assert set(report.engines.values()) == {"unloaded"} and not first.adapters
 
 
+async def test_an_engine_that_is_back_before_the_others_have_answered_gets_the_adapter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To load one takes seconds, and an engine may be there again in less."""
+    with running((0.0,), monkeypatch) as replicas:
+        first, second = replicas.engines
+        sent: list[ManageAdapters] = []
+
+        async def end(order: AdapterOrder) -> AdapterReport:
+            await kill(first)
+            raise EngineDeadError("gone")
+
+        async def load_late(order: AdapterOrder) -> AdapterReport:
+            await until(lambda: first.status.error is not None)
+            await until(lambda: first.takes_requests)
+            return AdapterReport(SQL)
+
+        monkeypatch.setattr(first, "manage_adapters", end)
+        monkeypatch.setattr(second, "manage_adapters", load_late)
+        monkeypatch.setattr(first.mirror, "_send", sent.append)
+        await replicas.manage_adapters(LoadAdapter("sql", SQL.path))
+        assert [message.order for message in sent] == [LoadAdapter("sql", SQL.path)]
+        assert first.adapters == {"sql": SQL}
+
+
 async def test_where_one_refuses_an_adapter_none_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with running((30.0,), monkeypatch) as replicas:
         first, second = replicas.engines

@@ -164,7 +164,7 @@ async def manage_all(engines: Mapping[int, EngineProcess], order: AdapterOrder) 
         raise error
     adapter = next(iter(done.values())).adapter
     for index in gone:
-        engines[index].mirror.will_have(adapter)
+        engines[index].mirror.make_up_for(adapter)
     word = "loaded" if isinstance(order, LoadAdapter) else "unloaded"
     said = {names[index]: word for index in done}
     said |= {names[i]: f"{word} once it is back: {error.message}" for i, error in gone.items()}
