@@ -87,6 +87,10 @@ async def test_an_engine_that_was_gone_clears_its_cache_when_it_is_back() -> Non
         (task,) = owed._running
         await task
         assert not owed._owed
+        owed.note(ClearCache(), [3])
+        owed.forget(3)
+        owed.carry_out(3, with_engine)
+        assert not owed._running
     finally:
         with_engine.close()
 

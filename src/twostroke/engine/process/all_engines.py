@@ -122,6 +122,10 @@ class OwedClears:
         if isinstance(order, ClearCache):
             self._owed.update(gone)
 
+    def forget(self, index: int) -> None:
+        """An engine is gone for good."""
+        self._owed.discard(index)
+
     def carry_out(self, index: int, engine: EngineProcess) -> None:
         """An engine is there, or back."""
         if index in self._owed:
