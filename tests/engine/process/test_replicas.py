@@ -181,12 +181,14 @@ async def test_prompts_go_where_they_are_cached_until_that_ends() -> None:
             replicas.submit(bad)
 
 
-async def test_what_names_a_session_goes_to_one_engine() -> None:
+@pytest.mark.parametrize("label", ["prompt_cache_key", "safety_identifier", "user", "user_id"])
+async def test_what_names_a_session_goes_to_one_engine(label: str) -> None:
+    """In OpenAI's words, or in Anthropic's."""
     with running(router="session") as replicas:
         places: dict[str, set[int]] = {}
         for number in range(24):
             name = f"user {number % 8}"
-            request = replace(call(f"{number}", max_tokens=1), labels={"user": name})
+            request = replace(call(f"{number}", max_tokens=1), labels={label: name})
             stream = replicas.submit(request)
             places.setdefault(name, set()).add(loads(replicas).index(1))
             await tokens_of(stream)
