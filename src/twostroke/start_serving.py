@@ -231,9 +231,9 @@ def start_pool(
     """Start the first replicas of a model's pools, which then look after themselves.
 
     Args:
-        config: That of the first plan, as the server's keys want it.
+        config: That of the first plan.
         name: What the model is called.
-        plans: Its pools, by their names.
+        plans: Its pools, by their names, as the server's keys want them.
         prompts: Which prompts go to replicas of role ``prefill``, if there are some.
         make_source: Makes what starts a replica; processes of this machine by default.
         traces: Follows traced calls, if some are.
@@ -241,7 +241,6 @@ def start_pool(
     Raises:
         ConfigError, ModelLoadError, InsufficientMemoryError: As ``load_engine``.
     """
-    plans = _as_started(plans, config)
     first = StartEngine(package_version(), config, name, log_level=log_level, log_json=log_json)
     token_file = shared_secret() if len(plans) > 1 else ""
 
@@ -274,14 +273,6 @@ def start_pool(
     router, pool = make_router(routing.router), PrefillPool(plan=prompts)
     client = EnginePool(name, plans, router, prepare, make, ready, pool, routing.slow_start, traces)
     return LoadedModel(client, tokenizer, grammars)
-
-
-def _as_started(plans: Mapping[str, PoolPlan], config: EngineConfig) -> dict[str, PoolPlan]:
-    """The plans as keys want them; the first one's configuration is so already."""
-    own, *others = plans
-    fair = config.scheduler != plans[own].config.scheduler
-    started = {own: plans[own]._replace(config=config)}
-    return started | {pool: plans[pool].for_keys() if fair else plans[pool] for pool in others}
 
 
 def shared_secret() -> str:

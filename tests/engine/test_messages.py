@@ -260,7 +260,7 @@ class ByteEngine(AsyncEngine):
 async def test_a_thread_is_spoken_to_as_another_process_would_be() -> None:
     """Calls, orders, records and a failure, all by bytes; and refusals by copied values."""
     scheduler = SchedulerConfig(max_num_seqs=2, admission="predicted")
-    targets = ObservabilityConfig(target=("ttft=p95:100",))
+    targets = ObservabilityConfig(target=("ttft=p95:10",))
     config = EngineConfig(
         scheduler=scheduler, observability=targets, tiers=KVTierConfig(kv_events=True)
     )
@@ -276,7 +276,7 @@ async def test_a_thread_is_spoken_to_as_another_process_would_be() -> None:
         records = await engine.records()
         assert b"vllm:generation_tokens_total" in records.metrics
         assert [report.name for report in records.targets] == ["ttft_p95"]
-        assert engine.watched_targets == ["ttft=p95:100"]
+        assert engine.watched_targets == ["ttft=p95:10"]
         assert sum(s.num_new_tokens for e in engine.events() for s in e.scheduled) == 10
         assert isinstance(engine.kv_events()[0].events[0], BlockStored)
         await engine.manage_cache(ClearCache())

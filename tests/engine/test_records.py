@@ -54,7 +54,7 @@ def executor() -> GatedExecutor:
 @pytest_asyncio.fixture
 async def engine(executor: GatedExecutor) -> AsyncIterator[AsyncEngine]:
     config = EngineConfig(
-        observability=ObservabilityConfig(target=("ttft=p95:100",)),
+        observability=ObservabilityConfig(target=("ttft=p95:10",)),
         tiers=KVTierConfig(kv_events=True),
     )
     engine = AsyncEngine(LLMEngine(executor, config=config))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -120,6 +121,75 @@ def test_what_a_giver_announces_is_checked(channel: NixlChannel) -> None:
             theirs.sendall(head)
             with pytest.raises(WireError):
                 channel.reader(ours, SIZE)
+
+
+class SlowAgent:
+    """What a reader asks of NIXL, where a transfer does not end before it is let."""
+
+    may_release = has_memory = False
+
+    def __init__(self) -> None:
+        self.freed = self.forgotten = 0
+
+    def counts(self) -> tuple[int, int]:
+        """Windows that were freed, and givers that were forgotten."""
+        return self.freed, self.forgotten
+
+    def add_remote_agent(self, metadata: bytes) -> str:
+        return "giver"
+
+    def remove_remote_agent(self, name: str) -> None:
+        self.forgotten += 1
+
+    def register_memory(self, regions: list[object], kind: str) -> str:
+        if not self.has_memory:
+            raise RuntimeError("there is no memory")
+        return "registered"
+
+    def deregister_memory(self, registered: str) -> None:
+        self.freed += 1
+
+    def get_xfer_descs(self, regions: list[object], kind: str) -> list[object]:
+        return regions
+
+    def initialize_xfer(self, *given: object) -> str:
+        return "handle"
+
+    def transfer(self, handle: str) -> str:
+        return "PROC"
+
+    check_xfer_state = transfer
+
+    def release_xfer_handle(self, handle: str) -> None:
+        if not self.may_release:
+            raise RuntimeError("it is under way")
+
+
+def test_what_nixl_may_write_to_yet_is_kept_until_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also after the connection, of which nothing is left. Without NIXL, which is never so slow."""
+    monkeypatch.setattr(module, "READ_SECONDS", 0.05)
+    agent = SlowAgent()
+    late = module.LateReads(agent)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(2 * (module._WINDOW.pack(4096, 4, 5) + b"12345") + b"\x01")
+        with pytest.raises(WireError, match="no memory"):
+            NixlReader(agent, ours, SIZE, late)
+        assert agent.counts() == (0, 1)
+        agent.has_memory = True
+        reader = NixlReader(agent, ours, SIZE, late)
+        window = weakref.ref(reader._window)
+        with pytest.raises(TimeoutError):
+            list(reader.fetch([key(1)]))
+        reader.close()
+    del reader
+    late.let_go()
+    assert window() is not None and agent.counts() == (0, 2)
+    agent.may_release = True
+    late.let_go()
+    assert window() is None and agent.counts() == (1, 2)
 
 
 def test_the_two_sides_must_go_the_same_way() -> None:

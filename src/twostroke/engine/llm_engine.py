@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from twostroke.constraints.compiler import GrammarCompiler
 from twostroke.core.config import EngineConfig
@@ -112,9 +112,6 @@ class LLMEngine:
             self.targets = TargetObserver(targets, name, clock, lambda: self.metrics.stats)
             self.metrics.show_targets(self.targets)
             watching.append(self.targets)
-        self.index_log = IndexLog()
-        self.scheduler.kv.watch(self.index_log)
-        self.scheduler.kv.states.watch(self.index_log)
         self.meter: LoadMeter | None = None
         self._overdue: OverdueCalls | None = None
         if self.scheduler.config.admission == "predicted":
@@ -130,6 +127,18 @@ class LLMEngine:
         factor = self.scheduler.config.admission_factor
         self._overdue = OverdueCalls(made.times, self.meter, factor)
         return [self.meter, self._overdue]
+
+    @cached_property
+    def index_log(self) -> IndexLog:
+        """What the prefix cache has got and lost; kept from the first use on, since it grows until
+        it is taken.
+        """
+        log, kv = IndexLog(), self.scheduler.kv
+        kv.watch(log)
+        kv.states.watch(log)
+        if cached := cached_keys(kv.pool, kv.states.pool):
+            log.begin_again(cached)
+        return log
 
     @property
     def info(self) -> ExecutorInfo:

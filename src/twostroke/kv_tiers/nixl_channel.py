@@ -22,10 +22,11 @@ import secrets
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from twostroke.core.errors import ConfigError
 from twostroke.kv_tiers.block_channels import FetchedBlock
@@ -72,9 +73,11 @@ class NixlChannel:
                 f"--kv-transfer nixl: NIXL has no {BACKEND} here",
                 hint="leave --kv-transfer out, which takes TCP",
             )
+        self._late = LateReads(self._agent)
 
     def reader(self, connection: socket.socket, block_bytes: int) -> NixlReader:
-        return NixlReader(self._agent, connection, block_bytes)
+        self._late.let_go()
+        return NixlReader(self._agent, connection, block_bytes, self._late)
 
     def sender(self, connection: socket.socket, block_bytes: int) -> NixlSender:
         return NixlSender(self._agent, connection, block_bytes)
@@ -108,19 +111,58 @@ class _Window:
             self._agent.deregister_memory(self._registered)
 
 
+class _LateRead(NamedTuple):
+    """A transfer that NIXL did not give up, and the window into which it may write yet."""
+
+    handle: Any
+    window: _Window
+
+
+class LateReads:
+    """Keeps windows for as long as NIXL may write to them; for any thread."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent, self._lock = agent, threading.Lock()
+        self._reads: list[_LateRead] = []
+
+    def keep(self, handle: Any, window: _Window) -> None:
+        """A reader ends, and its last transfer does not."""
+        with self._lock:
+            self._reads.append(_LateRead(handle, window))
+
+    def let_go(self) -> None:
+        """Free the windows of transfers that have ended meanwhile."""
+        with self._lock:
+            self._reads = [each for each in self._reads if not self._has_ended(each)]
+
+    def _has_ended(self, read: _LateRead) -> bool:
+        try:
+            self._agent.release_xfer_handle(read.handle)
+        except Exception:  # of NIXL: it has not
+            return False
+        read.window.close()
+        return True
+
+
 class NixlReader:
     """Implements ``BlockReader``."""
 
-    def __init__(self, agent: Any, connection: socket.socket, block_bytes: int) -> None:
-        self._agent, self._connection = agent, connection
+    def __init__(
+        self, agent: Any, connection: socket.socket, block_bytes: int, late: LateReads
+    ) -> None:
+        self._agent, self._connection, self._late = agent, connection, late
         address, num_blocks, length = _WINDOW.unpack(receive(connection, _WINDOW.size))
         if not num_blocks or not 0 < length <= MAX_METADATA:
             raise WireError("what listens there gives no blocks by NIXL")
         metadata = bytes(receive(connection, length))
         self._theirs = address
         self._giver = _ask(lambda: agent.add_remote_agent(metadata))
-        self._window = _ask(lambda: _Window(agent, block_bytes))
-        self._is_stuck = False
+        try:
+            self._window = _ask(lambda: _Window(agent, block_bytes))
+        except WireError:
+            self._forget_giver()
+            raise
+        self._unreleased: Any = None
         self.max_keys = min(num_blocks, self._window.num_blocks)
 
     def fetch(self, keys: Sequence[bytes]) -> Iterator[FetchedBlock]:
@@ -135,8 +177,13 @@ class NixlReader:
             yield FetchedBlock(self._window.copy(place) if is_there else None, each)
 
     def close(self) -> None:
-        if not self._is_stuck:  # else NIXL may write there yet
+        if self._unreleased is None:
             self._window.close()
+        else:
+            self._late.keep(self._unreleased, self._window)
+        self._forget_giver()
+
+    def _forget_giver(self) -> None:
         with suppress(Exception):
             self._agent.remove_remote_agent(self._giver)
 
@@ -159,7 +206,7 @@ class NixlReader:
             try:
                 agent.release_xfer_handle(handle)
             except Exception:  # it is still under way
-                self._is_stuck = True
+                self._unreleased = handle
 
 
 class NixlSender:

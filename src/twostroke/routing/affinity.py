@@ -73,7 +73,7 @@ class PrefixAffinity(Generic[ReplicaId]):
 
 
 class KVAware(PrefixAffinity[ReplicaId]):
-    """The replica whose cache holds most of the prompt, as its KV events say; of equals the least
+    """The replica whose cache holds most of the prompt, by what it has told; of equals the least
     loaded.
 
     Where none holds enough it goes by what was sent where, since a prompt is cached only once it

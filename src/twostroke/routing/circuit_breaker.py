@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple
 
-ReplicaId = TypeVar("ReplicaId", bound=Hashable)
+from twostroke.routing.loads import ReplicaId
+
 BreakerState = Literal["closed", "open", "trial"]
 
 

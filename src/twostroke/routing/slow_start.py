@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Generic
 
-ReplicaId = TypeVar("ReplicaId", bound=Hashable)
+from twostroke.routing.loads import ReplicaId
+
 # Less would leave it idle where there are few requests.
 LEAST_SHARE = 0.1
 

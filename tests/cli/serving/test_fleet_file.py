@@ -160,6 +160,12 @@ def test_every_switch_can_be_set_both_ways(tmp_path: Path, command: str) -> None
             "pools a and b serve one model, a, and have another kv-cache-dtype: auto and int8",
             "give both the same kv-cache-dtype, or another served-model-name",
         ),
+        (  # whatever stands between them
+            '[pools.a]\nrole = "decode"\n[pools.b]\nserved-model-name = "a"\n'
+            '[pools.c]\nrole = "prefill"\nserved-model-name = "a"\nkv-transfer = "nixl"',
+            "pools a and c serve one model, a, and have another kv-transfer: tcp and nixl",
+            "give both the same kv-transfer",
+        ),
         ("[pools.a]\nmodel = pilot", "is no TOML", "[pools.chat]"),
         ("a = " + "[" * 5000, "is no TOML", "[pools.chat]"),
     ],

@@ -332,3 +332,13 @@ async def test_a_pool_that_closes_while_a_replica_starts_leaves_none_behind() ->
     with running(plan_of(1)) as pool:
         await update(pool, with_options(keeper_of(pool).plan, replicas=3))
         await until(lambda: "starts" in keeper_of(pool).describe())
+
+
+async def test_a_replica_that_starts_is_shown_with_its_role() -> None:
+    plan = with_options(plan_of(1), role="prefill")
+    with running(plan) as pool:
+        await pool.records()  # it has a loop from now on
+        await update(pool, with_options(plan, replicas=2))
+        await until(lambda: len(pool.parts()) == 2)
+        starting = pool.parts()[1].view
+        assert (starting.engine, starting.state, starting.role) == ("1", "starting", "prefill")

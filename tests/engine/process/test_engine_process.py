@@ -281,7 +281,7 @@ def test_configurations_cross_unchanged() -> None:
     """Among them those whose defaults depend on the device."""
     for options in (
         {},
-        {"max_num_seqs": 3, "target": ("ttft=p95:100",)},
+        {"max_num_seqs": 3, "target": ("ttft=p95:10",)},
         {"kv_host_memory": 2**30},
     ):
         start = StartEngine("1", EngineConfig.from_flat(options))

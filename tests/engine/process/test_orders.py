@@ -87,6 +87,10 @@ async def test_an_engine_that_was_gone_clears_its_cache_when_it_is_back() -> Non
         (task,) = owed._running
         await task
         assert not owed._owed
+        owed.note(ClearCache(), [3])
+        owed.forget(3)
+        owed.carry_out(3, with_engine)
+        assert not owed._running
     finally:
         with_engine.close()
 
@@ -108,6 +112,31 @@ async def test_an_engine_that_was_gone_gets_the_adapters_when_it_is_back(
         assert [message.order for message in sent] == [LoadAdapter("sql", SQL.path)]
         report = await replicas.manage_adapters(UnloadAdapter("sql"))
         assert set(report.engines.values()) == {"unloaded"} and not first.adapters
+
+
+async def test_an_engine_that_is_back_before_the_others_have_answered_gets_the_adapter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To load one takes seconds, and an engine may be there again in less."""
+    with running((0.0,), monkeypatch) as replicas:
+        first, second = replicas.engines
+        sent: list[ManageAdapters] = []
+
+        async def end(order: AdapterOrder) -> AdapterReport:
+            await kill(first)
+            raise EngineDeadError("gone")
+
+        async def load_late(order: AdapterOrder) -> AdapterReport:
+            await until(lambda: first.status.error is not None)
+            await until(lambda: first.takes_requests)
+            return AdapterReport(SQL)
+
+        monkeypatch.setattr(first, "manage_adapters", end)
+        monkeypatch.setattr(second, "manage_adapters", load_late)
+        monkeypatch.setattr(first.mirror, "_send", sent.append)
+        await replicas.manage_adapters(LoadAdapter("sql", SQL.path))
+        assert [message.order for message in sent] == [LoadAdapter("sql", SQL.path)]
+        assert first.adapters == {"sql": SQL}
 
 
 async def test_where_one_refuses_an_adapter_none_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,22 @@ async def test_short_prompts_and_those_that_do_not_fit_stay_where_answers_are() 
             await tokens_of(stream)
 
 
+async def test_while_they_drain_requests_stay_where_they_are() -> None:
+    """Nothing would wait for the end of one that goes to an engine which is through."""
+    with running(PrefillPlan(1, LONG)) as replicas:
+        answering, computing = replicas.engines
+        stream = replicas.submit(call("a", max_tokens=60))
+        draining = asyncio.create_task(replicas.drain(20))
+        await asyncio.sleep(0)
+        pid = pid_of(computing)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: pid_of(computing) != pid and computing.takes_requests)
+        assert computing.hand_on is None and computing.hand_ahead is None
+        assert await tokens_of(stream) == await undisturbed(call("a", max_tokens=60))
+        await draining
+        assert not answering.has("a")
+
+
 async def test_what_comes_late_of_a_request_that_is_back_is_not_its_own() -> None:
     """Its id stays taken where it was handed on from, until that engine has ended it."""
     request = call("a", max_tokens=60)

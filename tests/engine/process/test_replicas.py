@@ -32,6 +32,9 @@ from twostroke.engine.process import engine_process, engine_source, process_link
 from twostroke.engine.process.candidates import Candidates
 from twostroke.engine.process.occupancy import fullness
 from twostroke.engine.process.replicas import Replicas
+from twostroke.observability.tracing.attempts import Outcome
+from twostroke.observability.tracing.engine_timelines import EngineTraces
+from twostroke.observability.tracing.trace import RequestTrace
 from twostroke.routing.make_router import make_router
 from twostroke.routing.routers import RouterName
 
@@ -94,6 +97,30 @@ async def test_when_all_have_ended_requests_wait_for_the_first_that_is_back() ->
             assert [await task for task in reading] == expected
 
 
+async def test_an_engine_that_never_had_a_request_has_not_failed_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its trace tells of the engine before which it waited, and of the one that answered."""
+    monkeypatch.setattr(process_link, "PAUSES", (30.0,))
+    followed: dict[str, RequestTrace] = {}
+    trace, traces = RequestTrace(None, followed, lambda trace: None), EngineTraces(followed)
+    trace.follow("held")
+    replicas = Replicas([started()], make_router("least-loaded"), traces=traces)
+    try:
+        (gone,) = replicas.engines
+        gone.holds_requests = True
+        os.kill(pid_of(gone), signal.SIGKILL)
+        await until(lambda: replicas.status.error is not None)
+        stream = replicas.submit(call("held"))
+        replicas.add(started(1))
+        assert await tokens_of(stream) == await undisturbed(call("held"))
+        waited, answered = trace.attempts
+        assert (waited.engine, waited.outcome) == ("0", Outcome.HANDED_ON)
+        assert (answered.engine, answered.outcome) == ("1", Outcome.ENDED)
+    finally:
+        replicas.close()
+
+
 async def test_a_request_that_ends_engines_ends_no_other_request() -> None:
     others = [call(f"other-{number}", first=number) for number in range(1, 7)]
     expected = [await undisturbed(request) for request in others]
@@ -154,12 +181,14 @@ async def test_prompts_go_where_they_are_cached_until_that_ends() -> None:
             replicas.submit(bad)
 
 
-async def test_what_names_a_session_goes_to_one_engine() -> None:
+@pytest.mark.parametrize("label", ["prompt_cache_key", "safety_identifier", "user", "user_id"])
+async def test_what_names_a_session_goes_to_one_engine(label: str) -> None:
+    """In OpenAI's words, or in Anthropic's."""
     with running(router="session") as replicas:
         places: dict[str, set[int]] = {}
         for number in range(24):
             name = f"user {number % 8}"
-            request = replace(call(f"{number}", max_tokens=1), labels={"user": name})
+            request = replace(call(f"{number}", max_tokens=1), labels={label: name})
             stream = replicas.submit(request)
             places.setdefault(name, set()).add(loads(replicas).index(1))
             await tokens_of(stream)

@@ -45,6 +45,20 @@ def test_early_refusal_goes_on_with_and_without_a_prefix_cache(caches: bool) -> 
         assert bool(cached) is caches, "what is cached stays, and the next client knows"
 
 
+def test_what_is_cached_is_noted_only_where_a_client_is_told_of_it() -> None:
+    """Without a client the notes would grow for as long as the engine runs."""
+    engine = LLMEngine(FakeExecutor())
+    run(engine, "a")
+    assert "index_log" not in vars(engine)
+    told, cached = engine.index_log.take(), engine.scheduler.kv.pool.cached()
+    assert told is not None and set(told.stored) == set(cached) != set()
+    engine.submit(replace(asked("b"), prompt_token_ids=PROMPT[::-1]))
+    while engine.has_work():
+        engine.step()
+    told, then = engine.index_log.take(), engine.scheduler.kv.pool.cached()
+    assert told is not None and not told.cleared and set(told.stored) == set(then) - set(cached)
+
+
 @pytest.mark.parametrize(("first", "then"), [(1e6, 0.0), (0.0, 1e7)])
 def test_pins_and_targets_end_with_the_clock_that_they_go_by(first: float, then: float) -> None:
     config = EngineConfig.from_flat({"target": ("ttft=p50:1", "queue=p99:1")})

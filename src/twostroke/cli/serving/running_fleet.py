@@ -61,7 +61,8 @@ class RunningFleet:
         threading.Thread(target=self._reload, name="twostroke-reload", daemon=True).start()
 
     def _load(self, name: str, config: EngineConfig) -> LoadedModel:
-        plans, options = self._file.models[name], self._file.server
+        options = self._file.server
+        plans = {pool: self._keyed(plan) for pool, plan in self._file.models[name].items()}
         loaded = start_pool(
             config,
             name=name,
@@ -120,12 +121,14 @@ class RunningFleet:
             message = f"{self._path}: served-model-name of a pool has changed, or their order"
             raise ConfigError(message, hint=hint)
 
+    def _keyed(self, plan: PoolPlan) -> PoolPlan:
+        """The plan as the server's keys want it, if there are some."""
+        return plan.for_keys() if self._file.gateway.has_keys else plan
+
     def _checked(self, model: str, name: str, plan: PoolPlan) -> PoolPlan:
         """The plan as the server's keys want it; its model must be read by the same tokenizer."""
         pool, tokenizer = self._models[model]
-        config = plan.config
-        if self._file.gateway.has_keys:
-            plan = plan.for_keys()
+        config, plan = plan.config, self._keyed(plan)
         former = pool.keepers[name].plan.config
         if (config.model, config.chat) != (former.model, former.chat):
             checkpoint = find_checkpoint(config.model.model, config.model.revision)

@@ -122,8 +122,7 @@ class MessageClient:
         self.timelines: EngineTimelines | None = None
         self.hand_on: Callable[[str, AsyncStream], bool] | None = None
         self.hand_ahead: Callable[[str, AsyncStream, int], None] | None = None
-        # Handed on, by id: how many of its samples the engine has not ended yet.
-        self._leaving: dict[str, int] = {}
+        self._leaving: dict[str, int] = {}  # handed on: samples that the engine has not ended yet
         self.meet(facts)
 
     def meet(self, facts: EngineFacts) -> None:
@@ -160,9 +159,7 @@ class MessageClient:
 
     def loaded_model(self) -> LoadedModel:
         """This engine, and what a front end needs beside it."""
-        grammars = self._grammars
-        if grammars is None:
-            grammars = GrammarCompiler(self.tokenizer)
+        grammars = GrammarCompiler(self.tokenizer) if self._grammars is None else self._grammars
         return LoadedModel(self, self.tokenizer, grammars)
 
     def submit(self, request: GenerationRequest) -> AsyncStream:
@@ -375,11 +372,15 @@ class MessageClient:
         if stream is None or stream.aborted or stream.so_far is None:
             return
         if stream.so_far.has_begun and hand_on(request_id, stream):
-            del self._streams[request_id]
-            if self.timelines is not None:
-                self.timelines.end(request_id, Outcome.HANDED_ON)
+            self._let_go(request_id)
             self._leaving[request_id] = stream.num_unfinished
             self._send(AbortRequest(request_id))
+
+    def _let_go(self, request_id: str) -> None:
+        """Another client has a request from now on."""
+        del self._streams[request_id]
+        if self.timelines is not None:
+            self.timelines.end(request_id, Outcome.HANDED_ON)
 
     def _note_left(self, output: RequestOutput) -> None:
         """Drop what comes of a request that was handed on, until nothing more can come."""

@@ -93,7 +93,13 @@ class EnginePool(Replicas):
 
     def parts(self) -> list[EnginePart]:
         starting = [
-            EngineView(self.name, str(each.number), "starting", number=-1 - each.number)
+            EngineView(
+                self.name,
+                str(each.number),
+                "starting",
+                role=keeper.plan.options.role,
+                number=-1 - each.number,
+            )
             for keeper in self.keepers.values()
             for each in keeper.starts
         ]

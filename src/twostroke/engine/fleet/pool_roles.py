@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from itertools import pairwise
 
 from twostroke.core.errors import ConfigError
 from twostroke.engine.fleet.pool_plan import PoolPlan
 
+Difference = tuple[str, object, object]
 # What may differ between replicas that give the same answers and the same blocks.
 _OWN = {"device", "enforce_eager", "kv_cache_memory", "memory_share"}
 _OWN |= {"gpu_memory_utilization", "cpu_memory_utilization"}
@@ -33,11 +34,21 @@ def check_roles(model: str, plans: Mapping[str, PoolPlan]) -> None:
                 hint=f'give another pool role = "{other}" and served-model-name = "{model}",'
                 " or leave the role out",
             )
-    for name, plan in plans.items():
-        if plan.options.role != "both":
-            _check_apart(name, plan)
+    apart = {name: plan for name, plan in plans.items() if plan.options.role != "both"}
+    for name, plan in apart.items():
+        _check_apart(name, plan)
+    _check_alike(model, apart, _other_transfers)
+    _check_alike(model, plans, _differences)
+
+
+def _check_alike(
+    model: str,
+    plans: Mapping[str, PoolPlan],
+    differences: Callable[[PoolPlan, PoolPlan], list[Difference]],
+) -> None:
+    """Refuse pools that differ in what all of them must have."""
     for (name, plan), (other_name, other_plan) in pairwise(plans.items()):
-        for flag, ours, theirs in _differences(plan, other_plan):
+        for flag, ours, theirs in differences(plan, other_plan):
             raise ConfigError(
                 f"pools {name} and {other_name} serve one model, {model}, and have another"
                 f" {flag}: {ours} and {theirs}",
@@ -61,12 +72,15 @@ def _check_apart(name: str, plan: PoolPlan) -> None:
         )
 
 
-def _differences(plan: PoolPlan, other: PoolPlan) -> list[tuple[str, object, object]]:
-    """Flags in which two plans differ that must not, with their values."""
-    differing: list[tuple[str, object, object]] = []
+def _other_transfers(plan: PoolPlan, other: PoolPlan) -> list[Difference]:
+    """How blocks cross, where two plans differ in that."""
     ways = plan.options.kv_transfer, other.options.kv_transfer
-    if "both" not in (plan.options.role, other.options.role) and ways[0] != ways[1]:
-        differing.append(("--kv-transfer", *ways))
+    return [("--kv-transfer", *ways)] if ways[0] != ways[1] else []
+
+
+def _differences(plan: PoolPlan, other: PoolPlan) -> list[Difference]:
+    """Flags in which two plans differ that must not, with their values."""
+    differing: list[Difference] = []
     for section in ("model", "cache", "chat", "adapters"):
         ours, theirs = getattr(plan.config, section), getattr(other.config, section)
         for each in fields(ours):

@@ -38,10 +38,20 @@ class AdapterMirror:
 
     def will_have(self, changed: KnownAdapter) -> None:
         """Know what is loaded, and forget what is unloaded: a known one."""
+        self._adapters.known = self._with(changed)
+
+    def make_up_for(self, changed: KnownAdapter) -> None:
+        """Have the engine load or unload what it could not when it was asked.
+
+        It may be back by now, and have got what was wanted before.
+        """
+        self.become(self._with(changed))
+
+    def _with(self, changed: KnownAdapter) -> dict[str, KnownAdapter]:
         by_name = dict(self._adapters.known)
         if by_name.pop(changed.name, None) is None:
             by_name[changed.name] = changed
-        self._adapters.known = by_name
+        return by_name
 
     def restore(self, known: Iterable[KnownAdapter]) -> None:
         """Have a new engine, which knows these, get those that are wanted."""

@@ -122,6 +122,10 @@ class OwedClears:
         if isinstance(order, ClearCache):
             self._owed.update(gone)
 
+    def forget(self, index: int) -> None:
+        """An engine is gone for good."""
+        self._owed.discard(index)
+
     def carry_out(self, index: int, engine: EngineProcess) -> None:
         """An engine is there, or back."""
         if index in self._owed:
@@ -164,7 +168,7 @@ async def manage_all(engines: Mapping[int, EngineProcess], order: AdapterOrder) 
         raise error
     adapter = next(iter(done.values())).adapter
     for index in gone:
-        engines[index].mirror.will_have(adapter)
+        engines[index].mirror.make_up_for(adapter)
     word = "loaded" if isinstance(order, LoadAdapter) else "unloaded"
     said = {names[index]: word for index in done}
     said |= {names[i]: f"{word} once it is back: {error.message}" for i, error in gone.items()}

@@ -334,7 +334,7 @@ class EngineProcess(MessageClient):
         for request_id, stream in list(self._streams.items()):
             may_go = not stream.aborted and (suspects or not stream.is_suspect)
             if may_go and self.hand_over(request_id, stream):
-                del self._streams[request_id]
+                self._let_go(request_id)
 
     def _end_aborted(self, request_id: str) -> None:
         """Count it as ended at once, although its engine cannot say so any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -43,28 +43,27 @@ class RouteCounts:
     """
 
     def __init__(self) -> None:
-        self.sent: Counter[tuple[int, str]] = Counter()
-        self.left: Counter[tuple[int, str]] = Counter()
+        self.sent: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self.left: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     def note(self, index: int, reason: str, giver: int | None = None) -> None:
         """An engine has taken a request, that of another or a new one."""
-        self.sent[index, reason] += 1
+        self.sent[index][reason] += 1
         if giver is not None:
-            self.left[giver, reason] += 1
+            self.left[giver][reason] += 1
 
     def routed(self, index: int) -> dict[str, int]:
         """Requests that were sent to an engine, by why."""
-        return {why: number for (i, why), number in self.sent.items() if i == index}
+        return dict(self.sent[index])
 
     def num_left(self, index: int) -> int:
         """Requests of an engine that went on in others."""
-        return sum(number for (i, _), number in self.left.items() if i == index)
+        return self.left[index].total()
 
     def forget(self, index: int) -> None:
         """An engine is gone for good."""
-        for counts in (self.sent, self.left):
-            for key in [key for key in counts if key[0] == index]:
-                del counts[key]
+        self.sent.pop(index, None)
+        self.left.pop(index, None)
 
 
 def replica_exposition(engines: Sequence[SeenEngine]) -> bytes:

@@ -135,9 +135,9 @@ class Replicas:
     def remove(self, index: int) -> EngineProcess:
         """An engine is gone, as far as requests go; it is the caller's to close."""
         engine = self._with.pop(index)
-        engine.hand_over = engine.hand_on = engine.hand_ahead = None
-        engine.when_changed = lambda runs: None
+        _leave_alone(engine)
         self.candidates.forget(index)
+        self._owed.forget(index)
         self._leaving.discard(index)
         self._alone.pop(index, None)
         self._counts.forget(index)
@@ -235,7 +235,7 @@ class Replicas:
                 engine.takes_requests,
                 self.candidates.is_left_out(index),
                 self.candidates.num_failures[index],
-                self._counts.left[index, names.FAILOVER],
+                self._counts.left[index][names.FAILOVER],
                 self._counts.routed(index),
             )
             for index, engine in self._with.items()
@@ -290,7 +290,7 @@ class Replicas:
 
     def _keep_where_they_are(self) -> None:
         for engine in self.engines:
-            engine.hand_over = engine.hand_on = engine.hand_ahead = None
+            _leave_alone(engine)
 
     def _use_loop(self) -> None:
         """Have all go by the running loop, on which any of them may take another's requests."""
@@ -345,12 +345,7 @@ class Replicas:
         return self._router.route(routed_request(request, self._with), loads)
 
     def _note_choice(
-        self,
-        request_id: str,
-        loads: Loads,
-        began: float,
-        reason: str,
-        prefix_tokens: int = 0,
+        self, request_id: str, loads: Loads, began: float, reason: str, prefix_tokens: int = 0
     ) -> None:
         if self._traces is not None:
             named = {self._with[i].labels["engine"]: load.requests for i, load in loads.items()}
@@ -393,3 +388,9 @@ class Replicas:
         self._apart.forget(request_id, index)
         self._counts.note(index, reason, giver)
         return True
+
+
+def _leave_alone(engine: EngineProcess) -> None:
+    """Its requests stay with it, also where it ends and another follows."""
+    engine.hand_over = engine.hand_on = engine.hand_ahead = None
+    engine.when_changed = lambda runs: None

@@ -13,8 +13,9 @@ from twostroke.routing.routers import RoutedRequest
 
 SEGMENT_TOKENS = 64
 MAX_SEGMENTS = 256  # what comes after them decides nothing
-# What names a session, the narrowest first: OpenAI's field for the use of caches, then its user.
-SESSION_LABELS = ("prompt_cache_key", "safety_identifier", "user")
+# What names a session, the narrowest first: OpenAI's field for the use of caches, then its user,
+# or Anthropic's, which has no other.
+SESSION_LABELS = ("prompt_cache_key", "safety_identifier", "user", "user_id")
 
 
 def routed_request(call: GenerationRequest, engines: Mapping[int, EngineProcess]) -> RoutedRequest:
