@@ -25,10 +25,12 @@ class Handover:
 
     Attributes:
         seconds: What the fresh blocks of a mean prompt take at one end of the link.
+        last: What those of its last step take; all others move while it is computed.
         latency: Until the first comes.
     """
 
     seconds: float
+    last: float
     latency: float
 
 
@@ -144,7 +146,7 @@ def _move(replicas: SplitReplicas, rate: float) -> TimeSpread | None:
         if use >= MOST_USE:
             return None
         waits += use * handover.seconds / (1 - use)
-    return TimeSpread(handover.latency + handover.seconds + waits, waits**2)
+    return TimeSpread(handover.latency + handover.last + waits, waits**2)
 
 
 def _waiting(
