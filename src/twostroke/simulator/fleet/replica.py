@@ -19,8 +19,8 @@ from twostroke.scheduling.admission.load_meter import LoadMeter
 from twostroke.scheduling.admission.overdue import OverdueCalls
 from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
-from twostroke.scheduling.awaited_prompts import room_to_spare
 from twostroke.scheduling.assemble import assemble_scheduler
+from twostroke.scheduling.awaited_prompts import room_to_spare
 from twostroke.simulator.fleet.executor import TOKEN, SimulatedExecutor
 from twostroke.simulator.fleet.peers import PEERS, Offer, Sender
 from twostroke.simulator.fleet.step_log import StepLog
@@ -124,8 +124,8 @@ class Replica:
         """Another replica has computed the prompt of a request that is about to be added.
 
         Args:
-            parts: When its steps before the last one ended, and how many tokens were computed. Their
-                blocks came meanwhile, if there is room that no other request waits for.
+            parts: When its steps before the last one ended, and how many tokens were computed.
+                Their blocks came meanwhile, if there is room that no other request waits for.
         """
         tiers = self.executor.tiers
         assert tiers is not None and tiers.peers is not None
