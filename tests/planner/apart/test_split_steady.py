@@ -82,8 +82,8 @@ def test_too_much_for_either_kind_is_too_much() -> None:
 def test_users_without_a_place_wait_for_their_second_token() -> None:
     """Of 50 users 32 have a place where answers are written: the others' prompts are computed."""
     traffic = {"users": 50, "input": 1000, "output": 200}
-    engines = ({"gpu": "l40s", "seqs": 32, "budget": budget} for budget in (512, 2048))
-    apart, plan = plan_of("llama-3.1-8b", *engines, (1, 1), traffic)
+    one, other = ({"gpu": "l40s", "seqs": 32, "budget": budget} for budget in (512, 2048))
+    apart, plan = plan_of("llama-3.1-8b", one, other, (1, 1), traffic)
     assert plan.prompts is not None
     running, prompts = plan.middle.running, (plan.prompts.engine, 1)
     builder, asked = apart.search.builder, apart.search.traffic

@@ -206,11 +206,11 @@ class SplitSearch:
             return None
         info = receiver.info
         fresh = builder.lengths.fresh
-        times = (
+        seconds, last = (
             ceil(tokens / info.block_size) * info.kv_groups.count * link.block_seconds
             for tokens in (fresh, min(fresh, prompts.budget))
         )
-        return Handover(*times, link.latency)
+        return Handover(seconds, last, link.latency)
 
     def _allows(self, prompts: EngineChoice, x: int, answers: EngineChoice, y: int) -> bool:
         devices = Counter({prompts.gpu: x * prompts.num_devices})
