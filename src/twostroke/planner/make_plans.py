@@ -124,10 +124,10 @@ def make_plans(
         found=found,
         shown=shown,
         middle=middle,
-        rejected=rejections(search, plans, found.failures, best),
+        rejected=rejections(search, plans, found, best),
         other_pools=other_pools(search, plans, found.misses_apart, best),
         memory={} if best is None else memory_tables(search, best),
-        front=front(search, found),
+        front=front(search, found, 0.0 if best is None else best.cost_per_hour),
         variations=variations(search, found),
         notes=_notes(search, goal_options, best),
     )

@@ -64,11 +64,16 @@ class Plan:
 
     @property
     def devices_by_gpu(self) -> dict[str, int]:
-        counts = {self.engine.gpu: self.engine.num_devices * (self.replicas + self.spare)}
-        if self.prompts is not None:
-            gpu = self.prompts.engine.gpu
-            counts[gpu] = counts.get(gpu, 0) + self.prompts.devices
+        """How many of each device; those that compute prompts come first."""
+        prompts, gpu = self.prompts, self.engine.gpu
+        counts = {} if prompts is None else {prompts.engine.gpu: prompts.devices}
+        counts[gpu] = counts.get(gpu, 0) + self.engine.num_devices * (self.replicas + self.spare)
         return counts
+
+    @property
+    def gpus_text(self) -> str:
+        """The kinds of devices."""
+        return " and ".join(self.devices_by_gpu)
 
     @property
     def replicas_in_all(self) -> int:

@@ -2,35 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from twostroke.planner.apart.split_search import can_be_apart
 from twostroke.planner.goals import shown_seconds
-from twostroke.planner.plan import Plan, Shortfall
+from twostroke.planner.plan import Found, Plan, Shortfall
 from twostroke.planner.reasons import waits_for
 from twostroke.planner.search import Search
 
 
 def rejections(
-    search: Search, plans: Sequence[Plan], failures: Mapping[str, Shortfall], best: Plan | None
+    search: Search, plans: Sequence[Plan], found: Found, best: Plan | None
 ) -> dict[str, str]:
     """For each device that the best plan does not use, why: in numbers.
 
     Args:
-        plans: In their order; a device is judged by its first.
+        plans: In their order, without what simulations have refuted; a device is judged by its
+            first.
     """
-    cheapest: dict[str, Plan] = {}
-    for plan in plans:
-        cheapest.setdefault(plan.engine.gpu, plan)
+    cheapest, refuted = _first_of_each(plans), _first_of_each(found.plans)
     texts = {}
-    for gpu in sorted({*cheapest, *failures}):
-        if best is not None and gpu == best.engine.gpu:
+    for gpu in sorted({*cheapest, *refuted, *found.failures}):
+        if best is not None and gpu in best.devices_by_gpu:
             continue
         if gpu in cheapest and best is not None:
             texts[gpu] = _dearer(cheapest[gpu], best)
-        elif gpu not in cheapest:
-            texts[gpu] = _failed(search, failures[gpu])
+        elif gpu in refuted:
+            texts[gpu] = f"{refuted[gpu].describe()}: enough by formulas, not in simulations"
+        else:
+            texts[gpu] = _failed(search, found.failures[gpu])
     return texts
+
+
+def _first_of_each(plans: Sequence[Plan]) -> dict[str, Plan]:
+    """The first plan that uses a device, by its name."""
+    firsts: dict[str, Plan] = {}
+    for plan in plans:
+        for gpu in plan.devices_by_gpu:
+            firsts.setdefault(gpu, plan)
+    return firsts
 
 
 def other_pools(

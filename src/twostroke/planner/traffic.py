@@ -33,7 +33,7 @@ class Lengths:
         fresh_variance: Variance of them.
         context: Tokens that a decoding request attends to, on average over its steps.
         context_variance: Variance of that between requests.
-        per_output: Mean of 1 / tokens of an answer.
+        per_output: Mean of 1 / tokens of an answer; ``per_output_square``: of its square.
         longest: Tokens of the longest request.
         prompts: All prompts' lengths, ascending. ``outputs`` likewise.
     """
@@ -45,6 +45,7 @@ class Lengths:
     output: float
     output_variance: float
     per_output: float
+    per_output_square: float
     context: float
     context_variance: float
     longest: int
@@ -195,6 +196,7 @@ def sum_up(specs: Sequence[RequestSpec], cached: int) -> Lengths:
         output=fmean(outputs),
         output_variance=_variance(outputs),
         per_output=fmean(1 / output for output in outputs),
+        per_output_square=fmean(1 / output**2 for output in outputs),
         context=context,
         context_variance=spread / steps,
         longest=max(spec.total_tokens for spec in specs),

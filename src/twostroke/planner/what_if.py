@@ -21,6 +21,8 @@ MOST_FRONT = 10
 MOST_PAIRS_VARIED = 3
 # Beyond so many times the cheapest, more speed is no choice.
 MOST_TIMES_DEARER = 8
+# Dollars that are equal when they are shown.
+HALF_A_CENT = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +63,26 @@ def variations(search: Search, found: Found) -> list[Variation]:
     return results
 
 
-def front(search: Search, found: Found) -> list[FrontPoint]:
-    """Cost against TPOT: the plans that meet the targets, also with more replicas than needed."""
-    kept = pareto(with_more_replicas(search, found), lambda plan: plan.states["high"].tpot.at(95))
+def front(search: Search, found: Found, dollars: float) -> list[FrontPoint]:
+    """Cost against TPOT: the plans that meet the targets, also with more replicas than needed.
+
+    Args:
+        dollars: The best plan's, an hour.
+    """
+    plans = with_more_replicas(search, found, dollars)
+    kept = pareto(plans, lambda plan: plan.states["high"].tpot.at(95))
     if len(kept) > MOST_FRONT:
         step = (len(kept) - 1) / (MOST_FRONT - 1)
         kept = [kept[round(index * step)] for index in range(MOST_FRONT)]
     return [FrontPoint(plan, plan.states["high"].tpot.at(95)) for plan in kept]
 
 
-def with_more_replicas(search: Search, found: Found) -> list[Plan]:
-    """The best plans, each also with more replicas, up to what no speed is worth."""
+def with_more_replicas(search: Search, found: Found, dollars: float) -> list[Plan]:
+    """The best plans, each also with more replicas, up to what no speed is worth.
+
+    Args:
+        dollars: The best plan's, an hour. What formulas alone call cheaper, simulations refuted.
+    """
     plans = []
     for plan in distinct(found.plans)[:MOST_FAMILIES]:
         for factor in MORE_REPLICAS:
@@ -81,8 +92,9 @@ def with_more_replicas(search: Search, found: Found) -> list[Plan]:
             if not search.allows(more.devices_by_gpu, more.replicas_in_all):
                 break
             plans.append(more)
-    dollars = MOST_TIMES_DEARER * min((plan.cost_per_hour for plan in plans), default=0.0)
-    return [plan for plan in plans if plan.cost_per_hour <= dollars]
+    plans = [plan for plan in plans if plan.cost_per_hour >= dollars - HALF_A_CENT]
+    most = MOST_TIMES_DEARER * min((plan.cost_per_hour for plan in plans), default=0.0)
+    return [plan for plan in plans if plan.cost_per_hour <= most]
 
 
 def pareto(plans: Iterable[Plan], time: Callable[[Plan], float]) -> list[Plan]:

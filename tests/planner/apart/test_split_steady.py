@@ -17,7 +17,7 @@ from twostroke.planner.proof import Prover
 SAMPLE: list[tuple[str, dict[str, Any], dict[str, Any], tuple[int, int], dict[str, Any]]] = [
     ("llama-3.1-8b", {}, {}, (1, 1), {"rate": 15.0, "input": 1000, "output": 200}),
     ("llama-3.1-8b", {"gpu": "l40s"}, {}, (3, 1), {"rate": 20.0, "input": 800, "output": 200}),
-    ("llama-3.1-8b", {}, {"gpu": "l40s"}, (1, 3), {"rate": 20.0, "input": 2000, "output": 100}),
+    ("llama-3.1-8b", {}, {"gpu": "l40s"}, (1, 3), {"rate": 16.0, "input": 2000, "output": 100}),
     ("llama-3.1-8b", {"budget": 512}, {}, (2, 1), {"rate": 15.0, "input": 3000, "output": 150}),
     ("llama-3.1-8b", {}, {}, (1, 2), {"users": 100, "input": 500, "output": 200}),
 ]
@@ -48,6 +48,8 @@ def test_formulas_agree_with_the_simulator() -> None:
     for case in SAMPLE:
         apart, plan = plan_of(*case)
         assert plan.prompts is not None
+        counts = plan.prompts.replicas, plan.replicas
+        assert apart.state_of(plan, *counts, "seconds") is not None  # all that comes is done
         search, prompts = apart.search, (plan.prompts.engine, plan.prompts.replicas)
         prover = Prover(
             search.builder,
@@ -75,6 +77,34 @@ def test_too_much_for_either_kind_is_too_much() -> None:
         assert apart.state_of(plan, *counts, "seconds") is None
     apart, plan = plan_of("llama-3.1-8b", {}, {"seqs": 64}, (9, 9), traffic)
     assert apart.state_of(plan, 9, 9, "seconds") is not None
+
+
+def test_users_without_a_place_wait_for_their_second_token() -> None:
+    """Of 50 users 32 have a place where answers are written: the others' prompts are computed."""
+    traffic = {"users": 50, "input": 1000, "output": 200}
+    one, other = ({"gpu": "l40s", "seqs": 32, "budget": budget} for budget in (512, 2048))
+    apart, plan = plan_of("llama-3.1-8b", one, other, (1, 1), traffic)
+    assert plan.prompts is not None
+    running, prompts = plan.middle.running, (plan.prompts.engine, 1)
+    builder, asked = apart.search.builder, apart.search.traffic
+    prover = Prover(builder, plan.engine, 1, asked, running, seeds=1, prompts=prompts)
+    (run,) = prover.at("seconds").runs["seconds"]
+    assert plan.middle.rate == pytest.approx(run.rate, rel=0.1)
+    for metric, percentile in ALLOWED:
+        simulated = run.time(metric, percentile)
+        assert plan.middle.time(metric, percentile) == pytest.approx(simulated, rel=0.35)
+    # Without those that wait a token takes 34 ms.
+    assert plan.middle.tpot.mean > 0.05
+
+
+def test_users_wait_for_their_prompts_where_those_are_what_is_full() -> None:
+    traffic = {"users": 100, "input": 1000, "output": 100}
+    prompts = {"gpu": "l40s", "seqs": 32, "budget": 512}
+    _, plan = plan_of("llama-3.1-8b", prompts, {"seqs": 128, "budget": 2048}, (1, 1), traffic)
+    state = plan.middle
+    assert state.rate * state.e2e.at(None) == pytest.approx(100, rel=0.02)
+    assert state.ttft.mean > 0.8 * state.e2e.mean
+    assert state.tpot.mean < 0.01
 
 
 def test_a_slow_link_makes_later_tokens_come_later() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from tests.planner.questions import planned
 from twostroke.planner.plan import Plan
+from twostroke.planner.rejections import rejections
 from twostroke.planner.reports.json_text import plans_json
-from twostroke.planner.reports.page import device_rows, plans_page
+from twostroke.planner.reports.page import cheapest_of_devices, device_rows, plans_page
 from twostroke.planner.reports.plots import Mark, bars, lines, scatter
 from twostroke.planner.reports.tables import print_plans
 from twostroke.planner.what_if import pareto, with_more_replicas
@@ -107,9 +109,36 @@ def test_the_page_has_a_column_for_each_device_that_can() -> None:
     assert [float(cost.replace(",", "")) for cost in costs] == pytest.approx(cheapest, abs=0.006)
 
 
+def test_devices_of_two_pools_stand_in_the_order_of_their_replicas() -> None:
+    answer = planned(limits={"pools": "apart", "gpus": "h100,l40s"})
+    both = [plan for plan in cheapest_of_devices(answer) if len(plan.devices_by_gpu) == 2]
+    assert both
+    for plan in both:
+        assert plan.prompts is not None
+        assert plan.gpus_text == f"{plan.prompts.engine.gpu} and {plan.engine.gpu}"
+        # The bar of such a plan is not that of either device.
+        assert f">{plan.gpus_text}</text>" in plans_page(answer)
+    for plan in answer.found.plans[:20]:
+        assert not set(rejections(answer.search, [], answer.found, plan)) & {*plan.devices_by_gpu}
+
+
+def test_what_simulations_refute_is_no_choice_on_the_page() -> None:
+    answer = planned()
+    refuted = replace(answer, shown=answer.shown[-1:])
+    assert refuted.best is not None and answer.best is not None
+    best = refuted.best.plan
+    assert best.cost_per_hour > answer.best.plan.cost_per_hour
+    plans = with_more_replicas(answer.search, answer.found, best.cost_per_hour)
+    for plan in (*cheapest_of_devices(refuted), *plans):
+        assert plan.cost_per_hour >= best.cost_per_hour - 0.005
+    texts = rejections(answer.search, [best], answer.found, best)
+    cheaper = answer.best.plan.engine.gpu
+    assert cheaper != best.engine.gpu and "not in simulations" in texts[cheaper]
+
+
 def test_no_plan_of_the_front_is_beaten_in_both() -> None:
     answer = planned()
-    plans = with_more_replicas(answer.search, answer.found)
+    plans = with_more_replicas(answer.search, answer.found, 0.0)
 
     def time(plan: Plan) -> float:
         return plan.states["high"].tpot.at(95)

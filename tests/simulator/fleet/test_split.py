@@ -102,6 +102,28 @@ def test_one_request_is_computed_moves_and_is_answered() -> None:
     assert result.prefix_hits == 0
 
 
+@pytest.mark.parametrize("block_seconds", [0.0001, 0.003])
+def test_blocks_of_a_part_move_while_the_next_is_computed(block_seconds: float) -> None:
+    """A prompt of two steps and a half, by links that are faster and slower than its steps."""
+    link = Link(block_seconds, LINK.latency)
+    (request,) = run_split([RequestSpec(0, 1.0, 150, 2)], link=link)[0].requests
+    ends, begin = [1.0], 0
+    for size in (64, 64, 22):
+        ends.append(ends[-1] + seconds(StepShape(0, 0, ((size, begin),), begin + size == 150)))
+        begin += size
+    free = 0.0
+    for end in ends[1:3]:
+        free = max(free, end) + 64 // BLOCK * link.block_seconds
+    # 148 tokens are whole blocks: 20 of the last step.
+    arrives = max(free, ends[3]) + 20 // BLOCK * link.block_seconds + link.latency
+    assert request.ttft == pytest.approx(ends[3] - 1.0)
+    then = arrives + seconds(StepShape(0, 0, ((3, 148),), 1))
+    assert request.finish == pytest.approx(then)
+    at_once = ends[3] + 37 * link.block_seconds + link.latency
+    saved = min(32 * link.block_seconds, ends[3] - ends[1])
+    assert arrives == pytest.approx(at_once - saved)
+
+
 def test_a_client_may_get_the_first_token_of_the_answering_replica() -> None:
     (request,) = run_split([RequestSpec(0, 0.0, 30, 5)], keeps_first=False)[0].requests
     (kept,) = run_split([RequestSpec(0, 0.0, 30, 5)])[0].requests

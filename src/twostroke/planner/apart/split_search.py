@@ -205,8 +205,12 @@ class SplitSearch:
         except (ConfigError, InsufficientMemoryError):
             return None
         info = receiver.info
-        blocks = ceil(builder.lengths.fresh / info.block_size) * info.kv_groups.count
-        return Handover(blocks * link.block_seconds, link.latency)
+        fresh = builder.lengths.fresh
+        seconds, last = (
+            ceil(tokens / info.block_size) * info.kv_groups.count * link.block_seconds
+            for tokens in (fresh, min(fresh, prompts.budget))
+        )
+        return Handover(seconds, last, link.latency)
 
     def _allows(self, prompts: EngineChoice, x: int, answers: EngineChoice, y: int) -> bool:
         devices = Counter({prompts.gpu: x * prompts.num_devices})

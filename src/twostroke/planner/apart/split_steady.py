@@ -25,10 +25,12 @@ class Handover:
 
     Attributes:
         seconds: What the fresh blocks of a mean prompt take at one end of the link.
+        last: What those of its last step take; all others move while it is computed.
         latency: Until the first comes.
     """
 
     seconds: float
+    last: float
     latency: float
 
 
@@ -57,31 +59,29 @@ def split_steady(
         ``None`` if more comes than they can do.
     """
     if traffic.users is None:
-        return _at_rate(replicas, traffic.rate, traffic.lengths, bound)
-    most = MOST_USE * _capacity(replicas, bound)
-    low, high = 0.0, most
-    best = None
+        return _at_rate(replicas, traffic.rate, traffic, bound)
+    low, high = 0.0, MOST_USE * _capacity(replicas, bound)
+    best, is_full = None, True  # nothing above ``high`` can be done
     for _ in range(HALVINGS):
         rate = (low + high) / 2
-        state = _at_rate(replicas, rate, traffic.lengths, bound)
+        state = _at_rate(replicas, rate, traffic, bound)
         # As many come as users are left who neither think nor wait.
-        under_way = (
-            traffic.users + 1.0
-            if state is None
-            else rate * (traffic.think_time + state[0].e2e.at(None))
-        )
-        if under_way > traffic.users:
-            high = rate
+        if state is None or rate * _round(state[0], traffic) > traffic.users:
+            high, is_full = rate, state is None
         else:
             low, best = rate, state
     if best is None:  # so few users that the last half is still too much
-        return _at_rate(replicas, high, traffic.lengths, bound)
-    if low < most * 0.999:
+        return _at_rate(replicas, high, traffic, bound)
+    if not is_full:
         return best
-    # More users than fit wait for a place.
-    full, load = best
-    waiting = traffic.users / low - traffic.think_time - full.e2e.at(None)
-    return _waiting(full, max(waiting, 0.0)), load
+    # More users than fit wait, for the part that is full.
+    waiting = max(traffic.users / low - _round(best[0], traffic), 0.0)
+    return _waiting(replicas, best, waiting, traffic.lengths), best[1]
+
+
+def _round(state: Steady, traffic: Traffic) -> float:
+    """Seconds from one request of a user to the next."""
+    return traffic.think_time + state.e2e.at(None)
 
 
 def _capacity(replicas: SplitReplicas, bound: Bound) -> float:
@@ -97,31 +97,44 @@ def _capacity(replicas: SplitReplicas, bound: Bound) -> float:
 
 
 def _at_rate(
-    replicas: SplitReplicas, rate: float, lengths: Lengths, bound: Bound
+    replicas: SplitReplicas, rate: float, traffic: Traffic, bound: Bound
 ) -> tuple[Steady, float] | None:
-    of_one = rate / replicas.num_prompts
-    first = replicas.prompts.first_token(of_one, bound)
-    state = open_loop(replicas.answers, replicas.limit, rate / replicas.num_answers, bound)
+    lengths = traffic.lengths
+    of_prompts, of_answers = rate / replicas.num_prompts, rate / replicas.num_answers
+    first = replicas.prompts.first_token(of_prompts, bound)
+    state = open_loop(replicas.answers, replicas.limit, of_answers, bound)
     move = _move(replicas, rate)
     if first is None or state is None or move is None:
         return None
-    gap_mean, gap_variance = move.mean + state.ttft.mean, move.variance + state.ttft.variance
-    tpot = TimeSpread(
-        state.tpot.mean + gap_mean * lengths.per_output,
-        state.tpot.variance + (gap_variance + gap_mean**2) * lengths.per_output**2,
-    )
+    rare, wait = state.ttft.rare, state.ttft.wait
+    gap = TimeSpread(move.mean + state.ttft.mean, move.variance + state.ttft.variance)
+    if traffic.users is not None:
+        # Only those wait for a place who have none, and all of them about as long.
+        over = max(traffic.users / replicas.num_answers - replicas.limit, 0.0)
+        even = min(rare * wait, over / of_answers)
+        gap = TimeSpread(gap.mean + even, gap.variance + (even / 3) ** 2)
+        rare = wait = 0.0
+    tpot = _with_gap(state.tpot, gap, lengths)
+    tpot = replace(tpot, rare=rare, wait=wait * lengths.per_output)
     steps = lengths.output - 1
     e2e = TimeSpread(
-        first.mean + gap_mean + state.tpot.mean * steps,
+        first.mean + gap.mean + state.tpot.mean * steps,
         first.variance
-        + gap_variance
+        + gap.variance
         + state.tpot.mean**2 * lengths.output_variance
         + state.tpot.variance * steps**2,
-        state.ttft.rare,
-        state.ttft.wait,
+        rare,
+        wait,
     )
-    load = replicas.prompts.load(of_one, bound)
+    load = replicas.prompts.load(of_prompts, bound)
     return replace(state, ttft=first, tpot=tpot, e2e=e2e, load=max(state.load, load)), load
+
+
+def _with_gap(tpot: TimeSpread, gap: TimeSpread, lengths: Lengths) -> TimeSpread:
+    """Time for each further token, with what each answer waits once."""
+    mean, square = gap.mean * lengths.per_output, gap.variance + gap.mean**2
+    variance = square * lengths.per_output_square - mean**2
+    return replace(tpot, mean=tpot.mean + mean, variance=tpot.variance + max(variance, 0.0))
 
 
 def _move(replicas: SplitReplicas, rate: float) -> TimeSpread | None:
@@ -133,11 +146,19 @@ def _move(replicas: SplitReplicas, rate: float) -> TimeSpread | None:
         if use >= MOST_USE:
             return None
         waits += use * handover.seconds / (1 - use)
-    return TimeSpread(handover.latency + handover.seconds + waits, waits**2)
+    return TimeSpread(handover.latency + handover.last + waits, waits**2)
 
 
-def _waiting(state: Steady, seconds: float) -> Steady:
-    later = replace(state.ttft, mean=state.ttft.mean + seconds)
-    return replace(
-        state, ttft=later, e2e=replace(state.e2e, mean=state.e2e.mean + seconds), load=1.0
-    )
+def _waiting(
+    replicas: SplitReplicas, full: tuple[Steady, float], seconds: float, lengths: Lengths
+) -> Steady:
+    """All wait so long: for their prompts if those are what is full, else for second tokens."""
+    state, prompts = full
+    e2e = replace(state.e2e, mean=state.e2e.mean + seconds)
+    ends = min(replicas.num_prompts, replicas.num_answers)
+    link = state.rate * replicas.num_answers * replicas.handover.seconds / ends
+    if prompts >= max(state.load, link):
+        ttft = replace(state.ttft, mean=state.ttft.mean + seconds)
+        return replace(state, ttft=ttft, e2e=e2e, load=1.0)
+    tpot = _with_gap(state.tpot, TimeSpread(seconds, (seconds / 3) ** 2), lengths)
+    return replace(state, tpot=tpot, e2e=e2e, load=1.0)

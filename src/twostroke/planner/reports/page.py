@@ -20,7 +20,7 @@ from twostroke.planner.reports.tables import (
     sections,
 )
 from twostroke.planner.search import Search
-from twostroke.planner.what_if import pareto, shown_goals, with_more_replicas
+from twostroke.planner.what_if import HALF_A_CENT, pareto, shown_goals, with_more_replicas
 from twostroke.simulator.jumping.decode_curve import Bound
 
 ENDS: dict[str, Bound] = {"low": "low", "middle": "seconds", "high": "high"}
@@ -77,10 +77,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def device_rows(planned: Planned) -> tuple[list[str], list[list[str]]]:
     """A column for each device that can, the cheapest first: its cheapest plan."""
-    plans: dict[str, Plan] = {}
-    for plan in (*(shown.plan for shown in planned.shown), *distinct(planned.found.plans)):
-        plans.setdefault(" and ".join(plan.devices_by_gpu), plan)
-    ranked = sorted(plans.values(), key=lambda plan: plan.cost_per_hour)[:MOST_DEVICES]
+    ranked = cheapest_of_devices(planned)[:MOST_DEVICES]
     sheets = [[planned.search.builder.sheet(gpu) for gpu in plan.devices_by_gpu] for plan in ranked]
     goals = shown_goals(planned.goals)
     rows = [
@@ -102,7 +99,17 @@ def device_rows(planned: Planned) -> tuple[list[str], list[list[str]]]:
         ["GB of each", *(_each(of.memory_bytes / 1e9 for of in each) for each in sheets)],
         ["times by", *("simulation" if plan.proof else "formulas" for plan in ranked)],
     ]
-    return ["at the pessimistic end", *(" and ".join(p.devices_by_gpu) for p in ranked)], rows
+    return ["at the pessimistic end", *(plan.gpus_text for plan in ranked)], rows
+
+
+def cheapest_of_devices(planned: Planned) -> list[Plan]:
+    """The cheapest plan of each device, or pair of them; the cheapest first."""
+    least = planned.best.plan.cost_per_hour - HALF_A_CENT if planned.best else 0.0
+    by_formulas = (plan for plan in distinct(planned.found.plans) if plan.cost_per_hour >= least)
+    plans: dict[str, Plan] = {}
+    for plan in (*(shown.plan for shown in planned.shown), *by_formulas):
+        plans.setdefault(plan.gpus_text, plan)
+    return sorted(plans.values(), key=lambda plan: plan.cost_per_hour)
 
 
 def _each(values: Iterable[float]) -> str:
@@ -112,12 +119,10 @@ def _each(values: Iterable[float]) -> str:
 def _plots(planned: Planned, best: Plan) -> list[str]:
     goals = planned.goals or (Goal("ttft", 95.0, 0.0), Goal("tpot", 95.0, 0.0))
     plots = ["<h2>Cost against each target</h2>"]
-    plans = with_more_replicas(planned.search, planned.found)
+    plans = with_more_replicas(planned.search, planned.found, best.cost_per_hour)
     plots += [_cost_against(plans, goal) for goal in goals]
-    cheapest: dict[str, float] = {}
-    for plan in distinct(planned.found.plans):
-        cheapest.setdefault(plan.engine.gpu, plan.cost_per_hour)
-    ranked = sorted(cheapest.items(), key=lambda each: each[1])[:MOST_BARS]
+    cheapest = cheapest_of_devices(planned)[:MOST_BARS]
+    ranked = [(plan.gpus_text, plan.cost_per_hour) for plan in cheapest]
     plots += ["<h2>Cost by device</h2>", _wide(bars(ranked, "US dollars an hour"))]
     for goal in goals:
         plots.append(f"<h2>{escape(goal.name)} of the best plan, as traffic grows</h2>")

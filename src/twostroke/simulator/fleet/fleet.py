@@ -204,7 +204,7 @@ class Fleet:
             self._num_blocks += len(request.block_hashes) // self._info.kv_groups.count
         journey.request, journey.role, journey.replica = request, role, number
         if role == "decode" and journey.sender is not None:
-            replica.expect(request, journey.sender)
+            replica.expect(request, journey.sender, journey.parts)
         self._journeys[request.request_id] = journey
         replica.add(request)
         self._note(number)
@@ -264,6 +264,7 @@ class Fleet:
             return False  # that was its answer
         self._leave(journey, num_tokens, now)
         journey.sender = self._senders.setdefault(journey.replica, Sender())
+        journey.parts = self._pool.replicas[journey.replica].parts.pop(request.request_id, ())
         self._result.num_handed_on += 1
         heapq.heappush(self._moving, (now, journey.spec.number, journey))
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twostroke.core.request import Request
@@ -22,6 +23,7 @@ class Journey:
         num_done: Tokens of its answer that the client has.
         last_token: When the latest of those came.
         sender: The replica that has computed its prompt, for the next.
+        parts: When steps before the last one of its prompt ended, and its tokens computed by then.
         scheduled: Its first step anywhere.
         first_token: When its client got one.
         cached: Tokens that its first replica found in its cache.
@@ -34,6 +36,7 @@ class Journey:
     num_done: int = 0
     last_token: float = 0.0
     sender: Sender | None = None
+    parts: Sequence[tuple[float, int]] = ()
     scheduled: float | None = None
     first_token: float | None = None
     cached: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -33,6 +34,20 @@ class Link(NamedTuple):
     latency: float
 
 
+class Offer(NamedTuple):
+    """A prompt's blocks at a sender.
+
+    Attributes:
+        num_blocks: All of them.
+        parts: Before the last step: when one ended, and how many were there. These have been asked
+            for since then.
+    """
+
+    sender: Sender
+    num_blocks: int = 0
+    parts: Sequence[tuple[float, int]] = ()
+
+
 class Transfer(NamedTuple):
     """A load under way. ``seconds`` is what its blocks take, without latency and waiting."""
 
@@ -53,22 +68,24 @@ class SimulatedPeers:
         )
         self._link = link
         self._free = 0.0
-        self._senders: dict[str, Sender] = {}
+        self._offers: dict[str, Offer] = {}
 
-    def expect(self, request_id: str, sender: Sender) -> None:
-        """``sender`` has blocks of a request that is about to be added."""
-        self._senders[request_id] = sender
+    def expect(self, request_id: str, offer: Offer) -> None:
+        """Blocks of a request that is about to be added are elsewhere."""
+        self._offers[request_id] = offer
 
     def forget(self, request_id: str) -> None:
         """The request needs no more of them."""
-        self._senders.pop(request_id, None)
+        self._offers.pop(request_id, None)
 
     def begin(self, request_id: str, num_blocks: int, now: float) -> Transfer | None:
-        """Ask for blocks; ``None`` if their sender has died."""
-        sender = self._senders[request_id]
+        """Ask for the last blocks of a prompt; ``None`` if their sender has died."""
+        sender, total, parts = self._offers[request_id]
         if sender.died <= now:
             return None
-        begins = max(now, self._free, sender.free)
-        seconds = num_blocks * self._link.block_seconds
-        self._free = sender.free = begins + seconds
-        return Transfer(begins + self._link.latency + seconds, seconds, sender)
+        each, free, rest = self._link.block_seconds, max(self._free, sender.free), num_blocks
+        for time, num_filled in parts:  # what came while later parts were computed
+            count = max(num_filled - (total - rest), 0)
+            free, rest = max(free, time) + count * each if count else free, rest - count
+        self._free = sender.free = max(now, free) + rest * each
+        return Transfer(self._free + self._link.latency, num_blocks * each, sender)

@@ -89,5 +89,6 @@ class ReplicaPlaces:
         self._at[place] = len(self.replicas)
         replica = self._make(place)
         replica.clock.advance_to(now)
+        replica.notes_parts = self._place_roles[place] == "prefill"
         self.replicas.append(replica)
         self.roles.append(self._place_roles[place])

@@ -20,8 +20,9 @@ from twostroke.scheduling.admission.overdue import OverdueCalls
 from twostroke.scheduling.admission.predicted import Arrival, PredictedAdmission
 from twostroke.scheduling.admission.ttft_targets import TTFTTargets
 from twostroke.scheduling.assemble import assemble_scheduler
+from twostroke.scheduling.awaited_prompts import room_to_spare
 from twostroke.simulator.fleet.executor import TOKEN, SimulatedExecutor
-from twostroke.simulator.fleet.peers import PEERS, Sender
+from twostroke.simulator.fleet.peers import PEERS, Offer, Sender
 from twostroke.simulator.fleet.step_log import StepLog
 from twostroke.simulator.jumping.decode_run import DecodeRun, find_decode_run
 from twostroke.simulator.jumping.jump import jump
@@ -41,6 +42,8 @@ class Replica:
 
     Attributes:
         when_counted: Told how many requests have come, and at what times others end.
+        notes_parts: Whether it computes prompts for others, which get their parts one by one.
+        parts: By request, when a step ended, and its tokens that were computed by then.
     """
 
     def __init__(
@@ -83,6 +86,8 @@ class Replica:
         self._jump = jump and steps_alike and len(self._run_observers) == len(watching)
         self._num_added = 0
         self._finish_times: list[float] = []
+        self.notes_parts = False
+        self.parts: dict[str, list[tuple[float, int]]] = {}
         self.when_counted: Callable[[int, Sequence[float]], None] = lambda added, ends: None
 
     def refuses(self, request: Request) -> bool:
@@ -113,12 +118,28 @@ class Replica:
         self.engine.add([request])
         self.when_counted(1, ())
 
-    def expect(self, request: Request, sender: Sender) -> None:
-        """Another replica has computed the prompt of a request that is about to be added."""
+    def expect(
+        self, request: Request, sender: Sender, parts: Sequence[tuple[float, int]] = ()
+    ) -> None:
+        """Another replica has computed the prompt of a request that is about to be added.
+
+        Args:
+            parts: When its steps before the last one ended, and how many tokens were computed.
+                Their blocks came meanwhile, if there is room that no other request waits for.
+        """
         tiers = self.executor.tiers
         assert tiers is not None and tiers.peers is not None
         request.offer = KVOffer(PEERS, request.num_prompt_tokens)
-        tiers.peers.expect(request.request_id, sender)
+        room = room_to_spare(self.kv, self.scheduler.requests.values()) if parts else 0
+        filled = [(time, self._num_blocks(tokens)) for time, tokens in parts]
+        ahead = [(time, count) for time, count in filled if count <= room]
+        offer = Offer(sender, self._num_blocks(request.num_prompt_tokens), ahead)
+        tiers.peers.expect(request.request_id, offer)
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        """Whole blocks of so many tokens, in all groups of layers."""
+        info = self.executor.info
+        return num_tokens // info.block_size * info.kv_groups.count
 
     def has_work(self) -> bool:
         return self.engine.has_work()
@@ -193,11 +214,20 @@ class Replica:
             self._take_run(run, until)
         elif self.has_work():
             self.engine.step()
+            if self.notes_parts:
+                self._note_parts()
         if ended := self._ended.take():
             ends = [request.finish_time or 0.0 for request in ended]
             self._finish_times += ends
             self.when_counted(0, ends)
         return ended
+
+    def _note_parts(self) -> None:
+        """Prompts of which this step was not the last have got so far."""
+        for request_id, request in self.scheduler.running.items():
+            self.parts.setdefault(request_id, []).append(
+                (self.clock.now, request.num_computed_tokens)
+            )
 
     def _next_arrival(self) -> float | None:
         """When blocks come from another replica, if there is nothing to compute before."""
