@@ -118,7 +118,7 @@ export const BoundLine = view(() => {
 const BINDS = {
   places: "then all places are taken (--max-num-seqs)",
   blocks: "then no KV block is free",
-  time: "with one more a token takes longer",
+  time: "a further one would make a token take longer",
 };
 
 function aboutRoom(room, isIdle) {
