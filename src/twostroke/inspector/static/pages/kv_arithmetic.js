@@ -70,7 +70,9 @@ function Room({ model, each }) {
     This engine's cache has <b>${bytes(slots * perToken)}</b>, ${count(slots)} tokens:${" "}
     <b>${count(fitting)}</b> ${fitting === 1 ? "conversation" : "conversations"} of this length at
     once,
-    beside ${bytes(found.configuration.weight_bytes)} of weights${drafts ? ", with its drafter's" : ""}.
+    beside ${bytes(found.configuration.weight_bytes)} of weights${
+      drafts ? ", with its drafter's" : ""
+    }.
   </p>`;
 }
 

@@ -154,7 +154,8 @@ function aboutDrafts(drafts) {
         : "by the cost model";
   return (
     `Guessing ${saved > 0 ? "pays" : "does not pay"}: ${time(one)} a token with guesses,` +
-    ` ${time(other)} without (${how}); of the latest guesses ${percent(drafts.accepted)} were right.`
+    ` ${time(other)} without (${how}); of the latest guesses ${percent(drafts.accepted)}` +
+    " were right."
   );
 }
 
