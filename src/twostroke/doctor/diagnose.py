@@ -10,7 +10,7 @@ from statistics import fmean, median
 from twostroke.core.targets import Target
 from twostroke.doctor.cause import PLAIN, Cause, rank
 from twostroke.doctor.causes import find_causes
-from twostroke.doctor.figures import SHOWN, Figure, RequestTimes
+from twostroke.doctor.figures import SHOWN, Figure, RequestTimes, duration
 from twostroke.doctor.imbalance import ALIKE, RouterFacts, compare_replicas
 from twostroke.doctor.levers import NO_LEVER
 from twostroke.doctor.proof import Tried, prove_levers
@@ -212,8 +212,8 @@ def _spike(windows: Sequence[StepWindow], spent: Sequence[TimeSpent]) -> list[st
         return f"{name} {first:,.0f} against {fmean(values(r) for r, _ in others):,.0f}"
 
     return [
-        f"the slowest {count} first tokens took {slowest:.3g} s, the others {usual:.3g} s in the"
-        f" middle; {seconds:.3g} s of it: {part.value}",
+        f"the slowest {count} first tokens took {duration(slowest)}, the others"
+        f" {duration(usual)} in the middle; {duration(min(seconds, slowest))} of it: {part.value}",
         "; ".join(
             (
                 compare("prompt tokens", lambda request: request.prompt),

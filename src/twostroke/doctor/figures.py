@@ -145,3 +145,10 @@ def compare(
     low, high = np.percentile(ends, INTERVAL)
     worst = float(np.percentile(savings, INTERVAL[0]))
     return Change(figure, was, now, float(low) * (1 - error), float(high) * (1 + error), worst)
+
+
+def duration(seconds: float) -> str:
+    """A time with three digits, in ms or s."""
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"

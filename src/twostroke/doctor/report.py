@@ -8,7 +8,7 @@ from typing import TextIO
 
 from twostroke.doctor.cause import Cause
 from twostroke.doctor.diagnose import Diagnosis, TargetVerdict
-from twostroke.doctor.figures import Change
+from twostroke.doctor.figures import Change, duration
 from twostroke.doctor.levers import NO_LEVER
 from twostroke.doctor.proof import Tried, TriedLever
 
@@ -136,13 +136,6 @@ def _sure(tried: Tried) -> Iterator[str]:
             " Intervals hold 9 of 10 resamples of the requests, and that difference"
         )
     yield from wrapped(text, 0)
-
-
-def duration(seconds: float) -> str:
-    """A time with three digits, in ms or s."""
-    if seconds < 0.9995:
-        return f"{1000 * seconds:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
 
 
 def wrapped(text: str, indent: int) -> list[str]:

@@ -220,10 +220,13 @@ def _of_step(search: Search, engine: EngineChoice, shape: StepShape) -> tuple[st
     if engine.dp > 1:
         each = " at most in each group"
     texts = {
-        "memory": f"reads {moved / 1e9:.3g} GB{each} at {sheet.memory_bandwidth / 1e12:.3g} TB/s",
+        "memory": (
+            f"reads {moved / 1e9:.3g} GB{each} (sheet: {sheet.memory_bandwidth / 1e12:.3g} TB/s)"
+        ),
         "compute": (
-            f"computes {flops / 1e12:.3g} TFLOP{each} at"
-            f" {sheet.dense_flops[cost.compute_format] / 1e12:.4g} TFLOP/s of {cost.compute_format}"
+            f"computes {flops / 1e12:.3g} TFLOP{each} (sheet:"
+            f" {sheet.dense_flops[cost.compute_format] / 1e12:,.0f} TFLOP/s of"
+            f" {cost.compute_format})"
         ),
         "communication": (
             f"sends between {engine.num_devices} devices at {cost.link / 1e9:.3g} GB/s"

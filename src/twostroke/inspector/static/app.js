@@ -82,7 +82,9 @@ const Header = view(() => {
       <h1>
         twostroke
         <span class="model"
-          >${found ? foreign(found.name, 40) : ""}${device ? ` on ${device}` : ""}</span
+          >${found ? foreign(found.name, 40) : ""}${
+            device && html`<span class="wide"> on ${device}</span>`
+          }</span
         >
       </h1>
     </div>

@@ -1,7 +1,7 @@
 // Where demo traffic is offered, and the line that tells how far it is.
 
 import { computed, html, view } from "../lib/html.js";
-import { count } from "../lib/format.js";
+import { count, many } from "../lib/format.js";
 import { store } from "../lib/store.js";
 import { MOST_SECONDS, canSend, forget, isRunning, run, start, stop, whyNot } from "./demo.js";
 import { SCENARIOS } from "./scenarios.js";
@@ -41,12 +41,12 @@ export const isEmpty = computed(() => {
 export const DemoWhereEmpty = view(() => (isEmpty.value ? html`<${DemoOffer} />` : null));
 
 function words({ total, sent, answered, ended, problem }) {
-  if (ended === "answered") return `all ${count(total)} requests are answered.`;
+  if (ended === "answered") return `all ${count(total)} are answered.`;
   if (ended === "stopped") return `stopped after ${count(answered)} of ${count(total)} answers.`;
   if (ended === "time") return `its ${MOST_SECONDS} seconds are over; the rest was taken back.`;
   if (ended === "failed") return `the server refused it: ${problem}`;
   if (!total) return "is being prepared.";
-  return `${count(sent)} of ${count(total)} requests sent, ${count(answered)} answered.`;
+  return `${count(sent)} of ${many(total, "request")} sent, ${count(answered)} answered.`;
 }
 
 /** On every page while it runs, and until it is closed. */

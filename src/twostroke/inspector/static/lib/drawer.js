@@ -11,7 +11,7 @@ import {
   standsOut,
   worstGap,
 } from "./explain.js";
-import { clock, count, foreign, shortId, time } from "./format.js";
+import { clock, count, foreign, many, shortId, time } from "./format.js";
 import { isKept } from "./kept.js";
 import { saveStutter } from "./share/stutter_picture.js";
 import { description, seek, seesAll } from "./source.js";
@@ -85,9 +85,9 @@ function requestPart(id) {
           ? ["TTFT", time(record.firstToken - record.arrival)]
           : null,
         tpot !== null ? ["TPOT", time(tpot)] : null,
-        ["prompt", `${count(record.prompt)} tokens`],
-        record.cached ? ["of it cached", `${count(record.cached)} tokens`] : null,
-        ["output", `${count(output)} tokens`],
+        ["prompt", many(record.prompt, "token")],
+        record.cached ? ["of it cached", many(record.cached, "token")] : null,
+        ["output", many(output, "token")],
         record.blocks ? ["KV blocks", count(record.blocks)] : null,
         record.preemptions ? ["preempted", `${record.preemptions} x`] : null,
       ]}

@@ -1,13 +1,13 @@
 // Reasons and figures in sentences.
 
-import { count, shortId, time } from "./format.js";
+import { count, many, shortId, time } from "./format.js";
 import { seesAll } from "./source.js";
 import { store } from "./store.js";
 import { aboutGap, linksOfGap, standsOut, usualGap, worstGap } from "./stutter.js";
 
 const REASONS = {
   token_budget: (by, about) =>
-    `the step's token budget is used up${about.budget ? ` (${count(about.budget)} tokens)` : ""}`,
+    `the step's token budget is used up${about.budget ? ` (${many(about.budget, "token")})` : ""}`,
   tpot_target: () => "the step's budget is small, so that steps keep --tpot-target",
   prefill_chunk: () => "its prompt runs in chunks, and this chunk is as large as it may be",
   no_free_block: (by, about) =>
@@ -137,7 +137,7 @@ export function aboutRequest(record) {
   if (record.status === "finished") {
     lines.push(
       `It is over: ${ENDS[record.reason] ?? record.reason}, after` +
-        ` ${count(record.output)} output tokens.`,
+        ` ${many(record.output, "output token")}.`,
     );
   }
   return lines;
@@ -160,14 +160,14 @@ export function aboutStep(row) {
   const prompt = steps.get("prompt", row);
   const [first, end] = store.sharesOf(row);
   const lines = [
-    `${count(tokens)} tokens of ${end - first} request${end - first === 1 ? "" : "s"} went` +
+    `${many(tokens, "token")} of ${many(end - first, "request")} went` +
       ` through the model in ${time(steps.get("duration", row))}:` +
       ` ${count(prompt)} of prompts (prefill), ${count(tokens - prompt)} of answers (decode).`,
   ];
   const budget = steps.get("budget", row);
   if (budget)
     lines.push(
-      `The budget is ${count(budget)} tokens a step; ${count(budget - tokens)} were free.`,
+      `The budget is ${many(budget, "token")} a step; ${count(budget - tokens)} were free.`,
     );
   const decodes = decodesIn(first, end);
   if (prompt && decodes) {

@@ -5,20 +5,24 @@ const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 /** Thousands with commas. */
 export const count = (value) => NUMBER.format(Math.round(value));
 
+/** "1 token", "2 tokens". */
+export const many = (number, one, several = `${one}s`) =>
+  `${count(number)} ${Math.round(number) === 1 ? one : several}`;
+
 /** Three significant digits. */
 export function short(value) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size >= 100) return count(value);
-  return value.toFixed(size >= 10 ? 1 : size === 0 ? 0 : 2);
+  if (size >= 99.95) return count(value);
+  return value.toFixed(size >= 9.995 ? 1 : size === 0 ? 0 : 2);
 }
 
 /** A duration as [number, unit]. */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return ["–", ""];
   const size = Math.abs(seconds);
-  if (size < 0.001) return [short(seconds * 1e6), "µs"];
-  if (size < 1) return [short(seconds * 1e3), "ms"];
+  if (size < 0.0009995) return [short(seconds * 1e6), "µs"];
+  if (size < 0.9995) return [short(seconds * 1e3), "ms"];
   if (size < 120) return [short(seconds), "s"];
   if (size < 7200) return [short(seconds / 60), "min"];
   return [short(seconds / 3600), "h"];
@@ -30,7 +34,7 @@ export function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let size = value;
   let unit = 0;
-  while (size >= 1024 && unit < units.length - 1) {
+  while (size >= 1023.5 && unit < units.length - 1) {
     size /= 1024;
     unit += 1;
   }

@@ -1,6 +1,6 @@
 // Who stuttered a request: its worst gap, the steps in it, and what made them long.
 
-import { count, percentile, short, shortId, time } from "./format.js";
+import { count, many, percentile, short, shortId, time } from "./format.js";
 import { gapsOf, store } from "./store.js";
 
 const SAMPLE = 2048; // steps from which the usual price of a prompt token is learned
@@ -80,7 +80,9 @@ const known = new WeakMap(); // record -> [row up to which, median]
 /** The median gap of one request, as far as the store has its gaps. */
 export function usualGap(record) {
   const before = known.get(record);
-  if (before && record.lastRow >= before[0] && record.lastRow - before[0] < 16) return before[1];
+  // A little late is enough while it runs; afterwards it agrees with the list of its gaps.
+  const late = record.status === "finished" ? 1 : 16;
+  if (before && record.lastRow >= before[0] && record.lastRow - before[0] < late) return before[1];
   const own = gapsOf(store, record).map((gap) => gap[1]);
   const usual = percentile(
     own.sort((one, other) => one - other),
@@ -111,13 +113,13 @@ export function aboutGap(record, found) {
     lines.push("It was preempted there: its blocks went to another request.");
   } else if (found.cause === "prompts") {
     lines.push(
-      `In that time the engine also computed ${count(tokens)} prompt tokens of` +
+      `In that time the engine also computed ${many(tokens, "prompt token")} of` +
         ` ${shortId(other.id)}: a long prompt makes the step long for all that share it.`,
     );
     if (found.causes.length > 1) {
       const rest = found.causes.slice(1).reduce((sum, cause) => sum + cause[1], 0);
       const number = found.causes.length - 1;
-      lines.push(`${number} more had ${count(rest)} prompt tokens in it.`);
+      lines.push(`${number} more had ${many(rest, "prompt token")} in it.`);
     }
   } else if (found.cause === "pause") {
     lines.push("For most of it no step ran at all: the engine waited, or its processor was taken.");
@@ -127,7 +129,7 @@ export function aboutGap(record, found) {
     const beside = found.causes.reduce((sum, cause) => sum + cause[1], 0);
     lines.push(
       beside
-        ? `${count(beside)} prompt tokens ran beside it, most of them of ${shortId(other.id)},` +
+        ? `${many(beside, "prompt token")} ran beside it, most of them of ${shortId(other.id)},` +
             ` which usually take ${time(found.price)}: the pass itself took longer.`
         : "No prompt ran in that step: the pass itself took longer.",
     );
@@ -164,7 +166,7 @@ export function linksOfGap(record, found) {
     to: Math.min(record.finish ?? store.now, found.end + 1).toFixed(4),
   });
   return [
-    [`#/timeline?${values}`, `Try steps of ${count(tokens)} tokens`],
+    [`#/timeline?${values}`, `Try steps of ${many(tokens, "token")}`],
     ["#/learn?chapter=chunking", "Learn: chunking"],
   ];
 }

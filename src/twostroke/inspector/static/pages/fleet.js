@@ -2,7 +2,7 @@
 
 import { Component, effect, html, view } from "../lib/html.js";
 import { Figure } from "../lib/figure.js";
-import { clock, count, foreign, short, time } from "../lib/format.js";
+import { clock, count, foreign, many, short, time } from "../lib/format.js";
 import { description, seesAll } from "../lib/source.js";
 import { store } from "../lib/store.js";
 import {
@@ -31,6 +31,7 @@ const ROUTERS = {
 };
 const ROUTES_MS = 300;
 const EXAMPLE =
+  "twostroke serve pilot --data-parallel-size 2\n" +
   "twostroke simulate llama-3.1-8b --replicas 4 --router prefix-affinity" +
   " --workload sessions --inspect";
 const percent = (share) => `${short(100 * share)}\u00a0%`;
@@ -40,7 +41,7 @@ function lead(found, levels) {
   const router = Object.hasOwn(ROUTERS, found.router)
     ? ROUTERS[found.router]
     : foreign(found.router);
-  const who = `${count(number)} replicas behind ${router}.`;
+  const who = `${many(number, "replica")} behind ${router}.`;
   if (found.ready < 1) return `${who} ${Math.floor(100 * found.ready)} % of their steps are read.`;
   const at = columnAt(levels, store.now);
   const busiest = busiestAt(levels);
@@ -50,7 +51,7 @@ function lead(found, levels) {
   if (busiest < 0) return `${who} At ${moment} all are idle.`;
   return (
     `${who} At ${moment} the busiest, replica ${busiest}, has ${count(loads[busiest])} of` +
-    ` ${count(all)} requests: ${short((loads[busiest] * number) / all)} times its share.`
+    ` ${many(all, "request")}: ${short((loads[busiest] * number) / all)} times its share.`
   );
 }
 
@@ -94,7 +95,7 @@ const Figures = view(({ found, levels }) => {
     <${Level}
       title="Running now"
       value=${count(running[at])}
-      note=${`of ${count(requests)} requests`}
+      note=${`of ${many(requests, "request")}`}
       points=${pointsOf(running)}
       colour="decode"
       how="Requests that hold blocks, of all replicas together."
@@ -114,7 +115,7 @@ const Figures = view(({ found, levels }) => {
     <${Level}
       title="Prompts known there"
       value=${percent(known)}
-      note=${`${count(found.reasons.prefix ?? 0)} requests followed a prefix`}
+      note=${`${many(found.reasons.prefix ?? 0, "request")} followed a prefix`}
       points=${pointsOf(sharesOf(levels, "prefix"))}
       top=${1}
       colour="cached"
@@ -150,7 +151,7 @@ const WHY = {
   least_full: () => "its KV cache and queue are the least full",
   prefix: ({ prefix_tokens: known, load, least_load: least }) =>
     `it got ${count(known)} of the prompt's tokens before` +
-    (load > least ? `, though it has ${count(load)} requests and another ${count(least)}` : ""),
+    (load > least ? `, though it has ${many(load, "request")} and another ${count(least)}` : ""),
   cached: ({ prefix_tokens: held }) => `its cache holds ${count(held)} of the prompt's tokens`,
   session: () => "the others of its session went there",
   no_session: () => "it names no session; this one has the fewest requests",
@@ -253,7 +254,7 @@ const Single = view(() => {
           </p>
         </section>`}
     <section class="panel empty">
-      <p>To see several behind a router, simulate them:</p>
+      <p>To see several behind a router, serve or simulate them:</p>
       <pre>${EXAMPLE}</pre>
     </section>`;
 });

@@ -60,7 +60,7 @@ function lead({ engines: all, names }) {
 const COLUMNS = [
   // title, what it says, value, class
   ["role", "Which part of requests it computes.", (one) => ROLES[one.role], "wide"],
-  ["running", "Requests that hold blocks.", (one) => count(one.running), "n wide"],
+  ["running", "Requests that hold blocks.", (one) => count(one.running), "n"],
   ["waiting", "Requests that wait there for room.", (one) => count(one.waiting), "n wide"],
   ["KV", "Share of its KV blocks that requests hold.", (one) => `${short(100 * one.kv)} %`, "n"],
   [
@@ -76,7 +76,7 @@ const COLUMNS = [
     (one) => count(one.came),
     "n wide",
   ],
-  ["moved out", "Requests of it that went on in another.", (one) => count(one.left), "n"],
+  ["moved out", "Requests of it that went on in another.", (one) => count(one.left), "n wide"],
   ["failed", "How often it has ended by itself, or was lost.", (one) => count(one.failures), "n"],
 ];
 

@@ -258,7 +258,8 @@ const Tree = view(() => {
         <p>
           Left is the start of the prompt, a box is a run of blocks (as wide as the logarithm of
           their number), as high as the number of requests that begin so. Green was found again, and
-          saved its computation each time; pale is held by nobody now and goes when room is needed.
+          saved its computation each time; what is dimmed is held by no request now and goes when
+          room is needed.
         </p>
       </details>
     </h2>
@@ -273,7 +274,7 @@ const Tree = view(() => {
             </div>
             <p class="legend">
               <span><i class="cached"></i>found again</span
-              ><span><i class="waiting"></i>not yet</span><span>pale: held by no request</span>
+              ><span><i class="waiting"></i>not yet</span><span>dimmed: held by no request</span>
             </p>`
         : html`<p class="empty">
             No prefix is cached yet. Send the same long prompt twice: the second request finds its

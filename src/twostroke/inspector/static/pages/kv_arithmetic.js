@@ -60,6 +60,7 @@ function Room({ model, each }) {
   const slots = found.num_blocks * found.block_size;
   const perToken = found.configuration?.kv_bytes_per_token;
   const fitting = Math.floor(slots / Math.max(1, each));
+  const drafts = found.configuration?.speculation?.method === "draft";
   if (!perToken || !slots) {
     return html`<p class="muted">
       How many bytes this cache has, only a live engine says; it holds ${count(slots)} tokens.
@@ -69,7 +70,9 @@ function Room({ model, each }) {
     This engine's cache has <b>${bytes(slots * perToken)}</b>, ${count(slots)} tokens:${" "}
     <b>${count(fitting)}</b> ${fitting === 1 ? "conversation" : "conversations"} of this length at
     once,
-    beside ${bytes(found.configuration.weight_bytes)} of weights.
+    beside ${bytes(found.configuration.weight_bytes)} of weights${
+      drafts ? ", with its drafter's" : ""
+    }.
   </p>`;
 }
 

@@ -4,7 +4,7 @@ import { DemoOffer, isEmpty } from "../demo/panel.js";
 import { Component, html, signal, view } from "../lib/html.js";
 import { numWaiting, reasonWord, whyHeld } from "../lib/explain.js";
 import { Figure } from "../lib/figure.js";
-import { bytes, count, duration, percentile, short, time } from "../lib/format.js";
+import { bytes, count, duration, many, percentile, short, time } from "../lib/format.js";
 import { api, connection, description, hasKey, seesAll } from "../lib/source.js";
 import { store } from "../lib/store.js";
 import { lateGaps } from "./live_gaps.js";
@@ -169,8 +169,8 @@ function latest(points) {
 
 function aboutHeld(held, total) {
   const perToken = description.value.configuration.kv_bytes_per_token;
-  if (!perToken) return `${count(held)} blocks of ${count(total)}`;
-  return `${count(held)} blocks, ${bytes(held * description.value.block_size * perToken)}`;
+  if (!perToken) return `${many(held, "block")} of ${count(total)}`;
+  return `${many(held, "block")}, ${bytes(held * description.value.block_size * perToken)}`;
 }
 
 const percent = (share) => Number((100 * share).toFixed(2));

@@ -3,7 +3,7 @@
 import { html, signal, view } from "../lib/html.js";
 import { select, selected } from "../lib/address.js";
 import { Canvas } from "../lib/canvas.js";
-import { count, short, time } from "../lib/format.js";
+import { count, many, short, time } from "../lib/format.js";
 import { groups, kindOf, ownRoof, paths, points, roof, shown, sliders } from "./model_data.js";
 
 const DRAWN = 300; // the latest steps
@@ -306,9 +306,9 @@ function pick(point) {
 /** A step in a sentence. */
 export function aboutPoint(point) {
   const kind = kindOf(point);
-  const tokens = `${count(point.prompt)} prompt tokens`;
-  const requests = `${count(point.requests)} request${point.requests === 1 ? "" : "s"}`;
-  const each = point.requests ? ` over ${count(point.context / point.requests)} tokens each` : "";
+  const tokens = many(point.prompt, "prompt token");
+  const requests = `${many(point.requests, "request")}`;
+  const each = point.requests ? ` over ${many(point.context / point.requests, "token")} each` : "";
   const what =
     kind === "prefill"
       ? `prefill of ${tokens}`

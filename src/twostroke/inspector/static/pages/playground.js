@@ -3,7 +3,7 @@
 import { Component, html, view } from "../lib/html.js";
 import { Canvas } from "../lib/canvas.js";
 import { copy } from "../lib/copy.js";
-import { count, short } from "../lib/format.js";
+import { count, many, short } from "../lib/format.js";
 import { address, description, hasKey } from "../lib/source.js";
 import { Bars, rowsShown } from "./playground_bars.js";
 import { drawCumulative } from "./playground_drawing.js";
@@ -49,7 +49,7 @@ const Prompt = view(
       <h2>
         <label for="prompt">Prompt</label>
         <span class="muted num"
-          >${prompt.value ? `${count(prompt.value.ids.length)} tokens` : ""}</span
+          >${prompt.value ? many(prompt.value.ids.length, "token") : ""}</span
         >
       </h2>
       <textarea

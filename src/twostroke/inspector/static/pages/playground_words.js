@@ -1,6 +1,6 @@
 // The playground in sentences, and tokens as something to look at.
 
-import { count, foreign, short } from "../lib/format.js";
+import { count, foreign, many, short } from "../lib/format.js";
 
 export const FILTERS = {
   model: "the model",
@@ -67,7 +67,7 @@ export function aboutShape(shape) {
   const left =
     last.num_tokens === 1
       ? "No other token is left"
-      : `${count(last.num_tokens)} of ${count(first.num_tokens)} tokens are left`;
+      : `${count(last.num_tokens)} of ${many(first.num_tokens, "token")} are left`;
   const entropy = `${short(last.entropy)} bits of entropy (the model's: ${short(first.entropy)})`;
   return `${draw} ${left}, with ${entropy}.`;
 }

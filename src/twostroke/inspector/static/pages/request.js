@@ -5,7 +5,7 @@ import { Component, html, view } from "../lib/html.js";
 import { extra, go, selected, selectRequest } from "../lib/address.js";
 import { OfGap } from "../lib/drawer.js";
 import { aboutGap, aboutRequest, worstGap } from "../lib/explain.js";
-import { count, foreign, shortId } from "../lib/format.js";
+import { count, foreign, many, shortId } from "../lib/format.js";
 import { store } from "../lib/store.js";
 import { Blocks } from "./request_blocks.js";
 import { watchDetails } from "./request_details.js";
@@ -38,7 +38,7 @@ const Budget = ({ record }) => {
   return html`<section class="panel">
     <h2>
       Its room
-      <span class="muted num">${count(record.prompt + output)} of ${count(whole)} tokens</span>
+      <span class="muted num">${count(record.prompt + output)} of ${many(whole, "token")}</span>
     </h2>
     <span class="bar" aria-hidden="true">
       <i

@@ -4,7 +4,7 @@ import { html, view } from "../lib/html.js";
 import { go, select, selected } from "../lib/address.js";
 import { whyNoBlocks } from "../lib/blocks.js";
 import { Canvas } from "../lib/canvas.js";
-import { count } from "../lib/format.js";
+import { count, many } from "../lib/format.js";
 import { blocksOf } from "./request_details.js";
 
 const layout = (number, width) => {
@@ -60,7 +60,7 @@ function sentence(record, blocks) {
   const shared = blocks.holders.filter((holders) => holders > 1).length;
   const room = (blocks.ids.length + blocks.left_out) * size - record.computed;
   return (
-    `${count(blocks.ids.length + blocks.left_out)} blocks of ${size} tokens;` +
+    `${many(blocks.ids.length + blocks.left_out, "block")} of ${size} tokens;` +
     ` ${count(shared)} shared with others, ${count(sum(blocks.cached))} found by whoever begins` +
     ` alike, ${count(Math.max(0, room))} places still empty.`
   );
@@ -84,7 +84,7 @@ export const Blocks = view(({ record }) => {
       ? html`<div class="cells" data-size=${blocks.ids.length > 200 ? "many" : "few"}>
           <${Canvas}
             name="fill"
-            label=${`The request's ${count(blocks.ids.length)} KV blocks in order of position`}
+            label=${`The request's ${many(blocks.ids.length, "KV block")} in order of position`}
             draw=${draw(record, blocks)}
           />
         </div>`

@@ -4,7 +4,7 @@ import { html, signal, view } from "../lib/html.js";
 import { select, selectRequest } from "../lib/address.js";
 import { Canvas } from "../lib/canvas.js";
 import { usualGap } from "../lib/explain.js";
-import { count, percentile, shortId, time } from "../lib/format.js";
+import { count, many, percentile, shortId, time } from "../lib/format.js";
 import { gapsOf, store } from "../lib/store.js";
 
 const MAX_NAMED = 4;
@@ -116,7 +116,7 @@ function drawGaps(record) {
     context.textAlign = "right";
     context.fillText(`longest ${time(most)}`, width, 7);
     context.textAlign = "left";
-    context.fillText(`usual ${time(usual)} (dashed)`, 0, 7);
+    context.fillText("dashed: the median", 0, 7);
     context.fillText(`output token ${count(tokensIn(record, gaps[from][2])[0])}`, 0, base + 10);
     context.textAlign = "right";
     const lastToken = tokensIn(record, gaps[gaps.length - 1][2])[1];
@@ -165,12 +165,12 @@ const Named = ({ other, children }) =>
 const Beside = ({ found }) => {
   const rest = found.prompts.slice(MAX_NAMED);
   return html`${found.preempted && html`<span class="held">preempted there </span>`}
-  ${found.again > 0 && html`<span>${count(found.again)} tokens of its own again </span>`}
+  ${found.again > 0 && html`<span>${many(found.again, "token")} of its own again </span>`}
   ${found.prompts
     .slice(0, MAX_NAMED)
     .map(
       ([other, tokens]) =>
-        html`<${Named} key=${other.number} other=${other}> ${count(tokens)} prompt tokens<//>`,
+        html`<${Named} key=${other.number} other=${other}> ${many(tokens, "prompt token")}<//>`,
     )}
   ${rest.length > 0 &&
   html`<span
@@ -188,7 +188,7 @@ const Beside = ({ found }) => {
           : null}`
     : found.prompts.length
       ? null
-      : html`<span class="muted">nobody</span>`}`;
+      : html`<span class="muted">nothing</span>`}`;
 };
 
 const StepLink = ({ found }) =>
@@ -246,8 +246,8 @@ export const Gaps = view(({ record }) => {
     <${Chosen} record=${record} gaps=${gaps} />
     <table class="list worst">
       <colgroup>
+        <col style=${{ width: "72px" }} />
         <col style=${{ width: "84px" }} />
-        <col style=${{ width: "120px" }} />
         <col />
       </colgroup>
       <thead>

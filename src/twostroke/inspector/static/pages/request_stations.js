@@ -2,7 +2,7 @@
 
 import { html, signal, view } from "../lib/html.js";
 import { Canvas } from "../lib/canvas.js";
-import { clock, count, foreign, shortId, time } from "../lib/format.js";
+import { clock, count, foreign, many, shortId, time } from "../lib/format.js";
 import { description } from "../lib/source.js";
 import { store } from "../lib/store.js";
 import { callOf } from "./request_details.js";
@@ -18,9 +18,9 @@ const WORDS = {
 };
 const NOTES = {
   authenticated: (call) => (call.tenant ? `key ${foreign(call.tenant, 24)}` : ""),
-  tokenise: (call) => (call.num_prompt_tokens ? `${count(call.num_prompt_tokens)} tokens` : ""),
+  tokenise: (call) => (call.num_prompt_tokens ? many(call.num_prompt_tokens, "token") : ""),
   context: (call) =>
-    call.context?.unit === "tokens" ? `${count(call.num_prompt_tokens)} tokens, counted` : "",
+    call.context?.unit === "tokens" ? `${many(call.num_prompt_tokens, "token")}, counted` : "",
 };
 /** Whether the scale ends with the first token, so that the short stations can be seen. */
 const toFirst = signal(true);
@@ -87,23 +87,23 @@ function inEngine(record) {
     const sum = chunks.reduce((total, chunk) => total + chunk[2], 0);
     const name = `${chunks.length} chunks`;
     const end = chunks[chunks.length - 1][1];
-    found.push(station(name, chunks[0][0], end, "prefill", `${count(sum)} tokens${cached}`));
+    found.push(station(name, chunks[0][0], end, "prefill", `${many(sum, "token")}${cached}`));
   } else {
     chunks.forEach(([from, end, size], index) => {
       const name = chunks.length > 1 ? `prefill ${index + 1}` : "prefill";
-      const note = `${count(size)} tokens${index ? "" : cached}`;
+      const note = `${many(size, "token")}${index ? "" : cached}`;
       found.push(station(name, from, end, "prefill", note));
     });
   }
   if (!chunks.length && record.started !== null && record.firstToken !== null) {
-    const note = `${count(record.prompt - record.cached)} tokens${cached}`;
+    const note = `${many(record.prompt - record.cached, "token")}${cached}`;
     found.push(station("prefill", record.started, record.firstToken, "prefill", note));
   }
   if (record.firstToken !== null) {
     found.push(station("first token", record.firstToken, record.firstToken, "mark"));
   }
   if (ticks.length) {
-    const note = `${count(tokens)} tokens in ${count(steps)} steps`;
+    const note = `${many(tokens, "token")} in ${many(steps, "step")}`;
     const last = ticks[ticks.length - 1];
     const decode = station("decode", record.firstToken ?? begin, last, "decode", note);
     found.push({ ...decode, ticks });
@@ -254,11 +254,11 @@ export const ContextBudget = view(({ record }) => {
   const whole = Math.max(budget, used, 1);
   const cut = [
     context.cut_turns
-      ? `${count(context.cut_turns)} turn${context.cut_turns === 1 ? "" : "s"} of the history` +
-        ` (${count(context.cut_history ?? 0)} tokens)`
+      ? `${many(context.cut_turns, "turn")} of the history` +
+        ` (${many(context.cut_history ?? 0, "token")})`
       : "",
-    context.cut_documents ? `${count(context.cut_documents)} tokens of documents` : "",
-    context.cut_tokens ? `${count(context.cut_tokens)} tokens at the start of the prompt` : "",
+    context.cut_documents ? `${many(context.cut_documents, "token")} of documents` : "",
+    context.cut_tokens ? `${many(context.cut_tokens, "token")} at the start of the prompt` : "",
   ].filter(Boolean);
   return html`<section class="panel context">
     <h2>

@@ -3,7 +3,7 @@
 import { askAgain } from "../lib/ask_again.js";
 import { Component, html, signal, view } from "../lib/html.js";
 import { CopyButtons } from "../lib/copy.js";
-import { count, foreign } from "../lib/format.js";
+import { count, foreign, many } from "../lib/format.js";
 import { api, description } from "../lib/source.js";
 import { store } from "../lib/store.js";
 
@@ -148,10 +148,10 @@ const Steps = ({ page, part, whole, offset }) => {
 
 const Part = ({ part, name, page, whole, offset, note }) =>
   html`<h3>
-      ${name} <span class="muted num">${count(whole)} tokens${note}</span
+      ${name} <span class="muted num">${many(whole, "token")}${note}</span
       ><${Steps} page=${page} part=${part} whole=${whole} offset=${offset} />
     </h3>
-    <${Window} key=${part} page=${page} part=${part} label=${`${name}, ${count(whole)} tokens`} />
+    <${Window} key=${part} page=${page} part=${part} label=${`${name}, ${many(whole, "token")}`} />
     <${About} part=${part} />`;
 
 const NOT_KEPT = {

@@ -4,7 +4,7 @@ import { Component, html, view } from "../lib/html.js";
 import { Canvas } from "../lib/canvas.js";
 import { select, selected } from "../lib/address.js";
 import { Figure } from "../lib/figure.js";
-import { count, short, shortId } from "../lib/format.js";
+import { count, many, short, shortId } from "../lib/format.js";
 import { description } from "../lib/source.js";
 import { store } from "../lib/store.js";
 import { Depth, Reasons } from "./speculation_depth.js";
@@ -59,7 +59,7 @@ const Figures = view(() => {
     <${Share}
       title="Guesses right"
       value=${drafted ? percent(accepted / drafted) : "–"}
-      note=${`${count(accepted)} of ${count(drafted)} guessed tokens`}
+      note=${`${count(accepted)} of ${many(drafted, "guessed token")}`}
       points=${quotients(bins.accepted, bins.drafted)}
       top=${1}
       colour="cached"
@@ -69,7 +69,7 @@ const Figures = view(() => {
     <${Share}
       title="Tokens a pass"
       value=${passes ? short(tokens / passes) : "–"}
-      note=${`${count(tokens)} tokens in ${count(passes)} passes`}
+      note=${`${many(tokens, "token")} in ${many(passes, "pass", "passes")}`}
       points=${quotients(bins.tokens, bins.passes)}
       top=${2}
       colour="decode"
@@ -79,7 +79,7 @@ const Figures = view(() => {
     <${Share}
       title="Guessed a pass"
       value=${passes ? short(drafted / passes) : "–"}
-      note=${`${count(found.drafting)} passes verified guesses`}
+      note=${`${many(found.drafting, "pass", "passes")} verified guesses`}
       points=${quotients(bins.drafted, bins.passes)}
       top=${2}
       colour="ink"
@@ -194,7 +194,7 @@ const Cells = view(() => {
   return html`<section class="panel spec-cells">
     <h2>
       Its tokens
-      <span class="muted">${shortId(record.id)}, ${count(tokens)} output tokens in order</span>
+      <span class="muted">${shortId(record.id)}, ${many(tokens, "output token")} in order</span>
       <details class="how">
         <summary aria-label="What is this?"></summary>
         <p>

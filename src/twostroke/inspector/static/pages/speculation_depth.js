@@ -3,7 +3,7 @@
 import { html, view } from "../lib/html.js";
 import { select, selected, selectRequest } from "../lib/address.js";
 import { Canvas, hatch } from "../lib/canvas.js";
-import { clock, count, shortId } from "../lib/format.js";
+import { clock, count, many, shortId } from "../lib/format.js";
 import { description } from "../lib/source.js";
 import { store } from "../lib/store.js";
 import {
@@ -158,7 +158,8 @@ export const Depth = view(() => {
   const drafted = passes.reduce((sum, pass) => sum + pass[2], 0);
   const right = passes.reduce((sum, pass) => sum + pass[3], 0);
   const words =
-    `${count(drafted)} guesses in ${count(passes.length)} passes,` + ` ${count(right)} right`;
+    `${many(drafted, "guess", "guesses")} in ${many(passes.length, "pass", "passes")},` +
+    ` ${count(right)} right`;
   return html`<section class="panel spec-depth">
     <h2>
       Depth, pass by pass

@@ -2,7 +2,7 @@
 
 import { html, signal, view } from "../lib/html.js";
 import { selectRequest } from "../lib/address.js";
-import { count, foreign, short, time } from "../lib/format.js";
+import { count, foreign, many, short, time } from "../lib/format.js";
 import { api, description } from "../lib/source.js";
 import { store } from "../lib/store.js";
 
@@ -172,9 +172,9 @@ const spent = (found) => (found?.last > found?.first ? (found.last - found.first
 function verdict() {
   const found = answer.value;
   if (!found?.tokens.length) return null;
-  const tokens = count(found.tokens.length);
   const perPass = short(found.tokens.length / Math.max(1, found.passes));
-  const lines = [`${tokens} tokens in ${count(found.passes)} passes: ${perPass} a pass.`];
+  const passes = many(found.passes, "pass", "passes");
+  const lines = [`${many(found.tokens.length, "token")} in ${passes}: ${perPass} a pass.`];
   if (found.drafted) {
     const share = Math.round((100 * found.accepted) / found.drafted);
     lines.push(

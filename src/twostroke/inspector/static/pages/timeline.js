@@ -4,7 +4,7 @@ import { DemoOffer, isEmpty } from "../demo/panel.js";
 import { Component, computed, effect, html, view } from "../lib/html.js";
 import { extra, selected } from "../lib/address.js";
 import { Canvas } from "../lib/canvas.js";
-import { count, duration, time } from "../lib/format.js";
+import { count, duration, many, time } from "../lib/format.js";
 import { useKeys } from "../lib/keyboard.js";
 import { description, seekTo } from "../lib/source.js";
 import { store } from "../lib/store.js";
@@ -88,7 +88,7 @@ function draw(context, width, height, palette) {
   }
   if (lanes.hidden) {
     context.fillStyle = palette.muted;
-    const words = `${count(lanes.hidden)} requests do not fit: zoom in, or filter`;
+    const words = `${count(lanes.hidden)} more: zoom in, or filter`;
     context.fillText(words, left + 4, bottom - 4);
   }
 }
@@ -125,8 +125,6 @@ const Hovered = view(() => {
     ${" "}${many(store.steps.get("tokens", row), "token")}, ${many(end - first, "request")}</span
   >`;
 });
-
-const many = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 
 const label = computed(
   () =>

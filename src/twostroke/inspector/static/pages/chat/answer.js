@@ -3,7 +3,7 @@
 import { Component, html, signal, view } from "../../lib/html.js";
 import { copy } from "../../lib/copy.js";
 import { aboutGap, aboutRequest, standsOut, worstGap } from "../../lib/explain.js";
-import { count, foreign, time } from "../../lib/format.js";
+import { count, foreign, many, time } from "../../lib/format.js";
 import { playing } from "../../lib/source.js";
 import { store } from "../../lib/store.js";
 import { changes, current, pathOf } from "./conversations.js";
@@ -26,7 +26,7 @@ const Thoughts = ({ node, open }) => {
   const words = node.thoughts.trim().split(/\s+/).length;
   return html`<details class="thoughts" open=${open}>
     <summary>
-      ${open ? "Thinking" : `Thoughts, ${count(words)} word${words === 1 ? "" : "s"}`}
+      ${open ? "Thinking" : `Thoughts, ${many(words, "word")}`}
     </summary>
     <p class="plain" dir="auto">${node.thoughts.trim()}</p>
   </details>`;
@@ -86,7 +86,7 @@ function figures(node) {
   if (tokens !== undefined) {
     const each = (node.took - (node.ttft ?? node.took)) / (tokens - 1);
     const pace = tokens > 1 && each > 1e-5 ? `, ${time(each)} each` : "";
-    parts.push(`${count(tokens)} token${tokens === 1 ? "" : "s"}${pace}`);
+    parts.push(`${many(tokens, "token")}${pace}`);
   }
   const cached = node.usage?.prompt_tokens_details?.cached_tokens;
   const prompt = node.usage?.prompt_tokens;
@@ -101,7 +101,7 @@ function cutFrom(context) {
   const documents = (context.documents ?? []).filter((one) => one.kept === 0).length;
   const lost = [
     turns && `${count(turns)} earlier turn${turns === 1 ? "" : "s"}`,
-    documents && `${count(documents)} document${documents === 1 ? "" : "s"}`,
+    documents && `${many(documents, "document")}`,
   ].filter(Boolean);
   return lost.length ? `Not in its prompt, for want of room: ${lost.join(" and ")}.` : "";
 }
@@ -126,7 +126,7 @@ function aboutDecode(record) {
   const took = record.lastToken - record.firstToken;
   const rest = record.output - 1;
   const each = time(took / rest);
-  const lines = [`Then it wrote ${count(rest)} tokens in ${time(took)}, ${each} each.`];
+  const lines = [`Then it wrote ${many(rest, "token")} in ${time(took)}, ${each} each.`];
   const worst = record.worstGap > 0 && standsOut(record) ? worstGap(record) : null;
   return worst ? [...lines, ...aboutGap(record, worst)] : lines;
 }

@@ -3,7 +3,7 @@
 import { html, signal, view } from "../../lib/html.js";
 import { copy } from "../../lib/copy.js";
 import { DemoWhereEmpty } from "../../demo/panel.js";
-import { count, foreign, short, time } from "../../lib/format.js";
+import { count, foreign, many, short, time } from "../../lib/format.js";
 import { api, description, post, seesAll } from "../../lib/source.js";
 
 const MOST = 4; // pieces of advice that are shown
@@ -37,7 +37,9 @@ async function look() {
 }
 
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
-const percent = (share) => `${Math.round(100 * share)}\u00a0%`;
+/** As the page writes it. */
+const said = (text, most) => foreign(text, most).replace(/(\d)%/g, "$1\u00a0%").replaceAll("`", "");
+const percent = (share) => `${Math.round(100 * share)}\u00a0%`.replace("-", "\u2212");
 const change = ({ figure, before, after }) => `${figure} ${time(before)} → ${time(after)}`;
 
 const Effects = ({ proof }) => {
@@ -47,7 +49,7 @@ const Effects = ({ proof }) => {
         .map((one) => `, ${change(one)}`)
         .join("")}
     </p>
-    ${proof.note && html`<p class="muted">${proof.note}</p>`}`;
+    ${proof.note && html`<p class="muted">${said(capital(proof.note), 400)}.</p>`}`;
 };
 
 const Advice = ({ found }) =>
@@ -63,7 +65,7 @@ const Advice = ({ found }) =>
           <${Effects} proof=${proof} />
         </div>`,
     )}
-    ${found.look_at.map((where) => html`<p key=${where}>${capital(where)}</p>`)}
+    ${found.look_at.map((where) => html`<p key=${where}>${said(capital(where), 400)}.</p>`)}
     ${
       !found.advice.length &&
       html`<p>
@@ -78,7 +80,7 @@ const Advice = ({ found }) =>
           ${found.refused.map(
             (proof) =>
               html`<dt key=${proof.change}>${proof.change}</dt>
-                <dd>${proof.verdict}</dd>`,
+                <dd>${said(proof.verdict, 400)}</dd>`,
           )}
         </dl>
       </details>`
@@ -96,11 +98,11 @@ const Causes = ({ found }) =>
             <span class="muted">${percent(cause.share)} of the requests' time</span>
           </p>
           <ul class="muted">
-            ${cause.evidence.map((line) => html`<li key=${line}>${foreign(line, 300)}</li>`)}
+            ${cause.evidence.map((line) => html`<li key=${line}>${said(line, 300)}</li>`)}
           </ul>
         </div>`,
     )}
-    ${found.ttft_spike.map((line) => html`<p key=${line}>${foreign(line, 400)}</p>`)}
+    ${found.ttft_spike.map((line) => html`<p key=${line}>${said(capital(line), 400)}.</p>`)}
   </section>`;
 
 const Time = ({ found }) => {
@@ -109,7 +111,8 @@ const Time = ({ found }) => {
     <h2>Where the requests' time went</h2>
     <ul class="waits">
       ${Object.entries(found.time)
-        .filter(([, seconds]) => seconds / total >= LEAST)
+        // Less than nothing: steps that were shorter than usual. All add up to 100 %.
+        .filter(([, seconds]) => Math.abs(seconds) / total >= LEAST)
         .sort((one, other) => other[1] - one[1])
         .map(
           ([part, seconds]) =>
@@ -118,7 +121,7 @@ const Time = ({ found }) => {
               <span class="bar" aria-hidden="true"
                 ><b
                   class="waiting"
-                  style=${{ width: `${Math.min(100, (100 * seconds) / total)}%` }}
+                  style=${{ width: `${Math.max(0, Math.min(100, (100 * seconds) / total))}%` }}
                 ></b
               ></span>
               <span class="num">${percent(seconds / total)}</span>
@@ -132,8 +135,8 @@ const Sure = ({ found: { replay, windows, figures, targets: judged } }) =>
   html`<section class="panel foresight">
     <h2>How sure</h2>
     <p>
-      ${count(windows[0].requests)} requests in ${count(windows[0].steps)} steps
-      of ${time(windows[0].seconds)}.${" "}
+      ${many(windows[0].requests, "request")} in ${many(windows[0].steps, "step")} of${" "}
+      ${time(windows[0].seconds)}.${" "}
       ${
         replay.requests
           ? `${count(replay.requests)} were replayed; step times fit within` +
@@ -160,7 +163,8 @@ const Sure = ({ found: { replay, windows, figures, targets: judged } }) =>
 const lead = (found) => {
   const [cause] = found.causes;
   const [first] = found.advice;
-  const help = first ? ` What helps: ${first.change}.` : "";
+  const helps = doubt(found) ? "What may help" : "What helps";
+  const help = first ? ` ${helps}: ${first.change}.` : "";
   return cause ? `${capital(cause.title)}.${help}` : "No cause.";
 };
 
@@ -185,12 +189,12 @@ export const DoctorPage = view(() => {
       A diagnosis replays the requests of all keys: an admin key shows it.
     </p>`;
   }
-  const said = busy.value
+  const title = busy.value
     ? "Replaying the latest steps, with one flag changed after the other."
     : found
       ? lead(found)
       : "What binds this server, and which flag helps?";
-  return html`<p class="lead" aria-live="polite">${said}</p>
+  return html`<p class="lead" aria-live="polite">${title}</p>
     <p class="tools">
       <button disabled=${busy.value || !description.value} onClick=${look}>
         ${found ? "Look again" : "Look"}

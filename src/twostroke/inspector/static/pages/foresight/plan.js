@@ -3,7 +3,7 @@
 import { Component, html, signal, view } from "../../lib/html.js";
 import { Canvas } from "../../lib/canvas.js";
 import { copy } from "../../lib/copy.js";
-import { count, short, time } from "../../lib/format.js";
+import { count, many, short, time } from "../../lib/format.js";
 import { Slider } from "../../lib/slider.js";
 import { post } from "../../lib/source.js";
 
@@ -44,11 +44,17 @@ function change(fields) {
 }
 
 const dollars = (value) => `$${short(value)}`;
-const named = ({ tensor_parallel: devices, gpu }) => (devices > 1 ? `${devices} x ${gpu}` : gpu);
-const replicas = ({ replicas: number }) => `${count(number)} replica${number === 1 ? "" : "s"}`;
+const named = (pool) => {
+  const devices = pool.tensor_parallel * pool.pipeline_parallel * pool.data_parallel;
+  return devices > 1 ? `${devices} x ${pool.gpu}` : pool.gpu;
+};
+const replicas = ({ replicas: number }) => `${many(number, "replica")}`;
 const inWords = (plan) =>
-  `${replicas(plan)} of ${named(plan)}, ${plan.weight_dtype}:` +
-  ` ${dollars(plan.cost_per_hour)} an hour`;
+  (plan.prefill
+    ? `${count(plan.prefill.replicas)} prefill x ${named(plan.prefill)} and` +
+      ` ${count(plan.replicas)} decode x ${named(plan)}`
+    : `${replicas(plan)} of ${named(plan)}`) +
+  `, ${plan.weight_dtype}: ${dollars(plan.cost_per_hour)} an hour`;
 
 const Lead = view(() => {
   const planned = answer.value;
@@ -113,7 +119,7 @@ const Why = ({ planned }) => {
         <dl class="facts plan-others">
           ${planned.sensitivity.map(
             ({ question, answer: other }) =>
-              html`<dt key=${question}>${question}</dt>
+              html`<dt key=${question}>${question.replace("->", "→")}</dt>
                 <dd>${other}</dd>`,
           )}
         </dl>`
@@ -181,13 +187,17 @@ const Table = ({ planned }) =>
           ${planned.plans.map(
             (plan, at) =>
               html`<tr key=${at}>
-                <td>${named(plan)}</td>
-                <td class="n">${count(plan.replicas)}</td>
+                <td>
+                  ${plan.prefill ? `prefill ${named(plan.prefill)}, decode ` : ""}${named(plan)}
+                </td>
+                <td class="n">
+                  ${plan.prefill ? `${count(plan.prefill.replicas)} + ` : ""}${count(plan.replicas)}
+                </td>
                 <td>${plan.weight_dtype}</td>
                 <td class="n">${count(plan.max_num_seqs)}</td>
                 <td class="n">${count(plan.max_num_batched_tokens)}</td>
-                <td class="n">${time(plan.ttft_p95)}</td>
-                <td class="n">${time(plan.tpot_p95)}</td>
+                <td class="n">${time(plan.ttft_p95_interval[1])}</td>
+                <td class="n">${time(plan.tpot_p95_interval[1])}</td>
                 <td class="n">${dollars(plan.cost_per_hour)}</td>
                 <td class="n">${dollars(plan.cost_per_million_tokens)}</td>
               </tr>`,

@@ -323,8 +323,8 @@ const ApartFigure = view(() => {
           ]}
         />
         <p class="muted">
-          Simulated: Llama 3.1 8B on two H100. The simulator has no pair of engines yet, so the
-          second picture is put together: an engine that computes prompts; the time to
+          Simulated: Llama 3.1 8B on two H100. The second picture is put together of two
+          simulations: an engine that computes prompts; the time to
           move ${bytes(found.prompt * found.perToken)} of keys and values over the link; an engine
           that finds them in its cache, computes at most one block again, and gives the first token.
         </p>`

@@ -102,9 +102,9 @@ const Result = ({ found }) => {
         />
         <${Sum}
           name="At most"
-          sum=${`${bytes(device.memory_bandwidth)}/s : ${bytes(
-            device.weight_bytes,
-          )} = ${short(most)} tokens/s`}
+          sum=${`${short(device.memory_bandwidth / 1e12)} TB/s` +
+          ` (${bytes(device.memory_bandwidth)}/s) : ${bytes(device.weight_bytes)}` +
+          ` = ${short(most)} tokens/s`}
           means=${`bandwidth over weights, of each device; simulated ${short(1 / request.tpot)},` +
           ` which is ${short(100 / request.tpot / most)} % of it`}
         />

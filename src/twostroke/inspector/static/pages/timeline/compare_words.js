@@ -1,13 +1,13 @@
 // A comparison in words and figures.
 
-import { count, time } from "../../lib/format.js";
+import { count, many, time } from "../../lib/format.js";
 
 const UNSTEADY = 0.35; // median error of the step times
 
 export function nameOf({ batching, max_num_batched_tokens: budget, max_prefill_chunk: chunk }) {
   const kind = batching === "static" ? "static batching" : "continuous batching";
   const chunks = chunk ? `, chunks of ${count(chunk)}` : "";
-  return `${kind}, ${count(budget)} tokens a step${chunks}`;
+  return `${kind}, ${many(budget, "token")} a step${chunks}`;
 }
 
 export const mean = (values) =>
@@ -41,7 +41,7 @@ export function verdict(answer) {
   const saved = theirs - ours;
   const ends = last(answer.other.finish) - last(answer.recorded.finish);
   const share = Math.round((100 * Math.abs(saved)) / Math.max(theirs, 1e-9));
-  const number = `${count(simulated.length)} request${simulated.length === 1 ? "" : "s"}`;
+  const number = `${many(simulated.length, "request")}`;
   if (answer.question.against === "static") {
     const does = saved > 0 ? "saves" : "costs";
     const verb = share
@@ -86,13 +86,20 @@ function aboutMore({ recorded, other }) {
 
 const SUBJECT = {
   whole: () => "With whole prompts",
-  chunk: (tokens) => `With chunks of ${count(tokens)} tokens`,
-  budget: (tokens) => `With steps of at most ${count(tokens)} tokens`,
+  chunk: (tokens) => `With chunks of ${many(tokens, "token")}`,
+  budget: (tokens) => `With steps of at most ${many(tokens, "token")}`,
 };
 
 function aboutEnds(ends) {
   if (Math.abs(ends) < 0.0005) return "The last answer ends at the same time.";
   return `The last answer then ends ${time(Math.abs(ends))} ${ends > 0 ? "later" : "earlier"}.`;
+}
+
+function offBy(percent) {
+  const size = Math.abs(percent).toFixed(1);
+  return size === "0.0"
+    ? "as much time as"
+    : `${size}\u00a0% ${percent < 0 ? "less" : "more"} time than`;
 }
 
 /** How far the simulation can be trusted: against what was recorded. */
@@ -120,9 +127,9 @@ export function honesty(answer) {
     const ended = known.filter(([finish, simulated]) => finish !== null && simulated !== null);
     const ends = last(ended.map((pair) => pair[1])) - last(ended.map((pair) => pair[0]));
     lines.push(
-      `With the settings that ran, the simulated requests take ${Math.abs(off).toFixed(1)}\u00a0%` +
-        ` ${off < 0 ? "less" : "more"} time than the real ones (${count(recorded.length)} that` +
-        ` ended), and the last ends ${time(Math.abs(ends))} ${ends < 0 ? "earlier" : "later"}.`,
+      `With the settings that ran, the simulated requests take ${offBy(off)} the real ones` +
+        ` (${count(recorded.length)} that ended), and the last ends` +
+        ` ${time(Math.abs(ends))} ${ends < 0 ? "earlier" : "later"}.`,
     );
   }
   if (answer.question.against === "static") {

@@ -3,7 +3,7 @@
 import { selected, selectRequest } from "../../lib/address.js";
 import { tell } from "../../lib/copy.js";
 import { worstGap } from "../../lib/explain.js";
-import { count, shortId, time } from "../../lib/format.js";
+import { many, shortId, time } from "../../lib/format.js";
 import { gapsOf, store } from "../../lib/store.js";
 import { show } from "./view.js";
 
@@ -115,7 +115,7 @@ function drawCause(context, palette, found, lanes, tops, scene) {
   }
   context.font = `12px ${palette.font}`;
   const why = other && found.cause === "prompts"
-    ? `: ${shortId(other.id)} computed ${count(found.causes[0][1])} prompt tokens`
+    ? `: ${shortId(other.id)} computed ${many(found.causes[0][1], "prompt token")}`
     : `: ${WORDS[found.cause]}`;
   const words = `${time(found.gap)}${why}`;
   const wide = context.measureText(words).width;

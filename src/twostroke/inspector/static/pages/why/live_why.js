@@ -118,7 +118,7 @@ export const BoundLine = view(() => {
 const BINDS = {
   places: "then all places are taken (--max-num-seqs)",
   blocks: "then no KV block is free",
-  time: "with one more a token takes longer",
+  time: "a further one would make a token take longer",
 };
 
 function aboutRoom(room, isIdle) {
@@ -154,7 +154,8 @@ function aboutDrafts(drafts) {
         : "by the cost model";
   return (
     `Guessing ${saved > 0 ? "pays" : "does not pay"}: ${time(one)} a token with guesses,` +
-    ` ${time(other)} without (${how}); ${percent(drafts.accepted)} of the guesses were right.`
+    ` ${time(other)} without (${how}); of the latest guesses ${percent(drafts.accepted)}` +
+    " were right."
   );
 }
 
