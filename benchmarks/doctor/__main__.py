@@ -18,9 +18,8 @@ from benchmarks.doctor.live_faults import LIVE_FAULTS, LiveFault, LiveRun, run_l
 from benchmarks.doctor.simulated_faults import SIMULATED_FAULTS
 from benchmarks.environment import ROOT, environment, environment_text, write_record
 from twostroke.doctor.diagnose import Diagnosis, diagnose
-from twostroke.doctor.figures import Figure, RequestTimes
+from twostroke.doctor.figures import Figure, RequestTimes, duration
 from twostroke.doctor.proof import TriedLever
-from twostroke.doctor.report import duration
 
 RECORD = ROOT / "benchmarks" / "results" / "doctor"
 COMMAND = "python -m benchmarks.doctor"

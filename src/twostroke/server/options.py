@@ -176,7 +176,7 @@ class ServerOptions:
     """Which of several engines gets a request: `least-loaded`, `round-robin`, by `kv-occupancy` the
     one whose KV cache and queue are least full, by `prefix-affinity` the one that got most of its
     prompt before, by `kv-aware` the one that has most of it cached, or by `session` the one that
-    has the others of its `prompt_cache_key`, `safety_identifier` or `user`.
+    has the others of its `prompt_cache_key`, `safety_identifier`, `user` or `metadata.user_id`.
     """
     slow_start: Seconds = 10.0
     """Seconds in which an engine that has come to others, or come back, gets a growing part of what
