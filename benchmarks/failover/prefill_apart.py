@@ -40,6 +40,8 @@ ROLES = {
     "workers, both": ("both", "both"),
     "workers, prefill and decode": ("prefill", "decode"),
 }
+# Of each short prompt, and before the first long one.
+ANSWER_TOKENS, LEAD_SECONDS = 400, 3.0
 
 
 @dataclass(slots=True)
@@ -119,6 +121,8 @@ def main(
         "ways": {
             way: {
                 "gaps": statistics.quantiles(own.gaps, n=1000),
+                "worst": max(own.gaps),
+                "prompts": prompts,
                 "ttft": own.first_tokens,
                 "second_token": own.second_tokens,
             }
@@ -137,7 +141,7 @@ async def one_round(url: str, seen: Seen, prompt_tokens: int, chats: int, prompt
         readers = [
             asyncio.create_task(read_answers(client, seen, under_load, done)) for _ in range(chats)
         ]
-        await asyncio.sleep(3.0)
+        await asyncio.sleep(LEAD_SECONDS)
         under_load.set()
         for _ in range(prompts):
             tokens = [drawn.randrange(10, 1000) for _ in range(prompt_tokens)]
@@ -159,7 +163,7 @@ async def read_answers(
     """One short prompt after the other, each with a long answer, until ``done``."""
     while not done.is_set():
         tokens, last = [random.randrange(10, 1000) for _ in range(16)], 0.0
-        async for moment in events(client, tokens, max_tokens=400):
+        async for moment in events(client, tokens, max_tokens=ANSWER_TOKENS):
             if last:
                 (seen.gaps if under_load.is_set() else seen.calm_gaps).append(moment - last)
             last = moment
