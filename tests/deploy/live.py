@@ -17,8 +17,8 @@ from twostroke.core.config import ObservabilityConfig
 from twostroke.core.step import StepPlan, StepResult
 
 TARGETS = (
-    *("ttft=p95:0.000001", "tpot=p50:60", "errors=0.001", "kv=0.9", "queue=25"),
-    *("ttft=p95:60,key=*", "e2el=p95:0.000001,key=alice"),
+    *("ttft=p95:0.000001", "tpot=p50:4", "errors=0.001", "kv=0.9", "queue=25"),
+    *("ttft=p95:59,key=*", "e2el=p95:0.000001,key=alice"),
 )
 
 
