@@ -140,4 +140,5 @@ def test_it_is_answered_in_at_most_three_clicks(
                 re.search(question.answer, text, re.DOTALL) for text in places.all_inner_texts()
             ),
             SLOW_MS / 1000,
+            lambda: f"{question.where} says: {places.all_inner_texts()}",
         )
