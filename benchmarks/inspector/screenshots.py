@@ -160,7 +160,7 @@ class Album:
     def of_traffic(self, names: list[str]) -> None:
         # Small chunks, so that prompts are seen in several steps beside the decodes.
         with serving("--max-num-batched-tokens", "512", "--inspect-content") as url:
-            # On an idle machine, as somebody would who wants to know what it can do.
+            # On an idle machine, as a visitor would who wants to know what it can do.
             address = f"{url}/v1/inspect/model/measure"
             httpx.post(address, json={}, timeout=120).raise_for_status()
             ended = threading.Event()

@@ -215,7 +215,7 @@ def run_replicas(
     seed: int,
     bound: Bound,
 ) -> FleetResult:
-    """Likewise, all of its requests and steps."""
+    """One simulation of so many replicas with all of this traffic: its requests and steps."""
     options, cache = builder.options(engine, replicas), builder.cache(engine)
     make = replica_maker(deployment, options, cache, deployment.scheduler, bound=bound, seed=seed)
     fleet = Fleet(

@@ -158,32 +158,32 @@ def test_a_prompt_whose_first_sample_ends_without_a_token_is_not_measured() -> N
 async def test_a_prompt_of_several_steps_is_awaited_where_its_answer_will_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By one engine, which hears of it as it goes on, and forgets it if it does not come."""
+    """By one engine, which is told of it as it goes on, and forgets it if it does not come."""
     config = replace(CONFIG, scheduler=replace(CONFIG.scheduler, max_prefill_chunk=2))
     monkeypatch.setattr(scripted_process, "CONFIG", config)
     pool = PrefillPool({2: "peer0"}, PrefillPlan(1, LONG))
     replicas = Replicas([started(n) for n in range(3)], make_router("least-loaded"), pool)
-    heard = list[tuple[int, str, int, bool]]()
+    offers = list[tuple[int, str, int, bool]]()
     given_up = list[tuple[int, str]]()
     for number, engine in enumerate(replicas.engines):
-        note(engine, number, heard, given_up)
+        note(engine, number, offers, given_up)
     try:
         request = call("a", max_tokens=60)
         expected = await undisturbed(request)
         assert await tokens_of(replicas.submit(request)) == expected
-        (first, *others) = {number for number, *_ in heard}
+        (first, *others) = {number for number, *_ in offers}
         assert not others and first != 2
-        assert [each[1:] for each in heard] == [("a", 2, True), ("a", 4, False)]
+        assert [each[1:] for each in offers] == [("a", 2, True), ("a", 4, False)]
         assert not given_up and replicas._apart.num_ahead == 1
 
-        heard.clear()
+        offers.clear()
         stream = replicas.submit(call("b", first=9, max_tokens=60))
-        await until(lambda: bool(heard))
+        await until(lambda: bool(offers))
         stream.abort()
         await until(lambda: not replicas._apart._writers)
         await until(lambda: not any(engine.has("b") for engine in replicas.engines))
         if not stream.usage.output_tokens:  # it had not moved
-            assert given_up == [(heard[0][0], "b")]
+            assert given_up == [(offers[0][0], "b")]
     finally:
         replicas.close()
 
@@ -191,14 +191,14 @@ async def test_a_prompt_of_several_steps_is_awaited_where_its_answer_will_be(
 def note(
     engine: EngineProcess,
     number: int,
-    heard: list[tuple[int, str, int, bool]],
+    offers: list[tuple[int, str, int, bool]],
     given_up: list[tuple[int, str]],
 ) -> None:
     """Write down what an engine is told of prompts that may come to it."""
     expect, expect_no_more = engine.expect, engine.expect_no_more
 
     def noted(request_id: str, offer: KVOffer, request: ResolvedRequest | None) -> None:
-        heard.append((number, request_id, offer.num_tokens, request is not None))
+        offers.append((number, request_id, offer.num_tokens, request is not None))
         expect(request_id, offer, request)
 
     def noted_end(request_id: str) -> None:

@@ -71,7 +71,7 @@ async def ask_those_there(
         EngineDeadError: None is there.
     """
     answers = await asyncio.gather(*questions.values(), return_exceptions=True)
-    done: dict[int, T] = {}
+    answered: dict[int, T] = {}
     gone: dict[int, EngineDeadError] = {}
     refused: dict[int, Exception] = {}
     for index, answer in zip(questions, answers, strict=True):
@@ -82,10 +82,10 @@ async def ask_those_there(
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            done[index] = answer
+            answered[index] = answer
     if len(gone) == len(questions):
         raise next(iter(gone.values()))
-    return done, gone, refused
+    return answered, gone, refused
 
 
 async def manage_caches(
@@ -97,13 +97,13 @@ async def manage_caches(
         TwostrokeError: One of them refuses, or none is there.
     """
     asked = {index: engine.manage_cache(order) for index, engine in engines.items()}
-    done, gone, refused = await ask_those_there(asked)
+    answered, gone, refused = await ask_those_there(asked)
     if refused:
         raise next(iter(refused.values()))
-    report: CacheReport = next(iter(done.values()))
-    report.cleared_blocks = sum(each.cleared_blocks for each in done.values())
-    said = dict.fromkeys(done, "done") | {i: error.message for i, error in gone.items()}
-    report.engines = {engines[i].labels["engine"]: text for i, text in said.items()}
+    report: CacheReport = next(iter(answered.values()))
+    report.cleared_blocks = sum(each.cleared_blocks for each in answered.values())
+    outcomes = dict.fromkeys(answered, "done") | {i: error.message for i, error in gone.items()}
+    report.engines = {engines[i].labels["engine"]: text for i, text in outcomes.items()}
     return report, list(gone)
 
 
@@ -154,11 +154,11 @@ async def manage_all(engines: Mapping[int, EngineProcess], order: AdapterOrder) 
         TwostrokeError: One of them refuses: the others have undone it.
     """
     asked = {index: engine.manage_adapters(order) for index, engine in engines.items()}
-    done, gone, refused = await ask_those_there(asked)
+    answered, gone, refused = await ask_those_there(asked)
     names = {index: engine.labels["engine"] for index, engine in engines.items()}
     if refused:
         await asyncio.gather(
-            *(engines[i].manage_adapters(_undoing(order, done[i].adapter)) for i in done),
+            *(engines[i].manage_adapters(_undoing(order, answered[i].adapter)) for i in answered),
             return_exceptions=True,
         )
         index, error = next(iter(refused.items()))
@@ -166,13 +166,13 @@ async def manage_all(engines: Mapping[int, EngineProcess], order: AdapterOrder) 
             error.message = f"engine {names[index]}: {error.message}; no engine has done it"
             error.args = (error.message,)
         raise error
-    adapter = next(iter(done.values())).adapter
+    adapter = next(iter(answered.values())).adapter
     for index in gone:
         engines[index].mirror.make_up_for(adapter)
     word = "loaded" if isinstance(order, LoadAdapter) else "unloaded"
-    said = {names[index]: word for index in done}
-    said |= {names[i]: f"{word} once it is back: {error.message}" for i, error in gone.items()}
-    return AdapterReport(adapter, said)
+    outcomes = {names[index]: word for index in answered}
+    outcomes |= {names[i]: f"{word} once it is back: {error.message}" for i, error in gone.items()}
+    return AdapterReport(adapter, outcomes)
 
 
 def _undoing(order: AdapterOrder, adapter: KnownAdapter) -> AdapterOrder:

@@ -47,7 +47,7 @@ class LiveEngines(msgspec.Struct):
 
 
 class _History:
-    """What an engine has told of its steps while somebody looked, and some time before.
+    """What an engine has told of its steps while a page was open, and some time before.
 
     Attributes:
         begin: When the first of them began; ``None``: there is none.

@@ -59,8 +59,8 @@ def solve_chunks(
     k, v = tl.arange(0, KEY_TILE), tl.arange(0, VALUE_TILE)
     keys: tl.constexpr = HEADS // GROUP * KEY_DIM
     own = active + row[:, None] * active_stride
-    at = own + keys + head // GROUP * KEY_DIM + k[None, :]
-    key = tl.load(at, mask=is_row[:, None] & (k < KEY_DIM)[None, :], other=0.0).to(tl.float32)
+    offsets = own + keys + head // GROUP * KEY_DIM + k[None, :]
+    key = tl.load(offsets, mask=is_row[:, None] & (k < KEY_DIM)[None, :], other=0.0).to(tl.float32)
     key = unit_rows(key)
     gate = gates + row * 2 * HEADS + head
     rate = tl.where(is_row, tl.sigmoid(tl.load(gate, mask=is_row, other=0.0)), 0.0)
@@ -81,8 +81,8 @@ def solve_chunks(
         tl.dot(solved, weighted, input_precision="ieee"),
         mask=(k < KEY_DIM)[None, :],
     )
-    at = own + 2 * keys + head * VALUE_DIM + v[None, :]
-    value = tl.load(at, mask=is_row[:, None] & (v < VALUE_DIM)[None, :], other=0.0)
+    offsets = own + 2 * keys + head * VALUE_DIM + v[None, :]
+    value = tl.load(offsets, mask=is_row[:, None] & (v < VALUE_DIM)[None, :], other=0.0)
     weighted = (value.to(tl.float32) * rate[:, None]).to(DOT)
     tl.store(
         added + out * VALUE_DIM + v[None, :],
@@ -130,21 +130,23 @@ def pass_chunks(
             # Offsets within a chunk are of 32 bits: addresses of each element take registers.
             is_row = (start + i < end)[:, None]
             own = active + start * active_stride + head // GROUP * KEY_DIM
-            at = i[:, None] * active_stride + k[None, :]
-            query = tl.load(own + at, mask=is_row & is_key, other=0.0).to(tl.float32)
-            key = tl.load(own + keys + at, mask=is_row & is_key, other=0.0).to(tl.float32)
+            offsets = i[:, None] * active_stride + k[None, :]
+            query = tl.load(own + offsets, mask=is_row & is_key, other=0.0).to(tl.float32)
+            key = tl.load(own + keys + offsets, mask=is_row & is_key, other=0.0).to(tl.float32)
             place = chunk * CHUNK * HEADS + head
-            at = i[:, None] * HEADS * KEY_DIM + k[None, :]
-            seen = tl.load(looked_up + place * KEY_DIM + at, mask=is_key, other=0.0).to(DOT)
-            at = i[:, None] * HEADS * VALUE_DIM + v[None, :]
-            new = tl.load(added + place * VALUE_DIM + at, mask=is_value, other=0.0).to(tl.float32)
+            offsets = i[:, None] * HEADS * KEY_DIM + k[None, :]
+            seen = tl.load(looked_up + place * KEY_DIM + offsets, mask=is_key, other=0.0).to(DOT)
+            offsets = i[:, None] * HEADS * VALUE_DIM + v[None, :]
+            new = tl.load(added + place * VALUE_DIM + offsets, mask=is_value, other=0.0).to(
+                tl.float32
+            )
             sums = tl.load(decays + place + i * HEADS)
             state, mixed = _take_chunk(
                 state, unit_rows(query) * scale, unit_rows(key), seen, new, sums,
                 tl.load(decays + place + (CHUNK - 1) * HEADS), i, DOT,
             )  # fmt: skip
             own = out + (start * HEADS + head) * VALUE_DIM
-            tl.store(own + at, mixed, mask=is_row & is_value)
+            tl.store(own + offsets, mixed, mask=is_row & is_value)
             chunk += 1
         state = rounded_to(state, states.dtype.element_ty)  # as it is kept
         tl.store(states + slot * slot_size + matrix, state, mask=inside)
@@ -186,13 +188,13 @@ def finish_chunks(
     begin, end = tl.load(chunks + chunk * 2), tl.load(chunks + chunk * 2 + 1)
     row, v = begin + tl.arange(0, CHUNK), tl.arange(0, VALUE_TILE)
     inside = (row < end)[:, None] & (v < VALUE_DIM)[None, :]
-    at = head * VALUE_DIM + v[None, :]
-    place = out + row[:, None] * HEADS * VALUE_DIM + at
+    offsets = head * VALUE_DIM + v[None, :]
+    place = out + row[:, None] * HEADS * VALUE_DIM + offsets
     mixed = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     unit = mixed * tl.rsqrt(tl.sum(mixed * mixed, 1) / VALUE_DIM + eps)[:, None]
     factor = tl.load(norm + v, mask=v < VALUE_DIM, other=0.0).to(tl.float32)[None, :]
     normed = rounded_to(unit, out.dtype.element_ty) * factor
-    opened = tl.load(gate + row[:, None] * gate_stride + at, mask=inside, other=0.0)
+    opened = tl.load(gate + row[:, None] * gate_stride + offsets, mask=inside, other=0.0)
     gated = rounded_to(normed, out.dtype.element_ty) * silu_of(opened.to(tl.float32))
     tl.store(place, gated, mask=inside)
 
