@@ -65,7 +65,7 @@ def pid_of_second(executor: TorchExecutor) -> int:
 
 
 def others_of(executor: TorchExecutor) -> RankProcesses:
-    return executor.hooks[0]._processes  # type: ignore[attr-defined, no-any-return]
+    return executor.hooks[0].processes  # type: ignore[attr-defined, no-any-return]
 
 
 @pytest.mark.parametrize(

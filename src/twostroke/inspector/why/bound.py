@@ -25,7 +25,8 @@ class Bound(msgspec.Struct):
     Attributes:
         kind: ``idle``, ``queue``, ``host``, ``compute``, ``memory``, ``overhead`` (the steps come
             near neither ceiling), or ``unknown`` where nothing tells the device's limits.
-        within: What bounds the steps themselves, where ``kind`` is ``queue``; else the same.
+        within: What bounds the steps themselves, where ``kind`` is ``queue`` or ``idle``; else the
+            same. ``idle`` where no step ran.
         seconds: The part of time.
         busy: Share of it in which steps ran.
         host: Share of the steps' time outside the forward pass and the drawing of tokens.
@@ -75,9 +76,9 @@ def bound_of(
     bound.busy = min(1.0, spent / seconds)
     bound.reason, bound.left_out = _left_out(frame, rows)
     bound.host = _host_share(frame, rows)
+    bound.within = _within(frame, rows, bound, costs, ceilings)
     if bound.busy < IDLE and not bound.waiting:
         return bound
-    bound.within = _within(frame, rows, bound, costs, ceilings)
     queues = bound.left_out > HALF and bound.waiting > 0
     bound.kind = "queue" if queues else bound.within
     return bound

@@ -89,7 +89,10 @@ const ROOM = {
 /** `[the short answer, the rest]`. */
 function words(bound) {
   if (bound.kind === "idle") {
-    const [begin, rest] = lately.value && lately.value.kind !== "idle" ? words(lately.value) : [];
+    // Also steps that were few and far between had a limit of their own.
+    const steps = lately.value ?? bound;
+    const kind = steps.kind === "idle" ? steps.within : steps.kind;
+    const [begin, rest] = kind === "idle" ? [] : words({ ...steps, kind });
     return ["Waits for requests.", begin ? `When it last ran: ${begin.toLowerCase()} ${rest}` : ""];
   }
   if (bound.kind === "queue") {
