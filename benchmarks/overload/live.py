@@ -180,7 +180,7 @@ def main(
     if workers:
         text += f"\nBehind `twostroke route`: {workers} workers, {threads} thread each.\n"
     kind = "live_pinned" if server_cores and client_cores else "live"
-    kind = "routed" if workers else kind
+    kind = f"{kind}_routed" if workers else kind
     write_record(out / f"overload_{kind}_{model}", f"Overload, live: {model}", text, record)
     return verdict(cells, target)
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from redis.asyncio import BlockingConnectionPool
 
 NAMESPACE = "twostroke"
-# A storage that does not answer must not hold up a request for longer.
-STORAGE_SECONDS = 2.0
+# A storage that does not answer must not hold up a request for longer: clients are told in a second.
+STORAGE_SECONDS = 0.9
 # Clearly shorter: where both expire together, the client library may swallow the longer one.
-CONNECTION_SECONDS = 1.5
+CONNECTION_SECONDS = 0.7
 # Between two looks for a storage that is away: what it costs all keys once it is back.
 PROBE_SECONDS = 0.5
 # Written by the probe: a storage that can be read and not written counts as away.
