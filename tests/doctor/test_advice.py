@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.doctor.simulated_faults import SIMULATED_FAULTS
 from twostroke.core.targets import parse_targets
-from twostroke.doctor.diagnose import diagnose
+from twostroke.doctor.cause import Cause
+from twostroke.doctor.diagnose import diagnose, proven_first
 from twostroke.doctor.figures import Change, Figure
 from twostroke.doctor.levers import Treatment
 from twostroke.doctor.machine import model_findings
@@ -41,6 +42,18 @@ def test_each_flag_has_its_own_advice() -> None:
         "leave out --max-prefill-chunk",
         "leave out --speculation",
     ]
+
+
+@pytest.mark.parametrize(("saved", "first"), [(0.4, "token-budget"), (0.2, "host")])
+def test_a_cause_that_a_lever_proves_goes_before_a_smaller_share(saved: float, first: str) -> None:
+    """The host's 24 % of all time came first where a budget made the slowest wait 40 % longer."""
+    causes = [Cause("host", 0.24, 2.4), Cause("token-budget", 0.2, 2.0), Cause("idle", 0.5, 5.0)]
+    tried = Tried(advice=[helping("--max-num-batched-tokens 512", saved)])
+    assert proven_first(causes, tried)[0].name == first
+    assert proven_first(causes, Tried()) == causes
+    # What has a lever of its own that helps less was found to be the cause by its share.
+    causes[0] = Cause("kv-blocks", 0.24, 2.4)
+    assert proven_first(causes, tried)[0].name == "kv-blocks"
 
 
 @pytest.mark.parametrize(

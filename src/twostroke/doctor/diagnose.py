@@ -43,7 +43,7 @@ class Diagnosis:
 
     Attributes:
         figures: Latencies in seconds, as recorded.
-        causes: The largest first; the last is what binds anyway.
+        causes: The largest first, see ``proven_first``; the last is what binds anyway.
         elsewhere: Where to look for causes that no flag changes.
         spike: What sets the slowest first tokens apart, if they are far off.
         parts: Seconds of the requests by part.
@@ -101,6 +101,7 @@ def diagnose(
         tried = prove_levers(
             Replayer(windows, len(fleet.idle)), names, missed, block_bytes, progress
         )
+    causes = proven_first(causes, tried)
     parts = {part: sum(each.of(part) for each in spent) for part in TimePart}
     return Diagnosis(
         list(windows),
@@ -112,6 +113,18 @@ def diagnose(
         [NO_LEVER[cause.name] for cause in causes if cause.name in NO_LEVER],
         parts,
     )
+
+
+def proven_first(causes: Sequence[Cause], tried: Tried) -> list[Cause]:
+    """Put the cause of the best advice before one that no flag changes, if it explains more.
+
+    What a lever takes off its figure is a share of the waiting that its cause is proven to make. A
+    share of all requests' time, as that of the host, is only what was seen beside it.
+    """
+    first, advice = causes[0], next(iter(tried.advice), None)
+    if advice is None or first.name not in NO_LEVER or advice.main.saved <= first.share:
+        return list(causes)
+    return sorted(causes, key=lambda cause: cause.name != advice.cause)
 
 
 def _merge(
