@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from redis.asyncio import BlockingConnectionPool
 
 NAMESPACE = "twostroke"
-# A storage that does not answer must not hold up a request for longer: clients are told in a second.
+# A storage that does not answer must not hold up a request for longer than a second.
 STORAGE_SECONDS = 0.9
 # Clearly shorter: where both expire together, the client library may swallow the longer one.
 CONNECTION_SECONDS = 0.7
