@@ -212,13 +212,17 @@ def _recurrent(layer: LayerSpec) -> LayerSpec:
     return replace(layer, attention=None, recurrent=RecurrentSpec(1, SIZE * SIZE, (), 0))
 
 
-def random_model(spec: ModelSpec, dtype: torch.dtype = torch.float32) -> Decoder:
+def random_model(
+    spec: ModelSpec,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> Decoder:
     generator = torch.Generator().manual_seed(3)
     tensors = {}
     for parameter in FAMILY.parameters(spec):
         values = torch.randn(parameter.shape, generator=generator)
         is_norm = parameter.name.endswith("norm")
-        tensors[parameter.name] = (1 + 0.2 * values if is_norm else 0.3 * values).to(dtype)
+        tensors[parameter.name] = (1 + 0.2 * values if is_norm else 0.3 * values).to(device=device, dtype=dtype)
     return Decoder(spec, FAMILY, tensors, 256)
 
 

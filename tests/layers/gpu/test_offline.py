@@ -20,12 +20,21 @@ SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of a program, in bytes
 MODELS = {
     "8B": Shape(32, 8, 128, 128, dtype=BF16, cache=BF16),
     "fp8 cache": Shape(32, 8, 128, 128, dtype=BF16, cache=torch.float8_e4m3fn),
+    "int8 cache": Shape(32, 8, 128, 128, dtype=BF16, cache=torch.int8),
+    "int8 cache of gemma2": Shape(
+        16, 8, 256, 256, window=4096, soft_cap=50.0, dtype=BF16, cache=torch.int8
+    ),
+    "int8 cache of gpt-oss": Shape(
+        64, 8, 64, 64, window=128, sinks=True, dtype=BF16, cache=torch.int8
+    ),
+    "int8 cache of gemma4": Shape(8, 1, 512, 512, dtype=BF16, cache=torch.int8),
     "gpt-oss": Shape(64, 8, 64, 64, window=128, sinks=True, dtype=BF16, cache=BF16),
     "gemma2": Shape(16, 8, 256, 256, window=4096, soft_cap=50.0, dtype=BF16, cache=BF16),
     "gemma4": Shape(8, 1, 512, 512, dtype=BF16, cache=BF16),
     "DeepSeek-V2-Lite": Shape(16, 1, 576, latent=512, dtype=BF16, cache=BF16),
     "DeepSeek-V3": Shape(128, 1, 576, latent=512, dtype=BF16, cache=BF16),
     "DeepSeek-V3 in fp8": Shape(128, 1, 576, latent=512, dtype=BF16, cache=torch.float8_e4m3fn),
+    "DeepSeek-V3 in int8": Shape(128, 1, 576, latent=512, dtype=BF16, cache=torch.int8),
     "narrow": Shape(8, 4, 8, 8, window=9, dtype=BF16, cache=BF16),
     "float32": Shape(8, 4, 64, 64),
 }

@@ -26,7 +26,7 @@ from twostroke.layers.gpu.tiles import (
     tables_on,
     tiles_of,
 )
-from twostroke.layers.kv_layout import PlainLayout
+from twostroke.layers.kv_layout import KVLayout, ScaledLayout
 
 NO_SLOT = -1  # of a row whose keys and values are not kept
 
@@ -45,11 +45,13 @@ class PagedBackend:
         num_heads: int,
         sliding_windows: Sequence[int | None],
         operators: GpuOperators,
-        layout: PlainLayout,
-        value_layout: PlainLayout,
+        layout: KVLayout,
+        value_layout: KVLayout,
         form: ScoreForm,
     ) -> None:
-        self.keys, self.values = keys, values
+        self.keys, self.key_scales = _parts(keys, layout)
+        self.values, self.value_scales = _parts(values, value_layout)
+        self.is_scaled = isinstance(layout, ScaledLayout)
         self.windows = tuple(sliding_windows)
         self.layout, self.value_layout, self.form = layout, value_layout, form
         self.operators = operators
@@ -68,9 +70,11 @@ class PagedBackend:
         self.few, self.many = _shapes(least, max(self.key_tile, self.value_tile), layout.read_dtype)
 
     @staticmethod
-    def supports(form: ScoreForm, layout: PlainLayout, operators: GpuOperators) -> bool:
-        """Whether the kernels score so, and read such numbers: no chunked windows."""
+    def supports(form: ScoreForm, layout: KVLayout, operators: GpuOperators) -> bool:
+        """Whether the kernels score so, and read such numbers: no chunked windows, no 4 bits."""
         is_known = layout.dtype is not torch.float8_e4m3fn or operators.has_fp8
+        if isinstance(layout, ScaledLayout):  # in blocks whose scales begin at even addresses
+            is_known = layout.bits == 8 and layout.block_size % 2 == 0
         is_plain = form.soft_cap is None and not form.sinks
         return is_known and not form.chunked and (form.latent_values is None or is_plain)
 
@@ -173,19 +177,19 @@ class PagedAttention:
         value = key if value is None else value
         own, tokens = self._backend, len(key)
         keys, values, layout = own.keys[layer], own.values[layer], own.layout
-        reaches = layout.dtype in (layout.read_dtype, torch.bfloat16, torch.float32)
         heads, key_dim, value_dim = layout.kv_heads, layout.head_dim, own.value_layout.head_dim
         tiles = map(triton.next_power_of_2, (heads, key_dim, value_dim))
         overlaps = own.operators.overlaps
         if tokens:
             store_keys_and_values[tokens, tables](
-                key, value, keys, values, self.places.slots,
+                key, value, keys, values, own.key_scales[layer], own.value_scales[layer],
+                self.places.slots,
                 key.stride(0), key.stride(1), value.stride(0), value.stride(1),
                 keys.stride(0), keys.stride(1), keys.stride(2),
                 values.stride(0), values.stride(1), values.stride(2),
                 heads, key_dim, value_dim, *tiles, layout.block_size,
-                not reaches, torch.finfo(layout.dtype).max, overlaps,
-                num_warps=4, launch_pdl=overlaps,
+                _bound(layout), own.is_scaled, overlaps,
+                num_warps=4, launch_pdl=overlaps, enable_fp_fusion=not own.is_scaled,
             )  # fmt: skip
 
     def _attend_split(
@@ -216,15 +220,17 @@ class PagedAttention:
     ) -> None:
         own, places = self._backend, self.places
         if own.latent is not None:
-            latents, window = own.keys[layer], own.windows[layer]
-            own.latent(places, tiles, latents, window, query, out, shape, stats)
+            latents, scales = own.keys[layer], own.key_scales[layer]
+            window = own.windows[layer]
+            own.latent(places, tiles, latents, scales, window, query, out, shape, stats)
             return
         keys, values, window = own.keys[layer], own.values[layer], own.windows[layer]
         key_dim, value_dim = own.layout.head_dim, own.value_layout.head_dim
         splits = 1 if stats is None else SPLITS
         highest, sums = (out, out) if stats is None else (stats[0], stats[1])
         paged_attention[len(tiles.requests), own.layout.kv_heads, splits](
-            query, keys, values, out, highest, sums, sinks,
+            query, keys, values, own.key_scales[layer], own.value_scales[layer],
+            out, highest, sums, sinks,
             tiles.requests, tiles.first_rows, tiles.starts, places.query_start, places.context_lens,
             places.block_table, places.block_table.stride(0), own.num_heads,
             query.stride(0), query.stride(1),
@@ -233,10 +239,26 @@ class PagedAttention:
             own.form.scale, own.form.soft_cap or 0.0, window or 0,
             own.group, key_dim, value_dim, own.key_tile, own.value_tile, own.layout.block_size,
             shape.rows, shape.keys, splits, MIN_SPLIT,
-            sinks is not None, own.form.soft_cap is not None, window is not None,
+            sinks is not None, own.form.soft_cap is not None, window is not None, own.is_scaled,
             own.operators.product_type(query.dtype), own.operators.overlaps,
             num_warps=shape.warps, num_stages=shape.stages, launch_pdl=own.operators.overlaps,
         )  # fmt: skip
+
+
+def _parts(
+    caches: Sequence[Tensor], layout: KVLayout
+) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
+    """Each layer's numbers ``[blocks, block_size, kv_heads, head_dim]``, and scales if any."""
+    if not isinstance(layout, ScaledLayout):
+        return caches, [None] * len(caches)
+    parts = [layout.parts(cache) for cache in caches]
+    return [codes.view(torch.int8) for codes, _ in parts], [scales for _, scales in parts]
+
+
+def _bound(layout: KVLayout) -> float:
+    """The largest number of a format that reaches less far than what is written; else 0."""
+    reaches = layout.dtype in (layout.read_dtype, torch.bfloat16, torch.float32)
+    return 0.0 if reaches or isinstance(layout, ScaledLayout) else torch.finfo(layout.dtype).max
 
 
 def _shapes(least: int, width: int, dtype: torch.dtype) -> tuple[TileShape, TileShape]:
