@@ -224,7 +224,7 @@ class ScaledLayout:
     def parts(self, cache: Tensor) -> tuple[Tensor, Tensor]:
         """What a kernel reads, as views: integers, and the bits of their scales.
 
-        Of a block of an even number of tokens alone, whose scales begin at an even address.
+        Of blocks of an even number of tokens alone, whose scales begin at even addresses.
 
         Returns:
             uint8 ``[blocks, block_size, kv_heads, row]``, and int16 ``[blocks, kv_heads, groups,

@@ -43,8 +43,8 @@ def without_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         ("auto", 16, True),
         ("fp8", 16, True),
         ("int8", 16, True),
-        ("int8", 6, True),
-        ("int8", 5, False),
+        ("int8", 12, True),
+        ("int8", 6, False),
         ("int4", 16, False),
     ],
 )

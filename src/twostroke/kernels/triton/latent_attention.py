@@ -18,7 +18,7 @@ from twostroke.kernels.triton.paged_attention import LOG2_E, load_rows, place_of
 def latent_attention(
     query,  # [tokens, heads, LATENT + ROTATED], absorbed
     latents,  # [blocks, PAGE, 1, LATENT + ROTATED]
-    scales,  # int16 [blocks, 1, PAGE], see ``load_rows``; if SCALED
+    scales,  # int32 [blocks, 1, PAGE / 2], see ``load_rows``; if SCALED
     out,  # [tokens, heads, LATENT]; with splits float32 [rows, heads, SPLITS, LATENT]
     highest, sums,  # float32 [rows, heads, SPLITS], used with splits alone
     tile_requests, tile_rows, tile_starts,  # see ``paged_attention``

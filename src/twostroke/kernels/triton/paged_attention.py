@@ -28,7 +28,7 @@ def paged_attention(
     query,  # [tokens, heads, KEY_DIM]
     keys,  # [blocks, PAGE, kv_heads, KEY_DIM]
     values,  # [blocks, PAGE, kv_heads, VALUE_DIM]
-    key_scales, value_scales,  # int16 [blocks, kv_heads, PAGE], see ``load_rows``; if SCALED
+    key_scales, value_scales,  # int32 [blocks, kv_heads, PAGE / 2], see ``load_rows``; if SCALED
     out,  # [tokens, heads, VALUE_DIM]; with splits float32 [rows, heads, SPLITS, VALUE_DIM]
     highest, sums,  # float32 [rows, heads, SPLITS], used with splits alone
     sinks,  # float32 [heads]
@@ -223,7 +223,9 @@ def _attend_tile(
 @triton.jit
 def load_rows(
     rows,  # [blocks, PAGE, kv_heads, DIM]
-    scales,  # the bits of bfloat16s, int16 [blocks, kv_heads, PAGE]
+    # bfloat16 [blocks, kv_heads, PAGE] as int32, the scales of two tokens each: what is copied
+    # ahead of its use takes 4 bytes or more
+    scales,
     block, offset, exists,  # [tile]: whether there is such a row; else it is not read, but zeros
     kv_head, block_stride, token_stride, head_stride, dims,
     DIM: tl.constexpr, PAGE: tl.constexpr,
@@ -238,9 +240,12 @@ def load_rows(
         mask = mask & exists[:, None]
     numbers = tl.load(place[:, None] + dims, mask=mask, other=0.0)
     if SCALED:
-        scale_at = scales + block * (block_stride // 2) + kv_head * PAGE + offset
-        bits = tl.load(scale_at, mask=exists, other=0).to(tl.int32) << 16
-        numbers = numbers.to(tl.float32) * bits.to(tl.float32, bitcast=True)[:, None]
+        pair_at = scales + block * (block_stride // 4) + (kv_head * PAGE + offset) // 2
+        pair = tl.load(pair_at, mask=exists, other=0)
+        scale = tl.where(offset % 2 == 0, pair << 16, pair & -65536).to(tl.float32, bitcast=True)
+        # Such products are exact in float32, so that bfloat16's are rounded once, as they should.
+        WIDE: tl.constexpr = DOT if DOT.is_bf16() else tl.float32
+        numbers = numbers.to(WIDE) * scale.to(WIDE)[:, None]
     return numbers.to(DOT)
 
 

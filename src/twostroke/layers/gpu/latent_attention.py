@@ -9,7 +9,7 @@ from twostroke.kernels.triton.latent_attention import latent_attention
 from twostroke.layers.attention.base import ScoreForm
 from twostroke.layers.gpu.operators import GpuOperators
 from twostroke.layers.gpu.tiles import MIN_SPLIT, SPLITS, DeviceTables, Tiles, TileShape
-from twostroke.layers.kv_layout import KVLayout
+from twostroke.layers.kv_layout import KVLayout, ScaledLayout
 
 # Heads times queries of a program: what it sums up, rows of some 512 numbers, is in registers, and
 # 64 rows would spill some.
@@ -33,8 +33,13 @@ class LatentKernel:
         rows = 16 if layout.read_dtype.itemsize > 2 else _MAX_ROWS
         self.heads_of_tile = min(rows, int(triton.next_power_of_2(heads)))
         keys, warps = (16, 4) if rows == 16 else (32, 8)
-        self.few = TileShape(max(16, self.heads_of_tile), keys, warps, 2)
-        self.many = TileShape(rows, keys, warps, 2)
+        # Numbers of 8 bits are widened in registers, and some spill with as many latents of fp8 in
+        # a split, or with steps of int8 in flight, which has scales besides.
+        is_scaled = isinstance(layout, ScaledLayout)
+        stages = 1 if is_scaled else 2
+        few_keys = 16 if layout.dtype.itemsize == 1 and not is_scaled else keys
+        self.few = TileShape(max(16, self.heads_of_tile), few_keys, warps, stages)
+        self.many = TileShape(rows, keys, warps, stages)
 
     def __call__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,20 @@ from twostroke.layers.kv_layout import KVLayout, ScaledLayout
 NO_SLOT = -1  # of a row whose keys and values are not kept
 
 
+class Cache(NamedTuple):
+    """One layer's keys or values, and their scales if they have some.
+
+    Attributes:
+        numbers: ``[blocks, block_size, kv_heads, head_dim]``.
+        scales: The bits of bfloat16s, int16 ``[blocks, kv_heads, 1, block_size]``.
+        pairs: The same, two in an int32.
+    """
+
+    numbers: Tensor
+    scales: Tensor | None = None
+    pairs: Tensor | None = None
+
+
 class PagedBackend:
     """Attention over a paged cache, see ``AttentionBackend``; the arguments are ``SdpaBackend``'s.
 
@@ -49,8 +63,8 @@ class PagedBackend:
         value_layout: KVLayout,
         form: ScoreForm,
     ) -> None:
-        self.keys, self.key_scales = _parts(keys, layout)
-        self.values, self.value_scales = _parts(values, value_layout)
+        self.keys = [_parts(cache, layout) for cache in keys]
+        self.values = [_parts(cache, value_layout) for cache in values]
         self.is_scaled = isinstance(layout, ScaledLayout)
         self.windows = tuple(sliding_windows)
         self.layout, self.value_layout, self.form = layout, value_layout, form
@@ -67,14 +81,17 @@ class PagedBackend:
             self.latent = latent
             return
         least = max(16, triton.next_power_of_2(self.group))  # tensor cores take no fewer rows
-        self.few, self.many = _shapes(least, max(self.key_tile, self.value_tile), layout.read_dtype)
+        width, is_crowded = max(self.key_tile, self.value_tile), self.is_scaled
+        # Hopper's products read their operands from shared memory, not from registers.
+        is_crowded = is_crowded and not operators.overlaps
+        self.few, self.many = _shapes(least, width, layout.read_dtype, is_crowded=is_crowded)
 
     @staticmethod
     def supports(form: ScoreForm, layout: KVLayout, operators: GpuOperators) -> bool:
         """Whether the kernels score so, and read such numbers: no chunked windows, no 4 bits."""
         is_known = layout.dtype is not torch.float8_e4m3fn or operators.has_fp8
-        if isinstance(layout, ScaledLayout):  # in blocks whose scales begin at even addresses
-            is_known = layout.bits == 8 and layout.block_size % 2 == 0
+        if isinstance(layout, ScaledLayout):  # in blocks whose scales begin at multiples of 4
+            is_known = layout.bits == 8 and layout.block_size % 4 == 0
         is_plain = form.soft_cap is None and not form.sinks
         return is_known and not form.chunked and (form.latent_values is None or is_plain)
 
@@ -108,7 +125,7 @@ class PagedTables:
 
     def __init__(self, backend: PagedBackend, rows: int, columns: int) -> None:
         self._backend = backend
-        device = backend.keys[0].device
+        device = backend.keys[0].numbers.device
         self._order = torch.arange(rows + 1, dtype=torch.int32, device=device)
         self._starts = torch.zeros(rows, dtype=torch.int32, device=device)
         self._context_lens = torch.zeros(rows, dtype=torch.int32, device=device)
@@ -176,13 +193,14 @@ class PagedAttention:
         tables = 1 if value is None else 2  # latents are keys and values
         value = key if value is None else value
         own, tokens = self._backend, len(key)
-        keys, values, layout = own.keys[layer], own.values[layer], own.layout
+        keys, values = own.keys[layer].numbers, own.values[layer].numbers
+        layout = own.layout
         heads, key_dim, value_dim = layout.kv_heads, layout.head_dim, own.value_layout.head_dim
         tiles = map(triton.next_power_of_2, (heads, key_dim, value_dim))
         overlaps = own.operators.overlaps
         if tokens:
             store_keys_and_values[tokens, tables](
-                key, value, keys, values, own.key_scales[layer], own.value_scales[layer],
+                key, value, keys, values, own.keys[layer].scales, own.values[layer].scales,
                 self.places.slots,
                 key.stride(0), key.stride(1), value.stride(0), value.stride(1),
                 keys.stride(0), keys.stride(1), keys.stride(2),
@@ -220,17 +238,18 @@ class PagedAttention:
     ) -> None:
         own, places = self._backend, self.places
         if own.latent is not None:
-            latents, scales = own.keys[layer], own.key_scales[layer]
+            latents, _, scales = own.keys[layer]
             window = own.windows[layer]
             own.latent(places, tiles, latents, scales, window, query, out, shape, stats)
             return
-        keys, values, window = own.keys[layer], own.values[layer], own.windows[layer]
+        keys, _, key_scales = own.keys[layer]
+        values, _, value_scales = own.values[layer]
+        window = own.windows[layer]
         key_dim, value_dim = own.layout.head_dim, own.value_layout.head_dim
         splits = 1 if stats is None else SPLITS
         highest, sums = (out, out) if stats is None else (stats[0], stats[1])
         paged_attention[len(tiles.requests), own.layout.kv_heads, splits](
-            query, keys, values, own.key_scales[layer], own.value_scales[layer],
-            out, highest, sums, sinks,
+            query, keys, values, key_scales, value_scales, out, highest, sums, sinks,
             tiles.requests, tiles.first_rows, tiles.starts, places.query_start, places.context_lens,
             places.block_table, places.block_table.stride(0), own.num_heads,
             query.stride(0), query.stride(1),
@@ -245,14 +264,11 @@ class PagedAttention:
         )  # fmt: skip
 
 
-def _parts(
-    caches: Sequence[Tensor], layout: KVLayout
-) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
-    """Each layer's numbers ``[blocks, block_size, kv_heads, head_dim]``, and scales if any."""
+def _parts(cache: Tensor, layout: KVLayout) -> Cache:
     if not isinstance(layout, ScaledLayout):
-        return caches, [None] * len(caches)
-    parts = [layout.parts(cache) for cache in caches]
-    return [codes.view(torch.int8) for codes, _ in parts], [scales for _, scales in parts]
+        return Cache(cache)
+    codes, scales = layout.parts(cache)
+    return Cache(codes.view(torch.int8), scales, scales.view(torch.int32))
 
 
 def _bound(layout: KVLayout) -> float:
@@ -261,12 +277,14 @@ def _bound(layout: KVLayout) -> float:
     return 0.0 if reaches or isinstance(layout, ScaledLayout) else torch.finfo(layout.dtype).max
 
 
-def _shapes(least: int, width: int, dtype: torch.dtype) -> tuple[TileShape, TileShape]:
+def _shapes(
+    least: int, width: int, dtype: torch.dtype, *, is_crowded: bool
+) -> tuple[TileShape, TileShape]:
     """Tiles for few queries and for many: a program holds rows times width in registers.
 
     By ``benchmarks/gpu/attention.py`` on an H200, where 128 keys are 5 % faster for prompts, and
-    two steps in flight for few queries; both spill registers on other GPUs or formats. Float32 is
-    there to be compared with alone.
+    two steps in flight for few queries; both spill registers on other GPUs or formats, and 64 keys
+    do where it ``is_crowded``. Float32 is there to be compared with alone.
     """
     if dtype.itemsize > 2:
         keys = max(16, min(32, 32 * 128 // width))
@@ -275,7 +293,7 @@ def _shapes(least: int, width: int, dtype: torch.dtype) -> tuple[TileShape, Tile
     keys = max(16, min(64, 64 * 128 // width))
     few = TileShape(least, keys, 8 if least * width >= 8192 else 4, 3 if width <= 256 else 2)
     many_rows = 128 if width <= 128 else 64 if width <= 256 else 32
-    return few, TileShape(max(least, many_rows), keys, 8, 2)
+    return few, TileShape(max(least, many_rows), keys // 2 if is_crowded else keys, 8, 2)
 
 
 def _tile(dim: int) -> int:
