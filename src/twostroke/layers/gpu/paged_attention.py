@@ -81,9 +81,9 @@ class PagedBackend:
             self.latent = latent
             return
         least = max(16, triton.next_power_of_2(self.group))  # tensor cores take no fewer rows
-        width, is_crowded = max(self.key_tile, self.value_tile), self.is_scaled
+        width = max(self.key_tile, self.value_tile)
         # Hopper's products read their operands from shared memory, not from registers.
-        is_crowded = is_crowded and not operators.overlaps
+        is_crowded = self.is_scaled and (width > 256 or not operators.overlaps)
         self.few, self.many = _shapes(least, width, layout.read_dtype, is_crowded=is_crowded)
 
     @staticmethod
@@ -283,8 +283,9 @@ def _shapes(
     """Tiles for few queries and for many: a program holds rows times width in registers.
 
     By ``benchmarks/gpu/attention.py`` on an H200, where 128 keys are 5 % faster for prompts, and
-    two steps in flight for few queries; both spill registers on other GPUs or formats, and 64 keys
-    do where it ``is_crowded``. Float32 is there to be compared with alone.
+    two steps in flight for few queries; both spill registers on other GPUs or formats. So does a
+    step in flight for prompts where it ``is_crowded``: int8 is widened in registers. Float32 is
+    there to be compared with alone.
     """
     if dtype.itemsize > 2:
         keys = max(16, min(32, 32 * 128 // width))
@@ -293,7 +294,7 @@ def _shapes(
     keys = max(16, min(64, 64 * 128 // width))
     few = TileShape(least, keys, 8 if least * width >= 8192 else 4, 3 if width <= 256 else 2)
     many_rows = 128 if width <= 128 else 64 if width <= 256 else 32
-    return few, TileShape(max(least, many_rows), keys // 2 if is_crowded else keys, 8, 2)
+    return few, TileShape(max(least, many_rows), keys, 8, 1 if is_crowded else 2)
 
 
 def _tile(dim: int) -> int:
