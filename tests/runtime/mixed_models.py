@@ -212,13 +212,19 @@ def _recurrent(layer: LayerSpec) -> LayerSpec:
     return replace(layer, attention=None, recurrent=RecurrentSpec(1, SIZE * SIZE, (), 0))
 
 
-def random_model(spec: ModelSpec, dtype: torch.dtype = torch.float32) -> Decoder:
+def random_model(
+    spec: ModelSpec,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> Decoder:
     generator = torch.Generator().manual_seed(3)
     tensors = {}
     for parameter in FAMILY.parameters(spec):
         values = torch.randn(parameter.shape, generator=generator)
         is_norm = parameter.name.endswith("norm")
-        tensors[parameter.name] = (1 + 0.2 * values if is_norm else 0.3 * values).to(dtype)
+        tensors[parameter.name] = (1 + 0.2 * values if is_norm else 0.3 * values).to(
+            device=device, dtype=dtype
+        )
     return Decoder(spec, FAMILY, tensors, 256)
 
 
@@ -274,7 +280,11 @@ def ask(name: str, prompt: Sequence[int], max_tokens: int, **params: object) -> 
 
 
 def check_random_requests(
-    engine: LLMEngine, model: LanguageModel, random: Random, layout: KVLayout | None = None
+    engine: LLMEngine,
+    model: LanguageModel,
+    random: Random,
+    layout: KVLayout | None = None,
+    count: int = 14,
 ) -> None:
     """Chunks, company, shared prefixes and turns: each answer is the reference's.
 
@@ -284,7 +294,7 @@ def check_random_requests(
     shared = [random.randrange(3, 90) for _ in range(5 * BLOCK)]
     asked: dict[str, GenerationRequest] = {}
     answers: dict[str, list[int]] = {}
-    for number in range(14):
+    for number in range(count):
         prompt = shared[: random.choice([0, 2, 5]) * BLOCK]
         prompt = prompt + [random.randrange(3, 90) for _ in range(random.randrange(1, 7))]
         if answers and random.random() < 0.4:

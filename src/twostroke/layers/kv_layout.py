@@ -221,6 +221,19 @@ class ScaledLayout:
         scales = self._scales(cache)[block, :, :, offset].view(torch.bfloat16)
         return scales.sum(dtype=torch.float32)
 
+    def parts(self, cache: Tensor) -> tuple[Tensor, Tensor]:
+        """What a kernel reads, as views: integers, and the bits of their scales.
+
+        Of blocks of an even number of tokens alone, whose scales begin at even addresses.
+
+        Returns:
+            uint8 ``[blocks, block_size, kv_heads, row]``, and int16 ``[blocks, kv_heads, groups,
+            block_size]``.
+        """
+        scales = cache[:, self._data_bytes :].view(torch.int16)
+        shape = (len(cache), self.kv_heads, self._groups, self.block_size)
+        return self._data(cache), scales.view(shape)
+
     @property
     def _groups(self) -> int:
         return groups_of(self.head_dim, self.bits)

@@ -11,7 +11,7 @@ from twostroke.layers.attention.compiled import CompiledBackend
 from twostroke.layers.attention.grouped import GroupedBackend
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.layers.gpu.load import load_operators
-from twostroke.layers.kv_layout import PlainLayout, ScaledLayout
+from twostroke.layers.kv_layout import ScaledLayout
 from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.runtime.kv_tensors import KVTensors
@@ -65,20 +65,20 @@ def _backend(
             value_layout=layouts[-1],
             form=form,
         )
-    first, last = layouts[0], layouts[-1]
     operators = load_operators(kv.device)
-    if operators is not None and isinstance(first, PlainLayout) and isinstance(last, PlainLayout):
+    if operators is not None:
         from twostroke.layers.gpu.paged_attention import PagedBackend
 
-        if PagedBackend.supports(form, first, operators):
+        if PagedBackend.supports(form, layouts[0], operators):
             return PagedBackend(
-                keys, values, attention.heads, windows, operators, first, last, form
+                keys, values, attention.heads, windows, operators, layouts[0], layouts[-1], form
             )
     if isinstance(layouts[0], ScaledLayout) and not keys[0].is_contiguous():
         # It reads whole blocks, and what were numbers of one layer might be infinite as scales.
         raise ConfigError(
             f"--kv-cache-dtype {layouts[0].name} does not work with this model here: its layers"
-            " have keys and values of different shapes, which only the compiled attention reads",
+            " have keys and values of different shapes, which only the compiled attention reads,"
+            " and in int8 that of a GPU",
             hint="use --kv-cache-dtype auto, or fp8",
         )
     return SdpaBackend(

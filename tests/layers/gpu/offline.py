@@ -25,6 +25,7 @@ TYPES = {
     torch.float32: "fp32",
     torch.float64: "fp64",
     torch.float8_e4m3fn: "fp8e4nv",
+    torch.int16: "i16",
     torch.int32: "i32",
     torch.int64: "i64",
     torch.uint8: "u8",

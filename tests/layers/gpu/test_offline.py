@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -15,17 +19,34 @@ from twostroke.layers.recurrent_state import Segment
 from twostroke.model_spec.recurrent_forms import DeltaForm
 from twostroke.runtime.state_tensors import StepStates
 
+if TYPE_CHECKING:
+    from tests.layers.gpu.offline import Compiled
+
+    Check = Callable[..., None]
+
 BF16 = torch.bfloat16
+RECORD = Path(__file__).with_name("compiled.txt")
+RECORDING = "TWOSTROKE_RECORD_COMPILED"  # writes that file anew
+HEADING = "# registers, bytes of shared memory, tensor core instructions, kernel, case"
 SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}  # of a program, in bytes
 MODELS = {
     "8B": Shape(32, 8, 128, 128, dtype=BF16, cache=BF16),
     "fp8 cache": Shape(32, 8, 128, 128, dtype=BF16, cache=torch.float8_e4m3fn),
+    "int8 cache": Shape(32, 8, 128, 128, dtype=BF16, cache=torch.int8),
+    "int8 cache of gemma2": Shape(
+        16, 8, 256, 256, window=4096, soft_cap=50.0, dtype=BF16, cache=torch.int8
+    ),
+    "int8 cache of gpt-oss": Shape(
+        64, 8, 64, 64, window=128, sinks=True, dtype=BF16, cache=torch.int8
+    ),
+    "int8 cache of gemma4": Shape(8, 1, 512, 512, dtype=BF16, cache=torch.int8),
     "gpt-oss": Shape(64, 8, 64, 64, window=128, sinks=True, dtype=BF16, cache=BF16),
     "gemma2": Shape(16, 8, 256, 256, window=4096, soft_cap=50.0, dtype=BF16, cache=BF16),
     "gemma4": Shape(8, 1, 512, 512, dtype=BF16, cache=BF16),
     "DeepSeek-V2-Lite": Shape(16, 1, 576, latent=512, dtype=BF16, cache=BF16),
     "DeepSeek-V3": Shape(128, 1, 576, latent=512, dtype=BF16, cache=BF16),
     "DeepSeek-V3 in fp8": Shape(128, 1, 576, latent=512, dtype=BF16, cache=torch.float8_e4m3fn),
+    "DeepSeek-V3 in int8": Shape(128, 1, 576, latent=512, dtype=BF16, cache=torch.int8),
     "narrow": Shape(8, 4, 8, 8, window=9, dtype=BF16, cache=BF16),
     "float32": Shape(8, 4, 64, 64),
 }
@@ -36,9 +57,46 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(scope="module")
+def record() -> Iterator[dict[str, list[str]]]:
+    """What the kernels of each case took when that was recorded."""
+    cases: dict[str, list[str]] = {}
+    if not os.environ.get(RECORDING):
+        for line in RECORD.read_text(encoding="utf-8").splitlines()[1:]:
+            cases.setdefault(line.split(" ", 4)[4], []).append(line)
+    yield cases
+    if os.environ.get(RECORDING):
+        lines = [HEADING, *(line for case in cases.values() for line in case)]
+        RECORD.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def check(request: pytest.FixtureRequest, record: dict[str, list[str]]) -> Check:
+    """Holds kernels to what was recorded of this test, and to what a GPU has."""
+
+    def check(
+        made: Sequence[Compiled], capability: int, *products: str, exact: bool = False
+    ) -> None:
+        """``products`` use tensor cores; ``exact``: float32 is there to be compared with alone."""
+        case = request.node.name
+        lines = [
+            f"{each.registers} {each.shared} {each.tensor_cores} {each.name} {case}"
+            for each in made
+        ]
+        for each in made:
+            assert each.shared <= SHARED_MEMORY[capability], each
+            assert exact or each.spilled == 0, each
+            assert exact or each.name not in products or each.tensor_cores, each
+        if os.environ.get(RECORDING):
+            record[case] = lines
+        assert lines == record.get(case), f"if it is meant, set {RECORDING}=1 and run all of these"
+
+    return check
+
+
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 @pytest.mark.parametrize("name", MODELS)
-def test_attention_compiles(name: str, capability: int) -> None:
+def test_attention_compiles(name: str, capability: int, check: Check) -> None:
     from tests.layers.gpu.offline import compiling
     from twostroke.layers.gpu.operators import GpuOperators
 
@@ -49,17 +107,12 @@ def test_attention_compiles(name: str, capability: int) -> None:
         step.attend(GpuOperators(overlaps=capability >= 90))
     kernel = "paged_attention" if MODELS[name].latent is None else "latent_attention"
     assert {each.name for each in made} == {kernel, "combine_splits", "store_keys_and_values"}
-    for each in made:
-        print(each)
-        assert each.shared <= SHARED_MEMORY[capability], each
-        if MODELS[name].dtype is BF16:  # float32 is there to be compared with, not to be fast
-            assert each.spilled == 0, each
-            assert each.name != kernel or each.tensor_cores, each
+    check(made, capability, kernel, exact=MODELS[name].dtype is not BF16)
 
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 @pytest.mark.parametrize("tokens", [1, 512])
-def test_experts_compile(tokens: int, capability: int) -> None:
+def test_experts_compile(tokens: int, capability: int, check: Check) -> None:
     from tests.layers.gpu.offline import compiling
     from twostroke.layers.gpu.experts import GpuExperts
     from twostroke.layers.gpu.operators import GpuOperators
@@ -74,16 +127,12 @@ def test_experts_compile(tokens: int, capability: int) -> None:
         )
         chosen = torch.zeros(tokens, 2, dtype=torch.int64)
         own(torch.zeros(tokens, 2048, dtype=BF16), chosen, torch.ones(tokens, 2))
-    products = [each for each in made if each.name == "multiply_grouped"]
-    assert products
-    for each in products:
-        print(each)
-        assert each.spilled == 0 and each.tensor_cores, each
-        assert each.shared <= SHARED_MEMORY[capability], each
+    assert "multiply_grouped" in {each.name for each in made}
+    check(made, capability, "multiply_grouped")
 
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
-def test_operators_compile(capability: int) -> None:
+def test_operators_compile(capability: int, check: Check) -> None:
     from tests.layers.gpu.offline import compiling
     from twostroke.layers.gpu.operators import GpuOperators
 
@@ -101,16 +150,12 @@ def test_operators_compile(capability: int) -> None:
             operators.multiply_few(x, weight, None, None)
             operators.multiply_few(x, weight, weight[:, 0].contiguous(), x @ weight.T)
     assert {each.name for each in made} == {"normalize", "rotate", "gated_mul", "multiply_few"}
-    for each in made:
-        print(each)
-        assert each.spilled == 0, each
-        assert each.shared <= SHARED_MEMORY[capability], each
-        assert each.name != "multiply_few" or each.tensor_cores, each
+    check(made, capability, "multiply_few")
 
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 @pytest.mark.parametrize("format_", ["int8", "int4", "uint4"])
-def test_quantized_products_compile(format_: str, capability: int) -> None:
+def test_quantized_products_compile(format_: str, capability: int, check: Check) -> None:
     from tests.layers.gpu.offline import compiling
     from twostroke.layers.gpu.operators import GpuOperators
     from twostroke.layers.gpu.quantized_linear import QuantizedLinear
@@ -125,16 +170,12 @@ def test_quantized_products_compile(format_: str, capability: int) -> None:
             own(torch.zeros(48, inputs, dtype=BF16))
             own.weight_rows(torch.arange(64))
     assert {each.name for each in made} == {"multiply_quantized", "add_splits", "decode_quantized"}
-    for each in made:
-        print(each)
-        assert each.spilled == 0, each
-        assert each.shared <= SHARED_MEMORY[capability], each
-        assert each.name != "multiply_quantized" or each.tensor_cores, each
+    check(made, capability, "multiply_quantized")
 
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 @pytest.mark.parametrize("matrix", [torch.float32, BF16], ids=str)
-def test_gated_delta_compiles(matrix: torch.dtype, capability: int) -> None:
+def test_gated_delta_compiles(matrix: torch.dtype, capability: int, check: Check) -> None:
     from tests.layers.gpu.offline import compiling
     from twostroke.layers.gpu.gated_delta import GpuDelta
     from twostroke.layers.gpu.operators import GpuOperators
@@ -157,15 +198,11 @@ def test_gated_delta_compiles(matrix: torch.dtype, capability: int) -> None:
     chunks = {"solve_chunks", "pass_chunks"}
     others = {"convolve_tokens", "apply_delta", "finish_chunks"}
     assert {each.name for each in made} == others | chunks
-    for each in made:
-        print(each)
-        assert each.spilled == 0, each
-        assert each.shared <= SHARED_MEMORY[capability], each
-        assert each.name not in chunks or each.tensor_cores, each
+    check(made, capability, *chunks)
 
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
-def test_draws_compile(capability: int) -> None:
+def test_draws_compile(capability: int, check: Check) -> None:
     from tests.layers.gpu.offline import compiling
     from twostroke.layers.gpu.drawing import GpuDraws
     from twostroke.layers.gpu.operators import GpuOperators
@@ -178,16 +215,14 @@ def test_draws_compile(capability: int) -> None:
         draws.draw(logits, torch.zeros(1), [0], requests)
     kernels = {"penalize_pairs", "narrow", "end_search", "weigh", "pick_tokens"}
     assert {each.name for each in made} == kernels
-    for each in made:
-        print(each)
-        assert each.spilled == 0, each
-        assert each.shared <= 48 * 1024, each
+    check(made, capability)
+    assert max(each.shared for each in made) <= 48 * 1024
 
 
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 @pytest.mark.parametrize("format_", ["int8", "int4", "uint4", "fp8"])
 @pytest.mark.parametrize("tokens", [1, 512])
-def test_rounded_experts_compile(tokens: int, format_: str, capability: int) -> None:
+def test_rounded_experts_compile(tokens: int, format_: str, capability: int, check: Check) -> None:
     from tests.layers.gpu.offline import compiling
     from twostroke.layers.gpu.experts import GpuExperts
     from twostroke.layers.gpu.fp8_linear import Fp8Linear
@@ -211,15 +246,11 @@ def test_rounded_experts_compile(tokens: int, format_: str, capability: int) -> 
         )  # fmt: skip
         chosen = torch.zeros(tokens, 2, dtype=torch.int64)
         own(torch.zeros(tokens, 2048, dtype=BF16), chosen, torch.ones(tokens, 2))
-    products = [each for each in made if each.name == "multiply_grouped_codes"]
-    assert products
-    for each in products:
-        print(each)
-        assert each.spilled == 0 and each.tensor_cores, each
-        assert each.shared <= SHARED_MEMORY[capability], each
+    assert "multiply_grouped_codes" in {each.name for each in made}
+    check(made, capability, "multiply_grouped_codes")
 
 
-def test_rounding_rows_compiles() -> None:
+def test_rounding_rows_compiles(check: Check) -> None:
     from tests.layers.gpu.offline import compiling
     from twostroke.layers.gpu.fp8_linear import Fp8Linear
     from twostroke.layers.gpu.operators import GpuOperators
@@ -229,6 +260,4 @@ def test_rounding_rows_compiles() -> None:
             linear = Fp8Linear(torch.zeros(16, inputs, dtype=BF16), None, GpuOperators())
             linear.rounded_rows(torch.zeros(3, inputs, dtype=BF16))
     assert [each.name for each in made] == ["round_rows", "round_rows"]
-    for each in made:
-        print(each)
-        assert each.spilled == 0, each
+    check(made, 90)

@@ -11,13 +11,14 @@ import triton
 import triton.language as tl
 
 from twostroke.kernels.triton.overlap import wait_for_earlier
-from twostroke.kernels.triton.paged_attention import LOG2_E, place_of_tile, span
+from twostroke.kernels.triton.paged_attention import LOG2_E, load_rows, place_of_tile, span
 
 
 @triton.jit
 def latent_attention(
     query,  # [tokens, heads, LATENT + ROTATED], absorbed
     latents,  # [blocks, PAGE, 1, LATENT + ROTATED]
+    scales,  # int32 [blocks, 1, PAGE / 2], see ``load_rows``; if SCALED
     out,  # [tokens, heads, LATENT]; with splits float32 [rows, heads, SPLITS, LATENT]
     highest, sums,  # float32 [rows, heads, SPLITS], used with splits alone
     tile_requests, tile_rows, tile_starts,  # see ``paged_attention``
@@ -32,6 +33,7 @@ def latent_attention(
     KEYS: tl.constexpr,  # latents that are looked at together
     SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    SCALED: tl.constexpr,
     DOT: tl.constexpr,  # the type in which products are computed
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
@@ -62,8 +64,9 @@ def latent_attention(
     ).to(DOT)
     table = block_table + request.to(tl.int64) * table_stride
     top, total, mixed = _attend(
-        start, all_seen, end, earlier + token, q, q_turned, table, latents, latent_block,
-        latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS, HAS_WINDOW, DOT,
+        start, all_seen, end, earlier + token, q, q_turned, table, latents, scales,
+        latent_block, latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS,
+        HAS_WINDOW, SCALED, DOT,
     )  # fmt: skip
     mask = is_row[:, None] & (dims < LATENT)
     if SPLITS > 1:
@@ -78,10 +81,10 @@ def latent_attention(
 
 @triton.jit
 def _attend(
-    start, all_seen, end, position, q, q_turned, table, latents, latent_block, latent_token, dims,
-    turned, scale, window,
+    start, all_seen, end, position, q, q_turned, table, latents, scales, latent_block,
+    latent_token, dims, turned, scale, window,
     LATENT: tl.constexpr, ROTATED: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, DOT: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, SCALED: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Walk over the latents from ``start`` to ``end``; up to ``all_seen`` nothing is masked."""
     top = tl.full((q.shape[0],), float("-inf"), tl.float32)
@@ -89,36 +92,41 @@ def _attend(
     mixed = tl.zeros((q.shape[0], q.shape[1]), tl.float32)
     for at in range(start, all_seen, KEYS):
         top, total, mixed = _attend_tile(
-            at, end, position, top, total, mixed, q, q_turned, table, latents, latent_block,
-            latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS, HAS_WINDOW,
-            False, DOT,
+            at, start, end, position, top, total, mixed, q, q_turned, table, latents, scales,
+            latent_block, latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS,
+            HAS_WINDOW, False, SCALED, DOT,
         )  # fmt: skip
     for at in range(all_seen, end, KEYS):
         top, total, mixed = _attend_tile(
-            at, end, position, top, total, mixed, q, q_turned, table, latents, latent_block,
-            latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS, HAS_WINDOW,
-            True, DOT,
+            at, start, end, position, top, total, mixed, q, q_turned, table, latents, scales,
+            latent_block, latent_token, dims, turned, scale, window, LATENT, ROTATED, PAGE, KEYS,
+            HAS_WINDOW, True, SCALED, DOT,
         )  # fmt: skip
     return top, total, mixed
 
 
 @triton.jit
 def _attend_tile(
-    at, end, position, top, total, mixed, q, q_turned, table, latents, latent_block, latent_token,
-    dims, turned, scale, window,
+    at, start, end, position, top, total, mixed, q, q_turned, table, latents, scales,
+    latent_block, latent_token, dims, turned, scale, window,
     LATENT: tl.constexpr, ROTATED: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr, DOT: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """One step of the running softmax: the latents ``at`` to ``at + KEYS``."""
     seen = at + tl.arange(0, KEYS)
     exists = seen < end
+    if HAS_WINDOW:
+        exists = exists & (seen >= start)
     block = tl.load(table + seen // PAGE, mask=exists, other=0).to(tl.int64)
-    place = (latents + block * latent_block + seen % PAGE * latent_token)[:, None]
-    mask, turned_mask = dims < LATENT, turned < ROTATED
-    if MASKED:
-        mask, turned_mask = mask & exists[:, None], turned_mask & exists[:, None]
-    latent = tl.load(place + dims, mask=mask, other=0.0).to(DOT)
-    key = tl.load(place + LATENT + turned, mask=turned_mask, other=0.0).to(DOT)
+    offset = seen % PAGE
+    latent = load_rows(
+        latents, scales, block, offset, exists, 0, latent_block, latent_token, 0, dims,
+        LATENT, PAGE, MASKED, SCALED, DOT,
+    )  # fmt: skip
+    key = load_rows(
+        latents + LATENT, scales, block, offset, exists, 0, latent_block, latent_token, 0, turned,
+        ROTATED, PAGE, MASKED, SCALED, DOT,
+    )  # fmt: skip
     scores = tl.dot(q, tl.trans(latent), input_precision="ieee")
     scores = tl.dot(q_turned, tl.trans(key), scores, input_precision="ieee")
     scores = scores * scale * LOG2_E

@@ -28,6 +28,7 @@ def paged_attention(
     query,  # [tokens, heads, KEY_DIM]
     keys,  # [blocks, PAGE, kv_heads, KEY_DIM]
     values,  # [blocks, PAGE, kv_heads, VALUE_DIM]
+    key_scales, value_scales,  # int32 [blocks, kv_heads, PAGE / 2], see ``load_rows``; if SCALED
     out,  # [tokens, heads, VALUE_DIM]; with splits float32 [rows, heads, SPLITS, VALUE_DIM]
     highest, sums,  # float32 [rows, heads, SPLITS], used with splits alone
     sinks,  # float32 [heads]
@@ -45,6 +46,7 @@ def paged_attention(
     KEYS: tl.constexpr,  # keys that are looked at together
     SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr,
     HAS_SINKS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    SCALED: tl.constexpr,
     DOT: tl.constexpr,  # the type in which products are computed
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
@@ -76,9 +78,9 @@ def paged_attention(
     table = block_table + request.to(tl.int64) * table_stride
     top, total, sum_of_values = _attend(
         start, all_seen, end, earlier + token, top, total, sum_of_values, q, table, keys, values,
-        kv_head, key_block, key_token, key_head, value_block, value_token, value_head, key_dims,
-        value_dims, scale, soft_cap, window,
-        KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, DOT,
+        key_scales, value_scales, kv_head, key_block, key_token, key_head, value_block,
+        value_token, value_head, key_dims, value_dims, scale, soft_cap, window,
+        KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, SCALED, DOT,
     )  # fmt: skip
     _keep(
         top, total, sum_of_values, out, highest, sums, sinks, out_row, head, is_row, split,
@@ -100,16 +102,17 @@ def span(
 ):  # fmt: skip
     """The keys of this program that any query sees, first and end; between, where all see all.
 
-    ``position`` is that of the first query.
+    ``position`` is that of the first query. Up to the one between, a multiple of KEYS, nothing is
+    masked; with a window it lies before the first.
     """
     start, end = 0, tl.minimum(context, position + QUERIES)
     if HAS_WINDOW:
-        start = tl.maximum(position - window + 1, 0) // KEYS * KEYS
+        start = tl.maximum(position - window + 1, 0)
     if SPLITS > 1:
         size = split_size(context, SPLITS, MIN_SPLIT)
         start = tl.maximum(start, split * size)
         end = tl.minimum(end, (split + 1) * size)
-    all_seen = start
+    all_seen = start // KEYS * KEYS
     if not HAS_WINDOW:
         all_seen = tl.maximum(start, tl.minimum(end, position + 1) // KEYS * KEYS)
     return start, all_seen, end
@@ -142,34 +145,34 @@ def _keep(
 
 @triton.jit
 def _attend(
-    start, all_seen, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
-    key_block, key_token, key_head, value_block, value_token, value_head, key_dims, value_dims,
-    scale, soft_cap, window,
+    start, all_seen, end, position, top, total, sum_of_values, q, table, keys, values, key_scales,
+    value_scales, kv_head, key_block, key_token, key_head, value_block, value_token, value_head,
+    key_dims, value_dims, scale, soft_cap, window,
     KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr,
-    HAS_CAP: tl.constexpr, HAS_WINDOW: tl.constexpr, DOT: tl.constexpr,
+    HAS_CAP: tl.constexpr, HAS_WINDOW: tl.constexpr, SCALED: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """Walk over the keys from ``start`` to ``end``; up to ``all_seen`` nothing is masked."""
     for at in range(start, all_seen, KEYS):
         top, total, sum_of_values = _attend_tile(
-            at, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
-            key_block, key_token, key_head, value_block, value_token, value_head, key_dims,
-            value_dims, scale, soft_cap, window,
-            KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, False, DOT,
+            at, start, end, position, top, total, sum_of_values, q, table, keys, values,
+            key_scales, value_scales, kv_head, key_block, key_token, key_head, value_block,
+            value_token, value_head, key_dims, value_dims, scale, soft_cap, window,
+            KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, False, SCALED, DOT,
         )  # fmt: skip
     for at in range(all_seen, end, KEYS):
         top, total, sum_of_values = _attend_tile(
-            at, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
-            key_block, key_token, key_head, value_block, value_token, value_head, key_dims,
-            value_dims, scale, soft_cap, window,
-            KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, True, DOT,
+            at, start, end, position, top, total, sum_of_values, q, table, keys, values,
+            key_scales, value_scales, kv_head, key_block, key_token, key_head, value_block,
+            value_token, value_head, key_dims, value_dims, scale, soft_cap, window,
+            KEY_DIM, VALUE_DIM, PAGE, KEYS, HAS_CAP, HAS_WINDOW, True, SCALED, DOT,
         )  # fmt: skip
     return top, total, sum_of_values
 
 
 @triton.jit
 def _attend_tile(
-    at, end, position, top, total, sum_of_values, q, table, keys, values, kv_head,
-    key_block, key_token, key_head, value_block, value_token, value_head,
+    at, start, end, position, top, total, sum_of_values, q, table, keys, values, key_scales,
+    value_scales, kv_head, key_block, key_token, key_head, value_block, value_token, value_head,
     key_dims, value_dims, scale, soft_cap, window,
     KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
@@ -178,18 +181,20 @@ def _attend_tile(
     HAS_CAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     MASKED: tl.constexpr,
+    SCALED: tl.constexpr,
     DOT: tl.constexpr,
 ):  # fmt: skip
     """One step of the running softmax: the keys ``at`` to ``at + KEYS``."""
     seen = at + tl.arange(0, KEYS)
     exists = seen < end
+    if HAS_WINDOW:
+        exists = exists & (seen >= start)
     block = tl.load(table + seen // PAGE, mask=exists, other=0).to(tl.int64)
     offset = seen % PAGE
-    key_at = keys + block * key_block + offset * key_token + kv_head * key_head
-    key_mask = key_dims < KEY_DIM
-    if MASKED:
-        key_mask = key_mask & exists[:, None]
-    k = tl.load(key_at[:, None] + key_dims, mask=key_mask, other=0.0).to(DOT)
+    k = load_rows(
+        keys, key_scales, block, offset, exists, kv_head, key_block, key_token, key_head, key_dims,
+        KEY_DIM, PAGE, MASKED, SCALED, DOT,
+    )  # fmt: skip
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     if HAS_CAP:
         # tanh by way of exp: 1 - 2 / (exp(2 x) + 1).
@@ -206,14 +211,42 @@ def _attend_tile(
     weights = tl.exp2(scores - level[:, None])
     shrink = tl.exp2(top - level)
     total = total * shrink + tl.sum(weights, 1)
-    value_at = values + block * value_block + offset * value_token + kv_head * value_head
-    value_mask = value_dims < VALUE_DIM
-    if MASKED:
-        value_mask = value_mask & exists[:, None]
-    v = tl.load(value_at[:, None] + value_dims, mask=value_mask, other=0.0).to(DOT)
+    v = load_rows(
+        values, value_scales, block, offset, exists, kv_head, value_block, value_token, value_head,
+        value_dims, VALUE_DIM, PAGE, MASKED, SCALED, DOT,
+    )  # fmt: skip
     sum_of_values = sum_of_values * shrink[:, None]
     sum_of_values = tl.dot(weights.to(DOT), v, sum_of_values, input_precision="ieee")
     return higher, total, sum_of_values
+
+
+@triton.jit
+def load_rows(
+    rows,  # [blocks, PAGE, kv_heads, DIM]
+    # bfloat16 [blocks, kv_heads, PAGE] as int32, the scales of two tokens each: what is copied
+    # ahead of its use takes 4 bytes or more
+    scales,
+    block, offset, exists,  # [tile]: whether there is such a row; else it is not read, but zeros
+    kv_head, block_stride, token_stride, head_stride, dims,
+    DIM: tl.constexpr, PAGE: tl.constexpr,
+    MASKED: tl.constexpr,  # whether some may not exist
+    SCALED: tl.constexpr,  # rows are int8, each with a scale, as ``layers.scaled_rows`` says
+    DOT: tl.constexpr,
+):  # fmt: skip
+    """Keys or values of some tokens and one KV head, decoded: [tile, dims]."""
+    place = rows + block * block_stride + offset * token_stride + kv_head * head_stride
+    mask = dims < DIM
+    if MASKED:
+        mask = mask & exists[:, None]
+    numbers = tl.load(place[:, None] + dims, mask=mask, other=0.0)
+    if SCALED:
+        pair_at = scales + block * (block_stride // 4) + (kv_head * PAGE + offset) // 2
+        pair = tl.load(pair_at, mask=exists, other=0)
+        scale = tl.where(offset % 2 == 0, pair << 16, pair & -65536).to(tl.float32, bitcast=True)
+        # Such products are exact in float32, so that bfloat16's are rounded once, as they should.
+        WIDE: tl.constexpr = DOT if DOT.is_bf16() else tl.float32
+        numbers = numbers.to(WIDE) * scale.to(WIDE)[:, None]
+    return numbers.to(DOT)
 
 
 @triton.jit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,9 +26,23 @@ from twostroke.layers.gpu.tiles import (
     tables_on,
     tiles_of,
 )
-from twostroke.layers.kv_layout import PlainLayout
+from twostroke.layers.kv_layout import KVLayout, ScaledLayout
 
 NO_SLOT = -1  # of a row whose keys and values are not kept
+
+
+class Cache(NamedTuple):
+    """One layer's keys or values, and their scales if they have some.
+
+    Attributes:
+        numbers: ``[blocks, block_size, kv_heads, head_dim]``.
+        scales: The bits of bfloat16s, int16 ``[blocks, kv_heads, 1, block_size]``.
+        pairs: The same, two in an int32.
+    """
+
+    numbers: Tensor
+    scales: Tensor | None = None
+    pairs: Tensor | None = None
 
 
 class PagedBackend:
@@ -45,11 +59,13 @@ class PagedBackend:
         num_heads: int,
         sliding_windows: Sequence[int | None],
         operators: GpuOperators,
-        layout: PlainLayout,
-        value_layout: PlainLayout,
+        layout: KVLayout,
+        value_layout: KVLayout,
         form: ScoreForm,
     ) -> None:
-        self.keys, self.values = keys, values
+        self.keys = [_parts(cache, layout) for cache in keys]
+        self.values = [_parts(cache, value_layout) for cache in values]
+        self.is_scaled = isinstance(layout, ScaledLayout)
         self.windows = tuple(sliding_windows)
         self.layout, self.value_layout, self.form = layout, value_layout, form
         self.operators = operators
@@ -65,12 +81,17 @@ class PagedBackend:
             self.latent = latent
             return
         least = max(16, triton.next_power_of_2(self.group))  # tensor cores take no fewer rows
-        self.few, self.many = _shapes(least, max(self.key_tile, self.value_tile), layout.read_dtype)
+        width = max(self.key_tile, self.value_tile)
+        # Hopper's products read their operands from shared memory, not from registers.
+        is_crowded = self.is_scaled and (width > 256 or not operators.overlaps)
+        self.few, self.many = _shapes(least, width, layout.read_dtype, is_crowded=is_crowded)
 
     @staticmethod
-    def supports(form: ScoreForm, layout: PlainLayout, operators: GpuOperators) -> bool:
-        """Whether the kernels score so, and read such numbers: no chunked windows."""
+    def supports(form: ScoreForm, layout: KVLayout, operators: GpuOperators) -> bool:
+        """Whether the kernels score so, and read such numbers: no chunked windows, no 4 bits."""
         is_known = layout.dtype is not torch.float8_e4m3fn or operators.has_fp8
+        if isinstance(layout, ScaledLayout):  # in blocks whose scales begin at multiples of 4
+            is_known = layout.bits == 8 and layout.block_size % 4 == 0
         is_plain = form.soft_cap is None and not form.sinks
         return is_known and not form.chunked and (form.latent_values is None or is_plain)
 
@@ -104,7 +125,7 @@ class PagedTables:
 
     def __init__(self, backend: PagedBackend, rows: int, columns: int) -> None:
         self._backend = backend
-        device = backend.keys[0].device
+        device = backend.keys[0].numbers.device
         self._order = torch.arange(rows + 1, dtype=torch.int32, device=device)
         self._starts = torch.zeros(rows, dtype=torch.int32, device=device)
         self._context_lens = torch.zeros(rows, dtype=torch.int32, device=device)
@@ -172,20 +193,21 @@ class PagedAttention:
         tables = 1 if value is None else 2  # latents are keys and values
         value = key if value is None else value
         own, tokens = self._backend, len(key)
-        keys, values, layout = own.keys[layer], own.values[layer], own.layout
-        reaches = layout.dtype in (layout.read_dtype, torch.bfloat16, torch.float32)
+        keys, values = own.keys[layer].numbers, own.values[layer].numbers
+        layout = own.layout
         heads, key_dim, value_dim = layout.kv_heads, layout.head_dim, own.value_layout.head_dim
         tiles = map(triton.next_power_of_2, (heads, key_dim, value_dim))
         overlaps = own.operators.overlaps
         if tokens:
             store_keys_and_values[tokens, tables](
-                key, value, keys, values, self.places.slots,
+                key, value, keys, values, own.keys[layer].scales, own.values[layer].scales,
+                self.places.slots,
                 key.stride(0), key.stride(1), value.stride(0), value.stride(1),
                 keys.stride(0), keys.stride(1), keys.stride(2),
                 values.stride(0), values.stride(1), values.stride(2),
                 heads, key_dim, value_dim, *tiles, layout.block_size,
-                not reaches, torch.finfo(layout.dtype).max, overlaps,
-                num_warps=4, launch_pdl=overlaps,
+                _bound(layout), own.is_scaled, overlaps,
+                num_warps=4, launch_pdl=overlaps, enable_fp_fusion=not own.is_scaled,
             )  # fmt: skip
 
     def _attend_split(
@@ -216,15 +238,18 @@ class PagedAttention:
     ) -> None:
         own, places = self._backend, self.places
         if own.latent is not None:
-            latents, window = own.keys[layer], own.windows[layer]
-            own.latent(places, tiles, latents, window, query, out, shape, stats)
+            latents, _, scales = own.keys[layer]
+            window = own.windows[layer]
+            own.latent(places, tiles, latents, scales, window, query, out, shape, stats)
             return
-        keys, values, window = own.keys[layer], own.values[layer], own.windows[layer]
+        keys, _, key_scales = own.keys[layer]
+        values, _, value_scales = own.values[layer]
+        window = own.windows[layer]
         key_dim, value_dim = own.layout.head_dim, own.value_layout.head_dim
         splits = 1 if stats is None else SPLITS
         highest, sums = (out, out) if stats is None else (stats[0], stats[1])
         paged_attention[len(tiles.requests), own.layout.kv_heads, splits](
-            query, keys, values, out, highest, sums, sinks,
+            query, keys, values, key_scales, value_scales, out, highest, sums, sinks,
             tiles.requests, tiles.first_rows, tiles.starts, places.query_start, places.context_lens,
             places.block_table, places.block_table.stride(0), own.num_heads,
             query.stride(0), query.stride(1),
@@ -233,17 +258,33 @@ class PagedAttention:
             own.form.scale, own.form.soft_cap or 0.0, window or 0,
             own.group, key_dim, value_dim, own.key_tile, own.value_tile, own.layout.block_size,
             shape.rows, shape.keys, splits, MIN_SPLIT,
-            sinks is not None, own.form.soft_cap is not None, window is not None,
+            sinks is not None, own.form.soft_cap is not None, window is not None, own.is_scaled,
             own.operators.product_type(query.dtype), own.operators.overlaps,
             num_warps=shape.warps, num_stages=shape.stages, launch_pdl=own.operators.overlaps,
         )  # fmt: skip
 
 
-def _shapes(least: int, width: int, dtype: torch.dtype) -> tuple[TileShape, TileShape]:
+def _parts(cache: Tensor, layout: KVLayout) -> Cache:
+    if not isinstance(layout, ScaledLayout):
+        return Cache(cache)
+    codes, scales = layout.parts(cache)
+    return Cache(codes.view(torch.int8), scales, scales.view(torch.int32))
+
+
+def _bound(layout: KVLayout) -> float:
+    """The largest number of a format that reaches less far than what is written; else 0."""
+    reaches = layout.dtype in (layout.read_dtype, torch.bfloat16, torch.float32)
+    return 0.0 if reaches or isinstance(layout, ScaledLayout) else torch.finfo(layout.dtype).max
+
+
+def _shapes(
+    least: int, width: int, dtype: torch.dtype, *, is_crowded: bool
+) -> tuple[TileShape, TileShape]:
     """Tiles for few queries and for many: a program holds rows times width in registers.
 
     By ``benchmarks/gpu/attention.py`` on an H200, where 128 keys are 5 % faster for prompts, and
-    two steps in flight for few queries; both spill registers on other GPUs or formats. Float32 is
+    two steps in flight for few queries; both spill registers on other GPUs or formats. So does a
+    step in flight for prompts where it ``is_crowded``: int8 is widened in registers. Float32 is
     there to be compared with alone.
     """
     if dtype.itemsize > 2:
@@ -253,7 +294,7 @@ def _shapes(least: int, width: int, dtype: torch.dtype) -> tuple[TileShape, Tile
     keys = max(16, min(64, 64 * 128 // width))
     few = TileShape(least, keys, 8 if least * width >= 8192 else 4, 3 if width <= 256 else 2)
     many_rows = 128 if width <= 128 else 64 if width <= 256 else 32
-    return few, TileShape(max(least, many_rows), keys, 8, 2)
+    return few, TileShape(max(least, many_rows), keys, 8, 1 if is_crowded else 2)
 
 
 def _tile(dim: int) -> int:
