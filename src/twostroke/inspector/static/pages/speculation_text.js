@@ -178,7 +178,8 @@ function verdict() {
   if (found.drafted) {
     const share = Math.round((100 * found.accepted) / found.drafted);
     lines.push(
-      `${count(found.accepted)} of ${count(found.drafted)} guesses were right (${share} %).`,
+      `${count(found.accepted)} of ${many(found.drafted, "guess was", "guesses were")} right` +
+        ` (${share} %).`,
     );
   } else if (found.done) {
     const { adaptive, method } = description.value.configuration.speculation;
