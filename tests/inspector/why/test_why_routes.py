@@ -107,14 +107,9 @@ def test_the_ceilings_are_those_that_were_measured(url: str) -> None:
     address = f"{url}/v1/inspect/model/measure"
     answer = httpx.post(address, json={}, headers=bearer(ADMIN), timeout=60)
     assert answer.status_code == 200, answer.text
-    ceilings = answer.json()["ceilings"]
-    shown = get(url, f"/bound?to={last}")
-    assert shown["device"] == ceilings["device"]
-    roof = get(url, "/model")["ceilings"]
-    # The same steps, under another ceiling.
-    factor = roof["flops"] / ceilings["flops"]
-    expected = sheet["bound"]["compute"] * factor
-    assert shown["bound"]["compute"] == pytest.approx(expected, rel=1e-3)
+    machine = answer.json()["ceilings"]["device"]
+    assert sheet["device"] not in ("", machine)
+    assert get(url, f"/bound?to={last}")["device"] == machine
 
 
 def test_a_recording_answers_alike() -> None:

@@ -38,9 +38,10 @@ class ShownBound(msgspec.Struct):
 
     Attributes:
         room: ``None`` where no step only decoded.
-        drafts: ``None`` where no step verified guesses.
+        drafts: Of the latest steps that are looked at, however long ago; ``None`` where none of
+            them verified guesses.
         device: Whose ceilings these are; empty where there are none.
-        earlier: Whether ``room`` and ``drafts`` are of steps before these, none of which decoded.
+        earlier: Whether ``room`` is of steps before these, none of which decoded alone.
     """
 
     bound: Bound
@@ -134,16 +135,23 @@ def _add_bound(
         shown = ShownBound(bound, device="" if ceilings is None else ceilings.device)
         places = described.configuration.get("max_num_seqs")
 
-        def look_at(steps: StepFrame) -> None:
-            number = places if isinstance(places, int) else None
-            shown.room = room_of(steps, costs, ceilings, max_num_seqs=number, tpot=tpot)
-            shown.drafts = drafts_pay(steps, costs)
-
-        await asyncio.to_thread(look_at, frame)
-        if shown.room is None and frame.steps.step:
-            # Such as a single prompt after a long rest: what decoded before it tells more.
-            shown.earlier = True
-            await asyncio.to_thread(look_at, await _frame(source, last, inf))
+        rooms = partial(
+            room_of,
+            costs=costs,
+            ceilings=ceilings,
+            max_num_seqs=places if isinstance(places, int) else None,
+            tpot=tpot,
+        )
+        shown.room = await asyncio.to_thread(rooms, frame)
+        has_drafts = any(frame.shares.drafts)
+        if frame.steps.step and (shown.room is None or has_drafts):
+            # Such as a single prompt after a long rest: what decoded before it tells more. And few
+            # guesses say little.
+            longer = await _frame(source, last, inf)
+            shown.drafts = await asyncio.to_thread(drafts_pay, longer, costs)
+            if shown.room is None:
+                shown.earlier = True
+                shown.room = await asyncio.to_thread(rooms, longer)
         return _json(shown)
 
 

@@ -59,8 +59,12 @@ const Advice = ({ found }) =>
       (proof, at) =>
         html`<div key=${proof.change} class="advice">
           <p class="tools command">
-            <b>${at ? "Or" : "Do"}</b><code>${proof.change}</code>
-            <button onClick=${() => copy(proof.change, "the flag")}>Copy</button>
+            <b>${at ? "Or" : "Do"}</b>${
+              proof.change.startsWith("--")
+                ? html`<code>${proof.change}</code>
+                    <button onClick=${() => copy(proof.change, "the flag")}>Copy</button>`
+                : proof.change
+            }
           </p>
           <${Effects} proof=${proof} />
         </div>`,
@@ -131,6 +135,8 @@ const Time = ({ found }) => {
   </section>`;
 };
 
+const judged = ({ target, value }) => (/^(ttft|tpot|e2el)/.test(target) ? time(value) : short(value));
+
 const Sure = ({ found: { replay, windows, figures, targets: judged } }) =>
   html`<section class="panel foresight">
     <h2>How sure</h2>
@@ -155,7 +161,7 @@ const Sure = ({ found: { replay, windows, figures, targets: judged } }) =>
     ${judged.map(
       (one) =>
         html`<p key=${one.target} class=${one.missed ? "held" : ""}>
-          Target ${one.target}: ${one.missed ? "missed" : "met"} (${short(one.value)})
+          Target ${one.target}: ${one.missed ? "missed" : "met"} (${judged(one)})
         </p>`,
     )}
   </section>`;
@@ -172,15 +178,15 @@ const lead = (found) => {
 const doubt = ({ replay: { requests, replayed, recorded } }) =>
   requests > 0 && recorded > 0 && Math.max(replayed / recorded, recorded / replayed) >= FAR;
 
-const Doubt = ({ replay: { figure, replayed, recorded } }) =>
+const Doubt = ({ replay: { figure, replayed, recorded, step_time_error } }) =>
   html`<section class="panel foresight">
     <h2>Rely on the causes, not on the figures</h2>
     <p>
       With nothing changed, the replay has ${figure} ${time(replayed)}, the recording${" "}
       ${time(recorded)}. Causes are read off what ran; the figures under "What helps" are the
-      replay's, for which a step lasts as long as steps of its size mostly did. It is far off where
-      few requests ran, or where steps are short and other programs take the processor. To know
-      more:
+      replay's, for which a step lasts as long as steps of its size mostly did: half of these
+      within ${percent(step_time_error)}. That is far off where few requests ran, or where steps
+      are short and other programs take the processor. To know more:
     </p>
     <ul>
       <li>Look again after a minute or two of traffic of one kind.</li>
