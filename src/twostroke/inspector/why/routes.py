@@ -38,8 +38,7 @@ class ShownBound(msgspec.Struct):
 
     Attributes:
         room: ``None`` where no step only decoded.
-        drafts: Of the latest steps that are looked at, however long ago; ``None`` where none of
-            them verified guesses.
+        drafts: ``None`` where none of the latest steps verified guesses, however long ago.
         device: Whose ceilings these are; empty where there are none.
         earlier: Whether ``room`` is of steps before these, none of which decoded alone.
     """

@@ -135,7 +135,7 @@ const Time = ({ found }) => {
   </section>`;
 };
 
-const judged = ({ target, value }) => (/^(ttft|tpot|e2el)/.test(target) ? time(value) : short(value));
+const valueOf = ({ target, value }) => (/^(ttft|tpot|e2el)/.test(target) ? time(value) : short(value));
 
 const Sure = ({ found: { replay, windows, figures, targets: judged } }) =>
   html`<section class="panel foresight">
@@ -161,7 +161,7 @@ const Sure = ({ found: { replay, windows, figures, targets: judged } }) =>
     ${judged.map(
       (one) =>
         html`<p key=${one.target} class=${one.missed ? "held" : ""}>
-          Target ${one.target}: ${one.missed ? "missed" : "met"} (${judged(one)})
+          Target ${one.target}: ${one.missed ? "missed" : "met"} (${valueOf(one)})
         </p>`,
     )}
   </section>`;
