@@ -135,7 +135,8 @@ const Time = ({ found }) => {
   </section>`;
 };
 
-const valueOf = ({ target, value }) => (/^(ttft|tpot|e2el)/.test(target) ? time(value) : short(value));
+const valueOf = ({ target, value }) =>
+  /^(ttft|tpot|e2el)/.test(target) ? time(value) : short(value);
 
 const Sure = ({ found: { replay, windows, figures, targets: judged } }) =>
   html`<section class="panel foresight">
