@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx
@@ -83,12 +84,16 @@ def test_what_bounded_the_engine(url: str) -> None:
 def test_a_server_that_rests_says_what_bound_its_few_latest_steps(url: str) -> None:
     """Two single tokens between rests: hardly any time and no decode, yet nothing is unknown."""
     body = {"prompt": "the quick brown fox", "max_tokens": 1}
-    for _ in range(2):
-        last = get(url, "")["last_step"]
+
+    def is_at(step: int) -> bool:
+        return int(get(url, "")["last_step"]) >= step
+
+    last = get(url, "")["last_step"]
+    for number in (1, 2):
         time.sleep(1.0)
         answer = httpx.post(f"{url}/v1/completions", json=body, headers=bearer(ALICE))
         assert answer.status_code == 200
-        wait_until(lambda last=last: get(url, "")["last_step"] > last, 10)
+        wait_until(partial(is_at, last + number), 10)
     shown = get(url, f"/bound?to={get(url, '')['last_step']}&seconds=0.9")
     assert shown["bound"]["within"] in {"host", "compute", "memory", "overhead"}
     # How many more fit is told of what decoded before.
