@@ -32,7 +32,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
         def ask(_: int) -> None:
             body = {"prompt": "the quick brown fox", "max_tokens": 150, "ignore_eos": True}
-            answer = httpx.post(url + "/v1/completions", json=body, headers=bearer(ALICE))
+            address = f"{url}/v1/completions"
+            answer = httpx.post(address, json=body, headers=bearer(ALICE), timeout=60)
             assert answer.status_code == 200
 
         with ThreadPoolExecutor(4) as pool:
@@ -91,7 +92,8 @@ def test_a_server_that_rests_says_what_bound_its_few_latest_steps(url: str) -> N
     last = get(url, "")["last_step"]
     for number in (1, 2):
         time.sleep(1.0)
-        answer = httpx.post(f"{url}/v1/completions", json=body, headers=bearer(ALICE))
+        address = f"{url}/v1/completions"
+        answer = httpx.post(address, json=body, headers=bearer(ALICE), timeout=60)
         assert answer.status_code == 200
         wait_until(partial(is_at, last + number), 10)
     shown = get(url, f"/bound?to={get(url, '')['last_step']}&seconds=0.9")
