@@ -236,6 +236,7 @@ def test_a_key_that_sees_its_own_requests_is_shown_no_false_figure(
         page.fill("#key", ALICE)
         page.keyboard.press("Enter")
         page.wait_for_selector("text=Ended lately")
+        page.wait_for_selector(".bound >> text=an admin key shows it")
         text = page.locator("main").inner_text()
         assert "KV held" not in text
         assert " of 0 tokens" not in text

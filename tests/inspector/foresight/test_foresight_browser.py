@@ -15,7 +15,7 @@ from tests.server.running import running_server
 from tests.server.tiny import tiny_engine
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 pytestmark = needs_browser
 SLOW_MS = 120_000
@@ -70,6 +70,24 @@ def test_a_diagnosis_names_cause_and_flag(browser: Browser, simulated: str, widt
         assert re.search(r"TTFT P95 .* → .*", shown)
         assert "60 were replayed" in shown
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert violations(page) == []
+
+
+def test_a_replay_that_is_far_off_says_what_to_do(browser: Browser, simulated: str) -> None:
+    def far_off(route: Route) -> None:
+        """The server's own answer, but for how long the replay took."""
+        response = route.fetch(timeout=SLOW_MS)
+        answer = response.json()
+        answer["replay"]["replayed"] *= 3
+        route.fulfill(response=response, json=answer)
+
+    with opened(browser, f"{simulated}#/doctor", width=1024) as page:
+        page.route("**/v1/inspect/doctor", far_off)
+        page.click("text=Look")
+        page.wait_for_selector(".lead >> text=What may help: --max-num-seqs", timeout=SLOW_MS)
+        shown = page.locator("main").inner_text()
+        assert "Rely on the causes, not on the figures" in shown
+        assert "twostroke doctor steps.jsonl" in shown
         assert violations(page) == []
 
 

@@ -121,9 +121,52 @@ def test_a_server_without_work_waits_for_it() -> None:
     assert (bound.kind, bound.within) == ("idle", "idle")
 
 
-def test_without_a_model_only_the_device_is_unknown() -> None:
-    frame = encode_steps([decode(n, 2) for n in range(10)])
-    assert bound_of(frame, 0.0, 1.0).kind == "unknown"
+def test_a_step_that_is_longer_than_the_part_of_time_was_busy_for_all_of_it() -> None:
+    frame = encode_steps([decode(0, 2, duration=12.0)])
+    bound = bound_of(frame, 7.0, 12.0, Costs(), CEILINGS)
+    assert (bound.kind, bound.busy) == ("overhead", 1.0)
+    assert bound_of(frame, 12.0, 17.0, Costs(), CEILINGS).kind == "idle"
+
+
+def test_a_step_that_runs_is_no_rest() -> None:
+    frame = encode_steps([decode(0, 2)])
+    bound = bound_of(frame, 5.0, 10.0, Costs(), CEILINGS, running_since=2.0)
+    assert (bound.kind, bound.why) == ("unknown", "unended")
+    assert (bound.busy, bound.unended) == (1.0, 8.0)
+    # One that ended in this part of time tells what bounds it, and counts with the one that runs.
+    bound = bound_of(frame, 0.0, 1.0, Costs(), CEILINGS, running_since=0.1)
+    assert bound.kind == "memory"
+    assert bound.busy == pytest.approx(1.0)
+    # One that began only now is no load yet.
+    assert bound_of(frame, 5.0, 10.0, running_since=9.9).kind == "idle"
+
+
+def test_what_is_not_known_says_why() -> None:
+    class Counts(Costs):
+        """What steps cost, on a device without a sheet."""
+
+        ceilings = None  # type: ignore[assignment]
+
+    def why(steps: list[StepEvent], *known: object) -> tuple[str, str]:
+        bound = bound_of(encode_steps(steps), 0.0, 1.0, *known)  # type: ignore[arg-type]
+        return bound.kind, bound.why
+
+    steps = [decode(n, 2) for n in range(10)]
+    assert why(steps) == ("unknown", "model")
+    assert why(steps, Counts(), None) == ("unknown", "device")
+    assert why([decode(n, 0) for n in range(10)], Costs(), CEILINGS) == ("unknown", "tokens")
+    assert why(steps, Costs(), CEILINGS) == ("memory", "")
+
+
+def test_merged_steps_are_not_taken_for_one() -> None:
+    frame = encode_steps([decode(n, 2) for n in range(10)], max_steps=5)
+    bound = bound_of(frame, 0.0, 1.0, Costs(), CEILINGS)
+    assert (bound.kind, bound.why) == ("unknown", "tokens")
+
+
+def test_rest_and_what_is_unknown_are_both_told() -> None:
+    bound = bound_of(encode_steps([decode(0, 1)]), 0.0, 5.0)
+    assert (bound.kind, bound.within, bound.why) == ("idle", "unknown", "model")
 
 
 def test_how_many_more_fit_is_the_least_of_three() -> None:

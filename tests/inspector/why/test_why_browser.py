@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from tests.inspector.browser import needs_browser, opened, violations
+from tests.inspector.model.described import describe_tiny
 from tests.inspector.recorded import events, recording
 from tests.inspector.showing import showing
+from tests.server.running import running_server
+from tests.server.tiny import tiny_engine
 from twostroke.simulator.cost.shown_costs import facts_of_recording
 
 if TYPE_CHECKING:
@@ -60,3 +64,34 @@ def test_a_request_says_what_it_waited_for(browser: Browser, simulated: str, wid
         assert "before its first step" in page.locator(".whypanel").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert violations(page) == []
+
+
+def test_a_server_that_rests_says_what_bound_it(browser: Browser) -> None:
+    with (
+        tiny_engine() as engine,
+        running_server(engine, describe_model=describe_tiny) as url,
+    ):
+        for tokens in (40, 1):  # the latest step is a single prompt
+            body = {"prompt": "the quick brown fox", "max_tokens": tokens, "ignore_eos": True}
+            httpx.post(f"{url}/v1/completions", json=body).raise_for_status()
+        with opened(browser, f"{url}/inspect/#/live") as page:
+            page.wait_for_selector(
+                ".bound >> text=/Waits for requests.*When it last ran: bound by/"
+            )
+            page.wait_for_selector(".whypanel >> text=like these fit beside those of lately")
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [(None, "nothing tells which model ran"), ("llama-3.1-8b", "no sheet describes this device")],
+)
+def test_what_is_not_known_is_said(browser: Browser, model: str | None, words: str) -> None:
+    facts = facts_of_recording(model, None) if model else None
+    with showing("simulation", recording(), facts) as address:
+        with opened(browser, f"{address}#/live?at={events()[-1].step - 40}") as page:
+            page.wait_for_selector(f".bound >> text=What bounds its steps is not known: {words}")
+            page.click(".bound a")
+            page.wait_for_selector("h2")
+        with opened(browser, f"{address}#/live?at=300") as page:
+            # A queue is told all the same.
+            page.wait_for_selector(".bound >> text=Bound by its queue: all places are taken")

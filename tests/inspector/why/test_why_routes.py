@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx
@@ -13,7 +15,7 @@ from fastapi.testclient import TestClient
 from tests.gateway.test_usage import ADMIN, ALICE, BOB, bearer, gateway_with_keys
 from tests.inspector.model.described import describe_tiny
 from tests.inspector.recorded import events, recording
-from tests.server.running import running_server
+from tests.server.running import running_server, wait_until
 from tests.server.tiny import tiny_engine
 from twostroke.inspector.recording import Recording
 from twostroke.server.inspecting import create_inspecting_app
@@ -30,7 +32,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
         def ask(_: int) -> None:
             body = {"prompt": "the quick brown fox", "max_tokens": 150, "ignore_eos": True}
-            answer = httpx.post(url + "/v1/completions", json=body, headers=bearer(ALICE))
+            address = f"{url}/v1/completions"
+            answer = httpx.post(address, json=body, headers=bearer(ALICE), timeout=60)
             assert answer.status_code == 200
 
         with ThreadPoolExecutor(4) as pool:
@@ -77,6 +80,43 @@ def test_what_bounded_the_engine(url: str) -> None:
     assert shown["room"]["places"] == 0
     assert shown["device"]
     assert shown["drafts"] is None
+
+
+def test_a_server_that_rests_says_what_bound_its_few_latest_steps(url: str) -> None:
+    """Two single tokens between rests: hardly any time and no decode, yet nothing is unknown."""
+    body = {"prompt": "the quick brown fox", "max_tokens": 1}
+
+    def is_at(step: int) -> bool:
+        return int(get(url, "")["last_step"]) >= step
+
+    last = get(url, "")["last_step"]
+    for number in (1, 2):
+        time.sleep(1.0)
+        address = f"{url}/v1/completions"
+        answer = httpx.post(address, json=body, headers=bearer(ALICE), timeout=60)
+        assert answer.status_code == 200
+        wait_until(partial(is_at, last + number), 10)
+    shown = get(url, f"/bound?to={get(url, '')['last_step']}&seconds=0.9")
+    assert shown["bound"]["within"] in {"host", "compute", "memory", "overhead"}
+    # How many more fit is told of what decoded before.
+    assert (shown["earlier"], shown["room"]["users"]) == (True, 1)
+
+
+def test_a_moment_that_is_no_longer_kept_is_no_rest(url: str) -> None:
+    shown = get(url, f"/bound?to={2**40}")
+    assert (shown["bound"]["kind"], shown["bound"]["why"]) == ("unknown", "gone")
+    assert shown["room"] is None
+
+
+def test_the_ceilings_are_those_that_were_measured(url: str) -> None:
+    last = get(url, "")["last_step"]
+    sheet = get(url, f"/bound?to={last}")
+    address = f"{url}/v1/inspect/model/measure"
+    answer = httpx.post(address, json={}, headers=bearer(ADMIN), timeout=60)
+    assert answer.status_code == 200, answer.text
+    machine = answer.json()["ceilings"]["device"]
+    assert sheet["device"] not in ("", machine)
+    assert get(url, f"/bound?to={last}")["device"] == machine
 
 
 def test_a_recording_answers_alike() -> None:

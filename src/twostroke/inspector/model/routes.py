@@ -115,6 +115,10 @@ class ModelRoutes:
         )
         return router
 
+    def measured(self) -> Ceilings | None:
+        """What the latest measurement found of this machine; ``None`` until there is one."""
+        return None if self._meter.latest is None else self._meter.latest.ceilings
+
     async def model(self, request: Request) -> Response:
         """Layers, ceilings, and what a measurement costs or has found."""
         try:

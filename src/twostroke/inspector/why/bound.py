@@ -24,11 +24,15 @@ class Bound(msgspec.Struct):
 
     Attributes:
         kind: ``idle``, ``queue``, ``host``, ``compute``, ``memory``, ``overhead`` (the steps come
-            near neither ceiling), or ``unknown`` where nothing tells the device's limits.
+            near neither ceiling), or ``unknown`` (see ``why``).
         within: What bounds the steps themselves, where ``kind`` is ``queue`` or ``idle``; else the
             same. ``idle`` where no step ran.
+        why: Where ``within`` is ``unknown``: ``model`` (nothing tells what its steps cost),
+            ``device`` (nothing tells its ceilings), ``tokens`` (its steps computed none),
+            ``unended`` (its only step has not ended) or ``gone`` (its steps are not kept).
         seconds: The part of time.
-        busy: Share of it in which steps ran.
+        busy: Share of it in which steps ran, the one that runs included.
+        unended: Seconds that the step has taken which runs at the end; 0: none does.
         host: Share of the steps' time outside the forward pass and the drawing of tokens.
         compute: FLOP/s of the steps over the ceiling.
         memory: Bytes/s of them over the ceiling.
@@ -42,6 +46,8 @@ class Bound(msgspec.Struct):
     within: str
     seconds: float
     busy: float
+    why: str = ""
+    unended: float = 0.0
     host: float | None = None
     compute: float | None = None
     memory: float | None = None
@@ -57,23 +63,34 @@ def bound_of(
     end: float,
     costs: StepCosts | None = None,
     ceilings: Ceilings | None = None,
+    *,
+    running_since: float | None = None,
 ) -> Bound:
     """What bounded the steps of an unmerged frame between two times.
 
     Args:
         costs: FLOPs and bytes of steps; without them only host and queue are told.
         ceilings: What the device can do, best as measured.
+        running_since: When the step began that runs at ``end`` and is in no frame yet.
     """
     steps = frame.steps
-    rows = [row for row, time in enumerate(steps.time) if begin <= time < end]
+    rows = [row for row in range(len(steps.time)) if _overlaps(frame, row, begin, end)]
     seconds = max(end - begin, 1e-9)
+    # A step may begin before this part of time, and reach beyond it.
+    spent = sum(
+        min(steps.time[row] + steps.duration[row], end) - max(steps.time[row], begin)
+        for row in rows
+    )
     bound = Bound("idle", "idle", seconds, 0.0)
+    if running_since is not None:
+        bound.unended = max(0.0, end - running_since)
+        spent += min(bound.unended, seconds)
+    bound.busy = min(1.0, spent / seconds)
     if not rows:
+        if bound.busy >= IDLE:
+            bound.kind, bound.within, bound.why = "unknown", "unknown", "unended"
         return bound
     bound.waiting, bound.running = steps.waiting[rows[-1]], steps.running[rows[-1]]
-    # Times are of a single step each; a step may reach beyond the end.
-    spent = sum(min(steps.duration[row], end - steps.time[row]) for row in rows)
-    bound.busy = min(1.0, spent / seconds)
     bound.reason, bound.left_out = _left_out(frame, rows)
     bound.host = _host_share(frame, rows)
     bound.within = _within(frame, rows, bound, costs, ceilings)
@@ -82,6 +99,11 @@ def bound_of(
     queues = bound.left_out > HALF and bound.waiting > 0
     bound.kind = "queue" if queues else bound.within
     return bound
+
+
+def _overlaps(frame: StepFrame, row: int, begin: float, end: float) -> bool:
+    time, duration = frame.steps.time[row], frame.steps.duration[row]
+    return time < end and (time >= begin or time + duration > begin)
 
 
 def _left_out(frame: StepFrame, rows: list[int]) -> tuple[str, float]:
@@ -119,13 +141,13 @@ def _within(
     if bound.host is not None and bound.host > HALF:
         return "host"
     if costs is None:
+        bound.why = "model"
         return "unknown"
     numbers = {frame.steps.step[row] for row in rows}
     points = points_of(frame, costs)
     chosen = [index for index, step in enumerate(points.step) if step in numbers]
-    if not chosen:
-        return "unknown"
-    if ceilings is None:
+    if not chosen or ceilings is None:
+        bound.why = "device" if chosen else "tokens"
         return "unknown"
     return _of_ceilings(points, chosen, bound, ceilings)
 

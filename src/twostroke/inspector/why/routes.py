@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from math import isfinite
+from functools import partial
+from math import inf, isfinite
 from typing import Annotated
 
 import msgspec
@@ -18,6 +19,7 @@ from twostroke.core.errors import (
     InvalidRequestError,
     ModelLoadError,
 )
+from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.caller import caller_of
 from twostroke.inspector.model.facts import FindFacts
 from twostroke.inspector.routes import HEADERS
@@ -26,7 +28,7 @@ from twostroke.inspector.why.bound import Bound, bound_of
 from twostroke.inspector.why.room import DraftsPay, RoomForMore, drafts_pay, room_of
 from twostroke.inspector.why.waits import MinuteWaits, RequestWaits
 from twostroke.observability.frames.columns import MAX_SHARES, StepFrame
-from twostroke.questions.model_facts import ModelFacts
+from twostroke.questions.model_facts import Ceilings, ModelFacts
 
 MAX_LOOKED_AT = 512  # steps; each costs some 50 microseconds where a model is known
 
@@ -36,26 +38,35 @@ class ShownBound(msgspec.Struct):
 
     Attributes:
         room: ``None`` where no step only decoded.
-        drafts: ``None`` where no step verified guesses.
+        drafts: ``None`` where none of the latest steps verified guesses, however long ago.
         device: Whose ceilings these are; empty where there are none.
+        earlier: Whether ``room`` is of steps before these, none of which decoded alone.
     """
 
     bound: Bound
     room: RoomForMore | None = None
     drafts: DraftsPay | None = None
     device: str = ""
+    earlier: bool = False
 
 
-def why_router(find_source: Callable[[], RequestSource], find_facts: FindFacts) -> APIRouter:
+def why_router(
+    find_source: Callable[[], RequestSource],
+    find_facts: FindFacts,
+    find_client: Callable[[], EngineClient] | None = None,
+    find_measured: Callable[[], Ceilings | None] = lambda: None,
+) -> APIRouter:
     """Seconds waited by reason, and what bounds the server.
 
     Args:
         find_source: Raises ``ModelLoadingError`` until there is one.
         find_facts: The model that is shown; ``None`` where nothing tells it.
+        find_client: The engine that runs now, if there is one; raises until it is loaded.
+        find_measured: The ceilings that a measurement found, once one was made.
     """
     router = APIRouter(include_in_schema=False)
     _add_waits(router, find_source)
-    _add_bound(router, find_source, find_facts)
+    _add_bound(router, find_source, find_facts, find_client, find_measured)
     return router
 
 
@@ -86,7 +97,11 @@ def _add_waits(router: APIRouter, find_source: Callable[[], RequestSource]) -> N
 
 
 def _add_bound(
-    router: APIRouter, find_source: Callable[[], RequestSource], find_facts: FindFacts
+    router: APIRouter,
+    find_source: Callable[[], RequestSource],
+    find_facts: FindFacts,
+    find_client: Callable[[], EngineClient] | None,
+    find_measured: Callable[[], Ceilings | None],
 ) -> None:
     @router.get("/v1/inspect/bound", response_class=Response)
     async def bound(
@@ -107,17 +122,36 @@ def _add_bound(
         end = described.now if to is None else _end_of(frame, described.now)
         begin = max(end - seconds, frame.steps.time[0] if frame.steps.time else end - seconds)
         facts = await _known(find_facts)
-        places = described.configuration.get("max_num_seqs")
-        return _json(
-            await asyncio.to_thread(
-                _shown,
-                frame,
-                (begin, end),
-                facts,
-                places if isinstance(places, int) else None,
-                tpot,
-            )
+        costs = None if facts is None else facts.costs
+        ceilings = None if facts is None else find_measured() or facts.calibrated
+        ceilings = ceilings or (None if costs is None else costs.ceilings)
+        since = None if to is not None or find_client is None else find_client().status.busy_since
+        bound = await asyncio.to_thread(
+            partial(bound_of, running_since=since), frame, begin, end, costs, ceilings
         )
+        if to is not None and not frame.steps.step:
+            bound.kind, bound.within, bound.why = "unknown", "unknown", "gone"
+        shown = ShownBound(bound, device="" if ceilings is None else ceilings.device)
+        places = described.configuration.get("max_num_seqs")
+
+        rooms = partial(
+            room_of,
+            costs=costs,
+            ceilings=ceilings,
+            max_num_seqs=places if isinstance(places, int) else None,
+            tpot=tpot,
+        )
+        shown.room = await asyncio.to_thread(rooms, frame)
+        has_drafts = any(frame.shares.drafts)
+        if frame.steps.step and (shown.room is None or has_drafts):
+            # Such as a single prompt after a long rest: what decoded before it tells more. And few
+            # guesses say little.
+            longer = await _frame(source, last, inf)
+            shown.drafts = await asyncio.to_thread(drafts_pay, longer, costs)
+            if shown.room is None:
+                shown.earlier = True
+                shown.room = await asyncio.to_thread(rooms, longer)
+        return _json(shown)
 
 
 async def _frame(source: RequestSource, last: int, seconds: float) -> StepFrame:
@@ -128,23 +162,6 @@ async def _frame(source: RequestSource, last: int, seconds: float) -> StepFrame:
         return one
     first = source.step_at(_end_of(one, 0.0) - seconds)
     return await source.frame(max(first, last + 1 - MAX_LOOKED_AT), last + 1, None, limits)
-
-
-def _shown(
-    frame: StepFrame,
-    span: tuple[float, float],
-    facts: ModelFacts | None,
-    places: int | None,
-    tpot: float | None,
-) -> ShownBound:
-    costs = None if facts is None else facts.costs
-    ceilings = None if facts is None else facts.calibrated or facts.costs.ceilings
-    return ShownBound(
-        bound_of(frame, *span, costs, ceilings),
-        room_of(frame, costs, ceilings, max_num_seqs=places, tpot=tpot),
-        drafts_pay(frame, costs),
-        "" if ceilings is None else ceilings.device,
-    )
 
 
 def _end_of(frame: StepFrame, otherwise: float) -> float:

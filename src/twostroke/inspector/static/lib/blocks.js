@@ -2,7 +2,7 @@
 
 import { askAgain } from "./ask_again.js";
 import { signal } from "./html.js";
-import { count, shortId } from "./format.js";
+import { count, many, shortId } from "./format.js";
 import { api, description, playing } from "./source.js";
 import { store } from "./store.js";
 
@@ -78,7 +78,7 @@ export function aboutBlock(block) {
     lines.push(
       age[index] === 0
         ? "It is the next one to be given to somebody else."
-        : `${count(age[index])} blocks are given away before it.`,
+        : `${many(age[index], "block is", "blocks are")} given away before it.`,
     );
   }
   lines.push(size);

@@ -21,6 +21,7 @@ export function short(value) {
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return ["–", ""];
   const size = Math.abs(seconds);
+  if (!size) return ["0", "s"];
   if (size < 0.0009995) return [short(seconds * 1e6), "µs"];
   if (size < 0.9995) return [short(seconds * 1e3), "ms"];
   if (size < 120) return [short(seconds), "s"];

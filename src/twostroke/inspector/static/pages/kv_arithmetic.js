@@ -3,7 +3,7 @@
 
 import { askOnce } from "../lib/ask_once.js";
 import { html, signal, view } from "../lib/html.js";
-import { bytes, count, foreign, short } from "../lib/format.js";
+import { bytes, count, foreign, many, short } from "../lib/format.js";
 import { Slider, lengths } from "../lib/slider.js";
 import { description } from "../lib/source.js";
 
@@ -190,13 +190,15 @@ export const Arithmetic = view(() => {
       set=${(value) => {
         requests.value = value;
       }}
-      shown=${`${requests.value} requests`}
+      shown=${many(requests.value, "request")}
     />
     <p aria-live="polite">
-      ${count(requests.value)} requests of ${count(length)} tokens need${" "}
+      ${many(requests.value, "request")} of ${count(length)}${" "}
+      ${requests.value === 1 ? "tokens needs" : "tokens need"}${" "}
       <b>${bytes(each * requests.value)}</b> of keys and values${
         model.state_bytes ? " and states" : ""
-      }, ${bytes(each)} each; the weights take ${bytes(model.weight_bytes)}.
+      }${requests.value === 1 ? "" : `, ${bytes(each)} each`}; the weights
+      take ${bytes(model.weight_bytes)}.
     </p>
     <p class="muted">${kinds(model, kept) || "No layer caches by the token."}</p>
     ${isLoaded ? html`<${Room} model=${model} each=${length} />` : null}

@@ -166,8 +166,15 @@ const piece = ({ right, own, wrong }, index, all) => {
   >`;
 };
 
-/** Seconds from the first token to the last: what drafts make shorter. */
-const spent = (found) => (found?.last > found?.first ? (found.last - found.first) / 1000 : 0);
+/**
+ * Seconds from the first token to the last: what drafts make shorter. By the engine's own steps,
+ * where the page has them: a busy page reads what came bit by bit at once.
+ */
+function spent(found) {
+  const record = found && store.requests.get(found.id);
+  if (record?.lastToken > record?.firstToken) return record.lastToken - record.firstToken;
+  return found?.last > found?.first ? (found.last - found.first) / 1000 : 0;
+}
 
 function verdict() {
   const found = answer.value;
@@ -178,7 +185,8 @@ function verdict() {
   if (found.drafted) {
     const share = Math.round((100 * found.accepted) / found.drafted);
     lines.push(
-      `${count(found.accepted)} of ${count(found.drafted)} guesses were right (${share} %).`,
+      `${count(found.accepted)} of ${many(found.drafted, "guess was", "guesses were")} right` +
+        ` (${share} %).`,
     );
   } else if (found.done) {
     const { adaptive, method } = description.value.configuration.speculation;
@@ -224,7 +232,7 @@ const Answer = view(() => {
       <span><del>struck out</del> guessed wrong; below it what replaced it</span>
       <span>plain: drawn by the model</span>
     </p>
-    <p role="status">${verdict()}</p>
+    <p role="status">${store.beat.value >= 0 && verdict()}</p>
     ${found.id
       ? html`<p class="links">
           <button onClick=${() => selectRequest(found.id)}>Show its steps</button>

@@ -152,11 +152,13 @@ const Lanes = view(
           ><span><i class="alarm tick"></i>preempted</span>
         </p>
         <${Hovered} />
-        <button onClick=${worstOfAll}>Who stuttered?</button>
-        <${CompareButton} />
-        <button onClick=${() => zoom(0.5)}>Zoom in</button>
-        <button onClick=${() => zoom(2)}>Zoom out</button>
-        <${Follow} />
+        <span class="buttons">
+          <button onClick=${worstOfAll}>Who stuttered?</button>
+          <${CompareButton} />
+          <button onClick=${() => zoom(0.5)}>Zoom in</button>
+          <button onClick=${() => zoom(2)}>Zoom out</button>
+          <${Follow} />
+        </span>
       </div>
       <div class="plot">
         <${Canvas}

@@ -59,8 +59,12 @@ const Advice = ({ found }) =>
       (proof, at) =>
         html`<div key=${proof.change} class="advice">
           <p class="tools command">
-            <b>${at ? "Or" : "Do"}</b><code>${proof.change}</code>
-            <button onClick=${() => copy(proof.change, "the flag")}>Copy</button>
+            <b>${at ? "Or" : "Do"}</b>${
+              proof.change.startsWith("--")
+                ? html`<code>${proof.change}</code>
+                    <button onClick=${() => copy(proof.change, "the flag")}>Copy</button>`
+                : proof.change
+            }
           </p>
           <${Effects} proof=${proof} />
         </div>`,
@@ -131,6 +135,9 @@ const Time = ({ found }) => {
   </section>`;
 };
 
+const valueOf = ({ target, value }) =>
+  /^(ttft|tpot|e2el)/.test(target) ? time(value) : short(value);
+
 const Sure = ({ found: { replay, windows, figures, targets: judged } }) =>
   html`<section class="panel foresight">
     <h2>How sure</h2>
@@ -155,7 +162,7 @@ const Sure = ({ found: { replay, windows, figures, targets: judged } }) =>
     ${judged.map(
       (one) =>
         html`<p key=${one.target} class=${one.missed ? "held" : ""}>
-          Target ${one.target}: ${one.missed ? "missed" : "met"} (${short(one.value)})
+          Target ${one.target}: ${one.missed ? "missed" : "met"} (${valueOf(one)})
         </p>`,
     )}
   </section>`;
@@ -169,13 +176,32 @@ const lead = (found) => {
 };
 
 /** Where the replay of what ran is far from what ran, its figures say little. */
-function doubt({ replay: { requests, figure, replayed, recorded } }) {
-  if (!requests || !recorded || Math.max(replayed / recorded, recorded / replayed) < FAR) return "";
-  return (
-    `Do not rely on the figures: unchanged, the replay has ${figure} ${time(replayed)}, and the` +
-    ` recording ${time(recorded)}. The causes are those of the recording.`
-  );
-}
+const doubt = ({ replay: { requests, replayed, recorded } }) =>
+  requests > 0 && recorded > 0 && Math.max(replayed / recorded, recorded / replayed) >= FAR;
+
+const Doubt = ({ replay: { figure, replayed, recorded, step_time_error } }) =>
+  html`<section class="panel foresight">
+    <h2>Rely on the causes, not on the figures</h2>
+    <p>
+      With nothing changed, the replay has ${figure} ${time(replayed)}, the recording${" "}
+      ${time(recorded)}. Causes are read off what ran; the figures under "What helps" are the
+      replay's, for which a step lasts as long as steps of its size mostly did: half of these
+      within ${percent(step_time_error)}. That is far off where few requests ran, or where steps
+      are short and other programs take the processor. To know more:
+    </p>
+    <ul>
+      <li>Look again after a minute or two of traffic of one kind.</li>
+      <li>
+        Record for longer, and replay all of it: start the server
+        with${" "}<code>--record steps.jsonl</code>, then run${" "}
+        <code>twostroke doctor steps.jsonl</code>.
+      </li>
+      <li>
+        Or try it: start the server with the flag, send the same traffic, look again, and compare
+        what was recorded then: it stands under "How sure".
+      </li>
+    </ul>
+  </section>`;
 
 const command = () =>
   description.value?.kind === "live"
@@ -206,7 +232,7 @@ export const DoctorPage = view(() => {
     ${problem.value && html`<p class="held" role="alert">${foreign(problem.value, 400)}</p>`}
     ${
       found
-        ? html`${doubt(found) && html`<p class="held">${doubt(found)}</p>`}
+        ? html`${doubt(found) && html`<${Doubt} replay=${found.replay} />`}
             <div class="columns"><${Advice} found=${found} /><${Causes} found=${found} /></div>
             <div class="columns"><${Time} found=${found} /><${Sure} found=${found} /></div>`
         : html`<section class="panel empty">

@@ -137,7 +137,7 @@ const Decode = ({ found: { decode, sent } }) => {
       The second stroke: ${plural(decode.length, "step")}, each with the newest token alone, for
       ${` ${plural(sum(decode, "new"), "token")}`}. Each step reads all weights and the keys and
       values of all tokens so far; attention, logits and the draw are as above.
-      ${drafts ? ` Of ${count(drafts)} guesses ${count(sum(decode, "accepted"))} were right.` : ""}
+      ${drafts ? ` Guessed: ${count(drafts)}, right: ${count(sum(decode, "accepted"))}.` : ""}
     </p>
     <div class="way-steps" role="img" aria-label=${`${decode.length} steps, by their time`}>
       ${decode.map(
@@ -313,7 +313,7 @@ export const way = {
       right: [before, queue, model].indexOf(largest),
       say:
         `Before the engine ${time(before)}, in the queue ${time(queue)}, in the` +
-        ` model ${time(model)}. Then ${count(found.decode.length)} steps wrote the` +
+        ` model ${time(model)}. Then ${plural(found.decode.length, "step")} wrote the` +
         ` rest in ${time(found.seconds.decode)}.`,
     };
   },

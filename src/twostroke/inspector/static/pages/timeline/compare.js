@@ -5,7 +5,7 @@ import { batch, html, signal, view } from "../../lib/html.js";
 import { extra, selectRequest, selected } from "../../lib/address.js";
 import { Canvas } from "../../lib/canvas.js";
 import { CopyButtons } from "../../lib/copy.js";
-import { count, percentile, shortId, time } from "../../lib/format.js";
+import { count, many, percentile, shortId, time } from "../../lib/format.js";
 import { api, description, seesAll } from "../../lib/source.js";
 import { Store } from "../../lib/store.js";
 import { drawSides, heightFor, recordIn } from "./compare_drawing.js";
@@ -254,7 +254,7 @@ const Plot = ({ found }) =>
   html`<div class="sides" style=${{ height: `${heightFor(found.answer.requests.length)}px` }}>
     <${Canvas}
       name="fill"
-      label=${`${count(found.answer.requests.length)} requests as lanes, above as they were` +
+      label=${`${many(found.answer.requests.length, "request")} as lanes, above as they were` +
       ` served, below with the other settings, on one scale of time`}
       draw=${(context, width, height, palette) => {
         selected.value;

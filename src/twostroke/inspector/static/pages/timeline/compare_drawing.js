@@ -31,7 +31,7 @@ export function drawSides(context, palette, { answer, sides, width, height, view
   const [begin, end] = view;
   const narrow = width < 520;
   const left = narrow ? 52 : 76;
-  const right = width - (narrow ? 52 : LABELS);
+  const right = width - (narrow ? 64 : LABELS);
   const x = (moment) => left + ((moment - begin) / Math.max(1e-9, end - begin)) * (right - left);
   const half = (height - AXIS) / 2;
   const number = Math.min(answer.requests.length, MOST_LANES);

@@ -250,7 +250,8 @@ export function drawNames(context, palette, lanes, tops, left, chosen) {
   lanes.records.forEach((record, index) => {
     if (index % every && record !== chosen) return;
     context.fillStyle = record === chosen ? palette.accent : palette.muted;
-    context.fillText(shortId(record.id), left - 8, tops.get(record.number) + lanes.height / 2);
+    const middle = tops.get(record.number) + lanes.height / 2;
+    context.fillText(shortId(record.id), left - 8, middle, left - 8);
   });
   context.textAlign = "left";
 }

@@ -3,7 +3,7 @@
 import { html, signal, view } from "../../lib/html.js";
 import { askAgain } from "../../lib/ask_again.js";
 import { reasonWord } from "../../lib/explain.js";
-import { clock, count, short, time } from "../../lib/format.js";
+import { clock, count, foreign, short, time } from "../../lib/format.js";
 import { description, json, playing, seesAll } from "../../lib/source.js";
 import { isKept } from "../../lib/kept.js";
 import { store } from "../../lib/store.js";
@@ -16,6 +16,8 @@ const found = signal(null);
 /** What bounded the latest steps of a server that rests; else null. */
 const lately = signal(null);
 const minutes = signal([]);
+/** Why there is no answer yet, if the server said so. */
+const trouble = signal("");
 
 /** Ask while Live is shown; `target` says which TPOT may not be passed, or null. */
 export function watchBound(target) {
@@ -33,10 +35,15 @@ export function watchBound(target) {
     if (limit) values.set("tpot", limit);
     const end = store.now;
     const path = `/waits/minutes?begin=${Math.max(0, end - 60 * MINUTES)}&end=${end}`;
-    const [bound, waits] = await Promise.all([json(`/bound?${values}`), json(path)]);
-    const rests = bound.bound.kind === "idle" && store.lastStep >= 0;
-    lately.value = rests ? (await json(`/bound?to=${store.lastStep}`)).bound : null;
-    [found.value, minutes.value] = [bound, waits];
+    try {
+      const [bound, waits] = await Promise.all([json(`/bound?${values}`), json(path)]);
+      const rests = bound.bound.kind === "idle" && store.lastStep >= 0;
+      lately.value = rests ? (await json(`/bound?to=${store.lastStep}`)).bound : null;
+      [found.value, minutes.value, trouble.value] = [bound, waits, ""];
+    } catch (error) {
+      trouble.value = error.message;
+      throw error; // it is asked again
+    }
   });
   const soon = setTimeout(turn, 400); // the first answer comes once the store is filled
   return () => {
@@ -86,14 +93,27 @@ const ROOM = {
   batch_running: "a batch has to end first",
 };
 
+const UNKNOWN = {
+  model: "nothing tells which model ran",
+  device: "no sheet describes this device. Measure it on the page Model",
+  tokens: "its latest steps computed no token",
+  gone: "the steps of this moment are no longer kept",
+};
+
 /** `[the short answer, the rest]`. */
 function words(bound) {
   if (bound.kind === "idle") {
     // Also steps that were few and far between had a limit of their own.
     const steps = lately.value ?? bound;
     const kind = steps.kind === "idle" ? steps.within : steps.kind;
-    const [begin, rest] = kind === "idle" ? [] : words({ ...steps, kind });
-    return ["Waits for requests.", begin ? `When it last ran: ${begin.toLowerCase()} ${rest}` : ""];
+    if (kind === "idle") return ["Waits for requests.", ""];
+    const [begin, rest] = words({ ...steps, kind });
+    const when = kind === "unknown" ? begin : `When it last ran: ${begin.toLowerCase()}`;
+    return ["Waits for requests.", `${when} ${rest}`];
+  }
+  if (bound.why === "unended") {
+    const so = `A step has run for ${time(bound.unended)}:`;
+    return [so, "what bounds it is known when it ends."];
   }
   if (bound.kind === "queue") {
     const inside = WORDS[bound.within];
@@ -103,16 +123,23 @@ function words(bound) {
         (inside ? ` Within a step ${inside} is the limit: ${aboutSteps(bound)}` : ""),
     ];
   }
-  if (!WORDS[bound.kind]) return ["", ""];
+  if (!WORDS[bound.kind]) return ["What bounds its steps is not known:", `${UNKNOWN[bound.why]}.`];
   return [`Bound by ${WORDS[bound.kind]}:`, aboutSteps(bound)];
 }
 
 export const BoundLine = view(() => {
-  if (!seesAll() || isKept || store.lastStep < 0) return null;
+  if (isKept || store.lastStep < 0) return null;
+  if (!seesAll()) {
+    return html`<span class="bound"
+      >What bounds the server concerns all keys: an admin key shows it.</span
+    >`;
+  }
   // From the first moment on, so that what is below does not move when the answer comes.
-  if (!found.value) return html`<span class="bound">Looking for what bounds it.</span>`;
+  if (!found.value) {
+    const why = trouble.value ? `What bounds it is not known: ${foreign(trouble.value, 200)}.` : "";
+    return html`<span class="bound">${why || "Looking for what bounds it."}</span>`;
+  }
   const [begin, rest] = words(found.value.bound);
-  if (!begin) return null;
   return html`<span class="bound"
     ><b>${begin}</b> ${rest}${" "}<a href="#/model">See the roofline</a></span
   >`;
@@ -127,15 +154,17 @@ const BINDS = {
 function aboutRoom(room, isIdle) {
   if (!room) return "No step lately that only decoded: how many more users fit is not known.";
   const [one, many] = isIdle ? ["decoded", "decoded"] : ["decodes", "decode"];
-  const decoding = room.users === 1 ? `request ${one}` : `requests ${many}`;
-  const now = `${isIdle ? "Lately" : "Now"} ${count(room.users)} ${decoding}`;
+  const isOne = room.users === 1;
+  const decoding = isOne ? `1 request ${one}` : `${count(room.users)} requests ${many} at once`;
+  const now = `${isIdle ? "Lately" : "Now"} ${decoding}`;
   const user = room.more === 1 ? "user" : "users";
   const fit = room.more === 0 ? "No further user" : `${count(room.more)} more ${user}`;
   const fits = room.more === 1 || room.more === 0 ? "fits" : "fit";
   return (
     `${fit} like these ${fits} ${isIdle ? "beside those of lately" : "now"}, at a TPOT of` +
-    ` ${time(room.limit)}: ${room.more ? BINDS[room.binding] : NONE[room.binding]}. ${now} at` +
-    ` once, with ${count(room.context)} tokens of context each, at ${time(room.tpot)} a token.` +
+    ` ${time(room.limit)}: ${room.more ? BINDS[room.binding] : NONE[room.binding]}. ${now},` +
+    ` with ${count(room.context)} tokens of context${isOne ? "" : " each"},` +
+    ` at ${time(room.tpot)} a token.` +
     " Their prompts come on top."
   );
 }
@@ -179,7 +208,7 @@ const byMost = (one, other) => other[1] - one[1];
 
 export const WhyPanel = view(() => {
   if (!found.value || !seesAll()) return null;
-  const { bound, room, drafts } = found.value;
+  const { bound, room, drafts, earlier } = found.value;
   const most = Math.max(
     ...minutes.value.map(({ seconds }) => Object.values(seconds).reduce((a, b) => a + b, 0)),
     1e-9,
@@ -197,7 +226,7 @@ export const WhyPanel = view(() => {
         </p>
       </details>
     </h2>
-    <p>${aboutRoom(room, bound.kind === "idle")}</p>
+    <p>${aboutRoom(room, earlier || bound.kind === "idle")}</p>
     ${
       drafts
         ? html`<p>${aboutDrafts(drafts)}${" "}<a href="#/speculation">Speculation</a></p>`
