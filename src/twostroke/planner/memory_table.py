@@ -56,7 +56,7 @@ def memory_table(search: Search, engine: EngineChoice) -> MemoryTable:
         (f"KV cache ({engine.kv_cache})", float(deployment.kv_bytes)),
         ("recurrent states", float(deployment.state_bytes)),
         ("activations and logits", float(activations + logits)),
-        ("runtime", runtime_bytes(sheet, deployment.cost.parallel.num_devices)),
+        ("runtime", runtime_bytes(sheet, deployment.model, deployment.cost.parallel)),
         ("kept free", kept_free),
     ]
     rest = sheet.memory_bytes - sum(size for _, size in parts)

@@ -120,7 +120,7 @@ def test_any_processors_sheet_gets_coefficients_of_processors() -> None:
         ("[host]\noverlap = 'no'", "overlap must be true or false"),
         ("[all_reduce]\ncrowding = inf", "crowding must be a number"),
         ("[step]\ndecode = 'x'", "decode must be above 0"),
-        ("[step]\nprefil = 1", "unknown coefficient prefil"),
+        ("[step]\nprefil = 1", "unknown coefficients prefil"),
         ("[interval]\ndecode_low = -1", "decode_low must be above 0"),
         ("[hots]\nstep = 1", r"unknown table \[hots\]"),
         ("gemm = 5", "gemm must be a table"),

@@ -65,9 +65,14 @@ def usable_bytes(cache: CacheConfig, hardware: HardwareSheet) -> float:
     return seen * (1.0 if hardware.is_cpu else cache.gpu_memory_utilization)
 
 
-def runtime_bytes(hardware: HardwareSheet, devices: int) -> float:
-    """Bytes that context, libraries and collectives keep on each of so many devices."""
-    return RUNTIME_BYTES + (hardware.buffer_bytes if devices > 1 else 0)
+def runtime_bytes(hardware: HardwareSheet, model: ModelSpec, parallel: Parallel) -> float:
+    """Bytes that context, libraries and collectives keep on each device.
+
+    Groups of devices with requests of their own talk to each other only about experts.
+    """
+    has_experts = any(layer.experts for layer in model.layers)
+    joined = parallel.num_devices if has_experts else parallel.tensor * parallel.pipeline
+    return RUNTIME_BYTES + (hardware.buffer_bytes if joined > 1 else 0)
 
 
 def room_for_kv(
@@ -91,7 +96,7 @@ def room_for_kv(
         InsufficientMemoryError: Nothing is left, or less than ``--kv-cache-memory``.
     """
     activations, logits = activation_bytes(model, scheduler)
-    runtime = runtime_bytes(hardware, options.num_devices)
+    runtime = runtime_bytes(hardware, model, options.parallel)
     free = usable_bytes(cache, hardware) - weights - runtime - activations - logits - states
     if free <= 0 < free + states:
         # Half of the free memory for states, the rest for the cache.
