@@ -3,7 +3,7 @@
     python -m benchmarks.simulator.disaggregated [--only judged|pays] [--sample N]
 
 Writes docs/validation/disaggregated.md and its picture, from a record beside the other results.
-Single-threaded, TIME for what is judged and 5 minutes for the rest; ``--only`` renews one part of
+Single-threaded, 8 minutes for what is judged and 5 for the rest; ``--only`` renews one part of
 the record, ``--sample N`` takes each N-th row of both halves, which the page states. Where the
 public measurements are absent it says so, and writes nothing.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -78,7 +78,10 @@ def main() -> int:
     if not present():
         print(f"skipped: no measurements at {DATA}", file=sys.stderr)
         return 0
-    makers = {"pays": pays_part, "judged": partial(judged_part, options.sample)}
+    makers: dict[str, Callable[[], dict[str, Any]]] = {
+        "pays": pays_part,
+        "judged": partial(judged_part, options.sample),
+    }
     for part, make in makers.items():
         if options.only in (None, part):
             made = make()

@@ -2,9 +2,10 @@
 
     python -m benchmarks.simulator.servers [--fit] [--sample N]
 
-Single-threaded: TIME. ``--sample N`` judges each N-th row of every server, which the page states.
-``--fit`` also writes the coefficients of serving stacks and the intervals that ship. Skips, and
-says so, where the public measurements are absent.
+Single-threaded, a quarter of an hour of one core, half of it for rows that are judged: ``--sample
+N`` judges each N-th of every server, which the page states. ``--fit`` also writes the coefficients
+of serving stacks and the intervals that ship. Skips, and says so, where the public measurements are
+absent.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ through ``twostroke simulate`` (``simulated.py``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import log
 
 from benchmarks.simulator.search import Space, search
@@ -50,7 +50,7 @@ class Stack:
     """What is fitted for a serving stack: its host, and what whole steps take beside kernels."""
 
     host: HostEfficiency
-    step: StepEfficiency = StepEfficiency()
+    step: StepEfficiency = field(default_factory=StepEfficiency)
 
     def as_measured(self, row: ServingRow) -> Stack:
         """This stack in the version and with the settings of a row."""
@@ -108,8 +108,8 @@ def fit_stacks(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) ->
     """Coefficients of every stack, those that have no rows included.
 
     They have the least mean of ``|log(estimated / measured)|`` of requests' times, over rows whose
-    requests wait for nothing but prefill, and whose front end keeps up. What whole steps take is the
-    device's, one for all stacks. Host times are fitted to all rows first; each stack's own may
+    requests wait for nothing but prefill, and whose front end keeps up. What whole steps take is
+    the device's, one for all stacks. Host times are fitted to all rows first; each stack's own may
     leave those as far as its rows insist (``PULL``).
     """
     free = [

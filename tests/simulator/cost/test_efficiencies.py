@@ -67,7 +67,8 @@ def test_a_models_parts_name_their_sources(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text('source = "my servers"\n[host]\nstep = 0.001\n')
     told = sources(_cost(load_efficiencies("a100-80gb-sxm", own), "llama-3.1-8b"))
-    assert list(told.values()) == [["products", "attention"], ["host"], ["interval"]]
+    parts = [["products", "attention"], ["host"], ["whole steps"], ["interval"]]
+    assert list(told.values()) == parts
     assert told["my servers"] == ["host"]
     experts = sources(_cost(load_efficiencies("h200", stack="vllm"), "gpt-oss-120b", tensor=2))
     assert experts[load_efficiencies("h200").origins["experts.mxfp4"]] == ["experts"]
