@@ -6,10 +6,14 @@ They are no part of the project: without them these scripts say so and end.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+_Row = TypeVar("_Row")
 
 # Without the variable nothing is looked for: a folder of this name is not there.
 DATA = Path(os.environ.get("TWOSTROKE_DATA", "$TWOSTROKE_DATA")) / "measured"
@@ -53,6 +57,23 @@ class AllReduceRow:
 
 def present(folder: Path = DATA) -> bool:
     return (folder / "aiconfigurator").is_dir()
+
+
+def every_nth(rows: Sequence[_Row], step: int, kind: Callable[[_Row], object]) -> list[_Row]:
+    """The first and each ``step``-th row after it of each kind, in an order drawn at random.
+
+    The order is always the same. Rows come back in the order in which they were given.
+    """
+    places = list(range(len(rows)))
+    Random(0).shuffle(places)
+    seen: dict[object, int] = {}
+    chosen = set()
+    for place in places:
+        number = seen.setdefault(kind(rows[place]), 0)
+        seen[kind(rows[place])] = number + 1
+        if number % step == 0:
+            chosen.add(place)
+    return [rows[place] for place in sorted(chosen)]
 
 
 @cache

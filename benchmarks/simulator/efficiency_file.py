@@ -17,7 +17,7 @@ MAX_LINE = 88
 
 
 def stack_table(stack: Stack) -> dict[str, Any]:
-    return {"step": {"decode": stack.decode, "prefill": stack.prefill}, "host": asdict(stack.host)}
+    return {"step": asdict(stack.step), "host": asdict(stack.host)}
 
 
 def as_toml(tables: Mapping[str, Any]) -> str:

@@ -25,6 +25,21 @@ H100 = load_hardware("h100")
 needs_data = pytest.mark.skipif(not data.present(), reason=f"no measurements at {data.DATA}")
 
 
+def test_a_sample_has_rows_of_every_kind_and_no_others() -> None:
+    rows = [(kind, number) for kind in "ab" for number in range(30)] + [("c", 0)]
+
+    def kind(row: tuple[str, int]) -> str:
+        return row[0]
+
+    chosen = data.every_nth(rows, 3, kind)
+    counts = {name: sum(row[0] == name for row in chosen) for name in "abc"}
+    assert counts == {"a": 10, "b": 10, "c": 1}
+    assert chosen == sorted(chosen) == data.every_nth(rows, 3, kind)
+    # No pattern of the rows survives in it.
+    assert len({number % 3 for name, number in chosen if name == "a"}) == 3
+    assert data.every_nth(rows, 1, kind) == rows
+
+
 def test_the_fast_form_of_products_is_the_real_one() -> None:
     rows = [
         data.GemmRow(format_, m, n, k, 1.0)

@@ -59,8 +59,9 @@ def test_the_break_even_depends_on_the_batch() -> None:
     computed = claim.compute()
     figures = computed.figures
     assert figures["quoted_1"] < figures["model_1"] < 0.4 < 0.6 < figures["model_256"]
-    # Half is passed between 32 and 128 requests; no batch that is asked has it to a tenth.
-    for drafts in ("model", "quoted"):
-        assert figures[f"{drafts}_32"] < 0.45 < 0.55 < figures[f"{drafts}_128"]
-    assert "About 50 %" not in computed.verdict.text
-    assert computed.verdict.name == "wrong as stated"
+    # Half is passed between 32 and 128 requests; one batch that is asked has it to a tenth.
+    assert figures["model_32"] < 0.45 < 0.55 < figures["model_128"]
+    assert figures["quoted_32"] < 0.45 < figures["quoted_128"] < 0.55
+    said = "About 50 % is right for 128 at once whose drafts are quoted"
+    assert said in computed.verdict.text
+    assert computed.verdict.name == "holds with a condition"

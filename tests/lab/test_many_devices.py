@@ -20,7 +20,7 @@ def test_eight_devices_are_less_than_eight_times_one() -> None:
     computed = claim.compute()
     decode = [computed.figures[f"decode_{name}"] for name in ("8B", "70B", "405B")]
     assert decode == sorted(decode) and all(1 < speed < 8 for speed in decode)
-    assert 5 <= computed.figures["decode_70B"] <= 6 and computed.figures["decode_8B"] < 4.5
+    assert 4.5 <= computed.figures["decode_70B"] <= 6 and computed.figures["decode_8B"] < 4.5
     for name, speed in computed.figures.items():
         what, size = name.split("_")
         said = f"{size} {'prompts' if what == 'prompt' else what} ("

@@ -1,10 +1,11 @@
 """Judges pools of ``twostroke simulate``, and says where they pay.
 
-    python -m benchmarks.simulator.disaggregated [--only judged|pays]
+    python -m benchmarks.simulator.disaggregated [--only judged|pays] [--sample N]
 
 Writes docs/validation/disaggregated.md and its picture, from a record beside the other results.
-Single-threaded, 15 minutes for what is judged and 5 for the rest; ``--only`` renews one part of the
-record. Where the public measurements are absent it says so, and writes nothing.
+Single-threaded, 8 minutes for what is judged and 5 for the rest; ``--only`` renews one part of
+the record, ``--sample N`` takes each N-th row of both halves, which the page states. Where the
+public measurements are absent it says so, and writes nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from benchmarks.environment import ROOT
 from benchmarks.simulator.data import DATA, present
 from benchmarks.simulator.disaggregated.judge_pools import JudgedPools, judge_pools, results
-from benchmarks.simulator.disaggregated.measured_pools import num_rows, pool_rows
+from benchmarks.simulator.disaggregated.measured_pools import halves, num_rows, pool_rows
 from benchmarks.simulator.disaggregated.where_it_pays import (
     DEVICES,
     MODEL,
@@ -69,12 +71,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", choices=("judged", "pays"))
-    only = parser.parse_args().only
+    parser.add_argument("--sample", type=int, default=1, help="take each so many-th row")
+    options = parser.parse_args()
+    if options.sample < 1:
+        parser.error("--sample must be 1 or more")
     if not present():
         print(f"skipped: no measurements at {DATA}", file=sys.stderr)
         return 0
-    for part, make in (("pays", pays_part), ("judged", judged_part)):
-        if only in (None, part):
+    makers: dict[str, Callable[[], dict[str, Any]]] = {
+        "pays": pays_part,
+        "judged": partial(judged_part, options.sample),
+    }
+    for part, make in makers.items():
+        if options.only in (None, part):
             made = make()
             RECORD.write_text(json.dumps({**_record(), part: made}, indent=1) + "\n", "utf-8")
     record = _record()
@@ -89,9 +98,13 @@ def _record() -> dict[str, Any]:
     return record
 
 
-def judged_part() -> dict[str, Any]:
-    """Measured servers: what was fitted, figures, and lines of the page."""
-    fitted, judged = judge_pools()
+def judged_part(step: int) -> dict[str, Any]:
+    """Measured servers: what was fitted, figures, and lines of the page.
+
+    Args:
+        step: Each so many-th row counts.
+    """
+    fitted, judged = judge_pools(step)
     found = list(results(judged))
     introduction = MEASURED.format(
         environment=environment(), total=num_rows(), kept=len(pool_rows()), **asdict(fitted)
@@ -101,13 +114,25 @@ def judged_part() -> dict[str, Any]:
         for each in found
         if each.pairs
     ]
-    lines = [introduction, *figures_table(found), "", *each_row(judged)]
+    lines = [introduction, *_sampled(step), *figures_table(found), "", *each_row(judged)]
     return {
         "environment": environment(),
+        "sample": step,
         "fitted": asdict(fitted),
         "results": figures,
         "lines": lines,
     }
+
+
+def _sampled(step: int) -> list[str]:
+    """Lines on which of the rows count; none if all do."""
+    if step == 1:
+        return []
+    taken, whole = ([len(rows) for rows in halves(each)] for each in (step, 1))
+    return [
+        f"Of both halves each {step}th row in an order drawn at random counts (`--sample {step}`):"
+        f" {taken[0]} of {whole[0]}\nare fitted to, {taken[1]} of {whole[1]} judged.\n"
+    ]
 
 
 def pays_part() -> dict[str, Any]:

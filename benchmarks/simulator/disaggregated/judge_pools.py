@@ -70,9 +70,9 @@ def _between(ends: tuple[float, float], share: float) -> float:
     return round(ends[0] + share * (ends[1] - ends[0]), 7)
 
 
-def judge_pools() -> tuple[Fitted, list[JudgedPools]]:
-    """What was fitted to one half, and the other half by it."""
-    fit, kept = halves()
+def judge_pools(step: int = 1) -> tuple[Fitted, list[JudgedPools]]:
+    """What was fitted to one half, and the other half by it; of each every ``step``-th row."""
+    fit, kept = halves(step)
     fitted = fit_pools(fit)
     return fitted, [JudgedPools(row, simulate_row(row, fitted)) for row in kept]
 

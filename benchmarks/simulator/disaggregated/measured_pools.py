@@ -17,7 +17,7 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 
-from benchmarks.simulator.data import DATA
+from benchmarks.simulator.data import DATA, every_nth
 
 NAMES = {
     "deepseek-ai/DeepSeek-R1": "deepseek-v3",
@@ -80,19 +80,26 @@ def pool_rows() -> tuple[PoolRow, ...]:
     return tuple(sorted(dict.fromkeys(row for row in rows if row is not None), key=_order))
 
 
-def halves() -> tuple[list[PoolRow], list[PoolRow]]:
-    """Rows to fit on, and rows kept out: every other configuration of each kind of server."""
+def halves(step: int = 1) -> tuple[list[PoolRow], list[PoolRow]]:
+    """Rows to fit on, and rows kept out: every other configuration of each kind of server.
+
+    Args:
+        step: Take each so many-th row of both, and of every kind one at least.
+    """
     fit: list[PoolRow] = []
     kept: list[PoolRow] = []
     kinds: dict[tuple[object, ...], list[PoolRow]] = {}
     for row in pool_rows():
-        kind = (row.backend, row.drafts, row.input, row.output)
-        kinds.setdefault(kind, []).append(row)
+        kinds.setdefault(_kind(row), []).append(row)
     for rows in kinds.values():
         distinct = list(dict.fromkeys(row.configuration for row in rows))
         for row in rows:
             (kept if distinct.index(row.configuration) % 2 else fit).append(row)
-    return fit, kept
+    return every_nth(fit, step, _kind), every_nth(kept, step, _kind)
+
+
+def _kind(row: PoolRow) -> tuple[object, ...]:
+    return row.backend, row.drafts, row.input, row.output
 
 
 def num_rows() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -73,10 +74,16 @@ def command(row: PoolRow, fitted: Fitted) -> list[str]:
 
 def simulate_row(row: PoolRow, fitted: Fitted) -> SimulatedPools:
     """What ``simulate`` says of a row."""
+    return _simulate(tuple(command(row, fitted)), fitted.network)
+
+
+@cache
+def _simulate(words: tuple[str, ...], network: float) -> SimulatedPools:
+    """What a command line says; rows of equal configurations were measured more than once."""
     with TemporaryDirectory(prefix="twostroke-") as name:
         report, coefficients = Path(name) / "report.json", Path(name) / "network.toml"
-        coefficients.write_text(f"[all_reduce]\nnetwork = {fitted.network!r}\n", encoding="utf-8")
-        arguments = [*command(row, fitted), "--output-json", str(report)]
+        coefficients.write_text(f"[all_reduce]\nnetwork = {network!r}\n", encoding="utf-8")
+        arguments = [*words, "--output-json", str(report)]
         arguments += ["--efficiencies", str(coefficients)]
         messages = StringIO()
         with redirect_stdout(StringIO()), redirect_stderr(messages):

@@ -1,9 +1,11 @@
 """Judges ``twostroke simulate`` by measured servers; writes docs/validation/servers.md.
 
-    python -m benchmarks.simulator.servers [--fit]
+    python -m benchmarks.simulator.servers [--fit] [--sample N]
 
-Single-threaded, ten minutes or more. ``--fit`` also writes the coefficients of serving stacks and
-the intervals that ship. Skips, and says so, where the public measurements are absent.
+Single-threaded, a quarter of an hour of one core, half of it for rows that are judged: ``--sample
+N`` judges each N-th of every server, which the page states. ``--fit`` also writes the coefficients
+of serving stacks and the intervals that ship. Skips, and says so, where the public measurements are
+absent.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from benchmarks.simulator.servers.judge_servers import (
     interval,
     judged_rows,
     results,
+    rows_to_judge,
 )
 from benchmarks.simulator.servers.stacks import Stack
 from benchmarks.simulator.tables import by_model, figures_table
@@ -71,26 +74,30 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--fit", action="store_true", help="write the shipped files anew as well")
+    parser.add_argument("--sample", type=int, default=1, help="judge each so many-th row")
     options = parser.parse_args()
+    if options.sample < 1:
+        parser.error("--sample must be 1 or more")
     if not present():
         print(f"skipped: no measurements at {DATA}", file=sys.stderr)
         return 0
     stacks = fit_all()
-    judged = judged_rows(stacks)
+    judged = judged_rows(stacks, options.sample)
     if options.fit:
         write_servers(stacks, interval(judged), interval(judged, has_experts=True))
-    write_report(judged)
+    write_report(judged, options.sample)
     return 0
 
 
-def write_report(judged: Sequence[Judged]) -> None:
+def write_report(judged: Sequence[Judged], step: int) -> None:
     """The page and the record of what was judged."""
     judgements = list(results(judged))
     covered = coverage(judged)
     of_experts = coverage(judged, has_experts=True)
     covered |= {f"{name} of models with experts": share for name, share in of_experts.items()}
-    PAGE.write_text(page(judgements, covered), encoding="utf-8")
-    RECORD.write_text(json.dumps(record(judgements, covered), indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(judgements, covered, _sampled(step)), encoding="utf-8")
+    made = record(judgements, covered, step)
+    RECORD.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
 def write_servers(
@@ -120,8 +127,20 @@ def write_intervals(ends: Mapping[str, float], of_experts: Mapping[str, float]) 
     write_default({f"interval{name}": each for name, each in wide.items()})
 
 
-def page(judgements: Sequence[Result], covered: Mapping[str, float]) -> str:
-    """The report as Markdown."""
+def _sampled(step: int) -> str:
+    """A paragraph on which of the rows were judged; empty if all were."""
+    if step == 1:
+        return ""
+    judged, kept_out = ([len(rows) for rows in rows_to_judge(each)] for each in (step, 1))
+    return (
+        f"Of every server, each {step}th row in an order drawn at random is judged: {judged[0]} of"
+        f" {kept_out[0]}\ndense ones, {judged[1]} of {kept_out[1]} with experts that were kept out"
+        f" (`--sample {step}`). All were fitted to.\n"
+    )
+
+
+def page(judgements: Sequence[Result], covered: Mapping[str, float], sample: str) -> str:
+    """The report as Markdown; ``sample`` says which of the rows were judged."""
     shares = "\n".join(f"- {name}: {share:.0%}" for name, share in covered.items())
     interval_of = (
         "## The interval\n\nIt should hold 8 of 10. Taken from the other models' rows below"
@@ -132,6 +151,7 @@ def page(judgements: Sequence[Result], covered: Mapping[str, float]) -> str:
     return "\n".join(
         [
             INTRODUCTION.format(environment=environment()),
+            *([sample] if sample else []),
             *figures_table(judgements),
             "",
             interval_of,
@@ -140,7 +160,7 @@ def page(judgements: Sequence[Result], covered: Mapping[str, float]) -> str:
     )
 
 
-def record(judgements: Sequence[Result], covered: Mapping[str, float]) -> dict[str, Any]:
+def record(judgements: Sequence[Result], covered: Mapping[str, float], step: int) -> dict[str, Any]:
     """The report as plain values."""
     lines = [
         {
@@ -152,7 +172,8 @@ def record(judgements: Sequence[Result], covered: Mapping[str, float]) -> dict[s
         }
         for each in judgements
     ]
-    return {"environment": environment(), "results": lines, "coverage": dict(covered)}
+    about = {"environment": environment(), "sample": step}
+    return {**about, "results": lines, "coverage": dict(covered)}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.simulator.data import every_nth
 from benchmarks.simulator.efficiency_file import as_toml, stack_table
 from benchmarks.simulator.kernels import Pair, Result
 from benchmarks.simulator.servers.measured import (
@@ -68,20 +69,32 @@ def fit_all() -> dict[str, Stack]:
     return with_starts(dense, fitted, LAYER_EXPERTS)
 
 
-def judged_rows(of_all: Mapping[str, Stack]) -> list[Judged]:
-    """All rows that fit onto their devices, and were kept out; ten minutes of a quiet core.
+def rows_to_judge(step: int) -> tuple[list[ServingRow], list[ServingRow]]:
+    """Dense rows and those with experts that are kept out: each ``step``-th of every server."""
+
+    def server(row: ServingRow) -> object:
+        return row.backend, row.model, row.weights
+
+    _, experts = halves(expert_rows())
+    return every_nth(dense_rows(), step, server), every_nth(experts, step, server)
+
+
+def judged_rows(of_all: Mapping[str, Stack], step: int = 1) -> list[Judged]:
+    """Rows that fit onto their devices, and were kept out.
 
     Args:
         of_all: ``fit_all``, for models with experts.
+        step: Each so many-th row of every server is judged; all are fitted to.
     """
-    dense, (_, experts) = dense_rows(), halves(expert_rows())
+    dense = dense_rows()
     without = {
         model: with_starts(stacks, [row for row in dense if row.model != model], LAYER)
         for model, stacks in stacks_without(_closed(), dense).items()
     }
-    stacks = {row: without[row.model][row.backend] for row in dense}
+    judged_dense, experts = rows_to_judge(step)
+    stacks = {row: without[row.model][row.backend] for row in judged_dense}
     stacks |= {row: of_all[row.backend] for row in experts}
-    rows = [*dense, *experts]
+    rows = [*judged_dense, *experts]
     coefficients = {row: as_toml(stack_table(stacks[row].as_measured(row))) for row in rows}
     waits = dict(zip(expert_rows(), waiting(expert_rows()))) | dict(zip(dense, waiting(dense)))
     found = [

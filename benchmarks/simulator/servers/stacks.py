@@ -12,7 +12,7 @@ through ``twostroke simulate`` (``simulated.py``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import log
 
 from benchmarks.simulator.search import Space, search
@@ -21,7 +21,7 @@ from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
-from twostroke.simulator.cost.efficiencies import Efficiencies, HostEfficiency
+from twostroke.simulator.cost.efficiencies import Efficiencies, HostEfficiency, StepEfficiency
 from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.timing.step_shape import StepShape
 
@@ -35,7 +35,11 @@ HOST_SPACE: Space = {
     "step": (1e-3, 1e-5, 1e-2, 0.4),
     "request": (2e-5, 1e-6, 3e-4, 0.4),
 }
-FACTOR_SPACE: Space = {"decode": (1.0, 0.8, 1.3, 0.03), "prefill": (1.05, 0.7, 1.6, 0.04)}
+STEP_SPACE: Space = {
+    "decode": (1.05, 1.0, 1.3, 0.03),  # a step takes its kernels at least
+    "prefill": (1.05, 0.7, 1.6, 0.04),
+    "gap": (1e-5, 1e-7, 1e-4, 0.2),
+}
 # What a host time must gain in mean error to be larger than the least by a factor of e, and a
 # stack's to leave that of all stacks by one. Where the device hides the host, nothing tells.
 PULL = 0.01
@@ -43,11 +47,10 @@ PULL = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What is fitted for a serving stack: its host, and whole-step factors."""
+    """What is fitted for a serving stack: its host, and what whole steps take beside kernels."""
 
     host: HostEfficiency
-    decode: float = 1.0
-    prefill: float = 1.0
+    step: StepEfficiency = field(default_factory=StepEfficiency)
 
     def as_measured(self, row: ServingRow) -> Stack:
         """This stack in the version and with the settings of a row."""
@@ -84,8 +87,7 @@ class Closed:
         base.efficiencies = replace(
             kernels,
             host=stack.as_measured(row).host,
-            step_decode=stack.decode,
-            step_prefill=stack.prefill,
+            step=stack.step,
         )
         return base
 
@@ -106,8 +108,8 @@ def fit_stacks(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) ->
     """Coefficients of every stack, those that have no rows included.
 
     They have the least mean of ``|log(estimated / measured)|`` of requests' times, over rows whose
-    requests wait for nothing but prefill, and whose front end keeps up. Whole-step factors are the
-    device's, one for all stacks. Host times are fitted to all rows first; each stack's own may
+    requests wait for nothing but prefill, and whose front end keeps up. What whole steps take is
+    the device's, one for all stacks. Host times are fitted to all rows first; each stack's own may
     leave those as far as its rows insist (``PULL``).
     """
     free = [
@@ -118,7 +120,7 @@ def fit_stacks(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) ->
         pull = sum(log(values[name] / low) for name, (_, low, *_) in HOST_SPACE.items())
         return _loss(closed, free, {b: make_stack(b, values) for b in BACKENDS}) + PULL * pull
 
-    shared = search(shared_loss, {**HOST_SPACE, **FACTOR_SPACE}, rounds)
+    shared = search(shared_loss, {**HOST_SPACE, **STEP_SPACE}, rounds)
     stacks = {}
     for backend in BACKENDS:
         own = [row for row in free if row.backend == backend]
@@ -128,14 +130,14 @@ def fit_stacks(closed: Closed, rows: Sequence[ServingRow], rounds: int = 250) ->
 
 
 def make_stack(backend: str, values: Mapping[str, float]) -> Stack:
-    """A stack from values of ``HOST_SPACE`` and ``FACTOR_SPACE``."""
+    """A stack from values of ``HOST_SPACE`` and ``STEP_SPACE``."""
     host = HostEfficiency(
         step=values["step"],
         request=values["request"],
         token=0.0,
         overlap=backend in OVERLAP,
     )
-    return Stack(host, values["decode"], values["prefill"])
+    return Stack(host, StepEfficiency(**{name: values[name] for name in STEP_SPACE}))
 
 
 def _fit_host(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from twostroke.planner.engines import EngineChoice
 from twostroke.planner.plan import Plan
 from twostroke.planner.search import Search
-from twostroke.simulator.deployment.memory import RUNTIME_BYTES, activation_bytes, usable_bytes
+from twostroke.simulator.deployment.memory import activation_bytes, runtime_bytes, usable_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def memory_table(search: Search, engine: EngineChoice) -> MemoryTable:
         (f"KV cache ({engine.kv_cache})", float(deployment.kv_bytes)),
         ("recurrent states", float(deployment.state_bytes)),
         ("activations and logits", float(activations + logits)),
-        ("runtime", RUNTIME_BYTES),
+        ("runtime", runtime_bytes(sheet, deployment.model, deployment.cost.parallel)),
         ("kept free", kept_free),
     ]
     rest = sheet.memory_bytes - sum(size for _, size in parts)

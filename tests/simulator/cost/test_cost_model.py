@@ -256,8 +256,27 @@ def test_nodes_start_later_than_devices_of_one() -> None:
         for each in (efficiencies, at_once)
     )
     # Two all-reduces in each of 80 layers, one after the embedding, the logits.
-    starts = 162 * efficiencies.all_reduce.network * efficiencies.step_decode
+    starts = 162 * efficiencies.all_reduce.network * efficiencies.step.decode
     assert later.seconds - sooner.seconds == pytest.approx(starts, rel=0.02)
+
+
+def test_kernels_of_a_layer_lie_apart_but_those_of_experts_were_measured_so() -> None:
+    def gaps(name: str) -> float:
+        model, sheet = find_model(name), load_hardware("h100")
+        there = load_efficiencies(sheet.name)
+        apart = replace(there, step=replace(there.step, gap=there.step.gap + 1e-3))
+        later, sooner = (
+            RooflineCostModel(sheet, model, Parallel(), Dtypes(), each).step(decode(4, 100)).seconds
+            for each in (apart, there)
+        )
+        return later - sooner
+
+    assert gaps("llama-3.1-8b") == pytest.approx(32e-3)
+    assert gaps("qwen3-30b-a3b") == pytest.approx(0.0)
+    # Mamba alone: a layer is one branch, half as many kernels.
+    assert gaps("mamba-codestral-7b") == pytest.approx(
+        0.5 * find_model("mamba-codestral-7b").num_layers * 1e-3
+    )
 
 
 def test_drafts_of_the_first_layers_take_their_share_of_a_step() -> None:

@@ -67,7 +67,8 @@ def test_a_models_parts_name_their_sources(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text('source = "my servers"\n[host]\nstep = 0.001\n')
     told = sources(_cost(load_efficiencies("a100-80gb-sxm", own), "llama-3.1-8b"))
-    assert list(told.values()) == [["products", "attention"], ["host"], ["interval"]]
+    parts = [["products", "attention"], ["host"], ["whole steps"], ["interval"]]
+    assert list(told.values()) == parts
     assert told["my servers"] == ["host"]
     experts = sources(_cost(load_efficiencies("h200", stack="vllm"), "gpt-oss-120b", tensor=2))
     assert experts[load_efficiencies("h200").origins["experts.mxfp4"]] == ["experts"]
@@ -120,7 +121,7 @@ def test_any_processors_sheet_gets_coefficients_of_processors() -> None:
         ("[host]\noverlap = 'no'", "overlap must be true or false"),
         ("[all_reduce]\ncrowding = inf", "crowding must be a number"),
         ("[step]\ndecode = 'x'", "decode must be above 0"),
-        ("[step]\nprefil = 1", "unknown coefficient prefil"),
+        ("[step]\nprefil = 1", "unknown coefficients prefil"),
         ("[interval]\ndecode_low = -1", "decode_low must be above 0"),
         ("[hots]\nstep = 1", r"unknown table \[hots\]"),
         ("gemm = 5", "gemm must be a table"),

@@ -14,7 +14,7 @@ from twostroke.simulator.deployment.options import DeploymentOptions
 
 def test_what_does_not_fit_says_by_how_much() -> None:
     with pytest.raises(
-        InsufficientMemoryError, match=r"65\.\d GB too much.*141\.1 GB are weights"
+        InsufficientMemoryError, match=r"66\.\d GB too much.*141\.1 GB are weights"
     ) as caught:
         deploy(DeploymentOptions(model="llama-3.1-70b"), CacheConfig(), SchedulerConfig())
     assert "--tp 4" in str(caught.value.hint)

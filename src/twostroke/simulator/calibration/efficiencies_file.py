@@ -28,8 +28,7 @@ def as_toml(
     tables: dict[str, dict[str, Any]] = {
         f"gemm.{name}": asdict(value) for name, value in efficiencies.gemm.items()
     }
-    tables["step"] = {"decode": efficiencies.step_decode, "prefill": efficiencies.step_prefill}
-    for name in ("decode", "prefill", "elementwise", "all_reduce", "host", "interval"):
+    for name in ("step", "decode", "prefill", "elementwise", "all_reduce", "host", "interval"):
         tables[name] = asdict(getattr(efficiencies, name))
     if speed is not None:
         tables["speed"] = speed._asdict()

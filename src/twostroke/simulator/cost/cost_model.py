@@ -98,6 +98,8 @@ class RooflineCostModel:
         # In layers of two branches, the usual kind: a layer of one starts half as many kernels.
         self._depth = sum(layer.count * layer.branches for layer in model.layers) / 2
         self._with_experts = sum(layer.count for layer in model.layers if layer.experts)
+        without = (each.count * each.branches for each in model.layers if not each.experts)
+        self._without_experts = sum(without) / 2
         kinds = merged_layers(model)
         self._recurrences = [(layer.count, layer.recurrent) for layer in kinds if layer.recurrent]
         sizes = [sizes_of(layer, model.hidden_size, parallel) for layer in kinds]
@@ -187,8 +189,9 @@ class RooflineCostModel:
             new_tokens += new
         of_host = e.host
         share = new_tokens / (new_tokens + requests) if new_tokens else 0.0
-        factor = e.step_decode + share * (e.step_prefill - e.step_decode)
-        device = factor * (parts.seconds - parts.whole) + parts.whole
+        factor = e.step.decode + share * (e.step.prefill - e.step.decode)
+        gaps = e.step.gap * self._without_experts if requests or new_tokens else 0.0
+        device = factor * (parts.seconds - parts.whole) + parts.whole + gaps
         starts = 0.0
         if new_tokens:
             starts = of_host.layer * self._depth + of_host.layer_experts * self._with_experts
@@ -213,7 +216,7 @@ class RooflineCostModel:
             ("compute", parts.compute),
             ("memory", parts.memory),
             ("communication", parts.communication),
-            ("launch", parts.launch),
+            ("launch", parts.launch + gaps),
         ):
             if part > longest:
                 binding, longest = name, part

@@ -17,7 +17,6 @@ from twostroke.core.errors import ConfigError
 from twostroke.model_spec.layer_specs import AttentionSpec
 from twostroke.simulator.cost.coefficient_tables import (
     check_tables,
-    check_value,
     merge,
     origins,
     parse_file,
@@ -222,6 +221,22 @@ class HostEfficiency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepEfficiency:
+    """Whole steps on the device, over the sum of their kernels.
+
+    Attributes:
+        decode: Time of a decode step over its kernels'.
+        prefill: Likewise, a prefill step.
+        gap: Seconds between the kernels of each layer, beyond their starts. A layer with experts
+            has none: its experts' coefficients hold them.
+    """
+
+    decode: float = 1.0
+    prefill: float = 1.0
+    gap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
     """10th and 90th percentile of measured over estimated time, on rows not used for the fit."""
 
@@ -241,8 +256,6 @@ class Efficiencies:
         interval_experts: For models with experts.
         latent_decode: Latent attention that decodes; ``None``: as other attention.
         latent_prefill: Likewise, its prefill.
-        step_decode: Device time of a decode step over the sum of its kernels.
-        step_prefill: Device time of a prefill step over the sum of its kernels.
         measured: The machine and model of the calibration; ``None`` for shipped files.
         origins: What each table was fitted to (``gemm.fp8``, ``host``).
     """
@@ -256,12 +269,11 @@ class Efficiencies:
     host: HostEfficiency
     interval: Interval
     all_to_all: AllToAllEfficiency = AllToAllEfficiency()
-    step_decode: float = 1.0
+    step: StepEfficiency = StepEfficiency()
     interval_few_bits: Interval | None = None
     interval_experts: Interval | None = None
     latent_decode: AttentionEfficiency | None = None
     latent_prefill: AttentionEfficiency | None = None
-    step_prefill: float = 1.0
     measured: MeasuredOn | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -362,13 +374,6 @@ def _build(raw: Mapping[str, Any], path: Path, fitted: Mapping[str, str]) -> Eff
     def optional(kind: type[Table], name: str) -> Table | None:
         return table(kind, name) if name in raw else None
 
-    steps = raw.get("step", {})
-    for name, value in steps.items():
-        if name not in ("decode", "prefill"):
-            raise ConfigError(
-                f"{path}: [step]: unknown coefficient {name}", hint="known: decode, prefill"
-            )
-        check_value(name, value, False, f"{path}: [step]")
     return Efficiencies(
         origins=fitted,
         gemm={
@@ -390,7 +395,6 @@ def _build(raw: Mapping[str, Any], path: Path, fitted: Mapping[str, str]) -> Eff
         interval_experts=optional(Interval, "interval_experts"),
         latent_decode=optional(AttentionEfficiency, "latent_decode"),
         latent_prefill=optional(AttentionEfficiency, "latent_prefill"),
-        step_decode=float(steps.get("decode", 1.0)),
-        step_prefill=float(steps.get("prefill", 1.0)),
+        step=table(StepEfficiency, "step"),
         measured=read_measured(raw.get("measured"), str(path)),
     )

@@ -28,10 +28,22 @@ FORMATS = ("fp32", "bf16", "fp8", "int8", "fp4")
 # Bounds of each number; a value in a wrong unit (GB, TFLOP/s) falls outside.
 _BYTES, _RATE, _MONEY, _COUNT = (1e8, 1e16), (1e8, 1e17), (0, 1e6), (1, 1e6)
 _BOUNDS = {"memory_bytes": _BYTES, "memory_bandwidth": _RATE, "compute_units": _COUNT}
-_OPTIONAL = {"cache_bytes": (0, 1e16), "power_watts": (0, 1e6), "price_per_hour": _MONEY}
+_OPTIONAL = {
+    "cache_bytes": (0, 1e16),
+    "power_watts": (0, 1e6),
+    "price_per_hour": _MONEY,
+    "reserved_bytes": (0, 1e11),
+}
 _LINK = {"bandwidth": _RATE, "domain": _COUNT}
-_NETWORK = {"network_bandwidth": _RATE}
-_WHOLE = ("memory_bytes", "compute_units", "cache_bytes", "domain")
+_OPTIONAL_LINK = {"network_bandwidth": _RATE, "buffer_bytes": (0, 1e11)}
+_WHOLE = (
+    "memory_bytes",
+    "compute_units",
+    "cache_bytes",
+    "domain",
+    "reserved_bytes",
+    "buffer_bytes",
+)
 _FLOPS = (1e9, 1e20)
 _TABLES = ("title", "aliases", "dense_flops", "link", "sources")
 
@@ -54,6 +66,8 @@ class HardwareSheet:
         network_bandwidth: Bytes/s per direction and device, between nodes; 0: no network stated.
         power_watts: Rated power of one device; 0: not stated.
         price_per_hour: US dollars for one device; 0: not stated.
+        reserved_bytes: Memory that the driver keeps: programs see the rest as the device's total.
+        buffer_bytes: Memory that collectives keep on each of several joined devices.
         sources: Where each kind of number comes from.
     """
 
@@ -72,6 +86,8 @@ class HardwareSheet:
     power_watts: float
     price_per_hour: float
     sources: Mapping[str, str]
+    reserved_bytes: int = 0
+    buffer_bytes: int = 0
 
     def compute_format(self, wanted: str) -> str:
         """``wanted``, or the next wider format that the device has a rate for."""
@@ -148,7 +164,7 @@ def _read(path: Path) -> HardwareSheet:
     _check_names(path, "", raw, (*_TABLES, *_BOUNDS, *_OPTIONAL))
     flops, link = _table(path, raw, "dense_flops"), _table(path, raw, "link")
     _check_names(path, "dense_flops.", flops, FORMATS)
-    _check_names(path, "link.", link, ("kind", *_LINK, *_NETWORK))
+    _check_names(path, "link.", link, ("kind", *_LINK, *_OPTIONAL_LINK))
     if "bf16" not in flops and "fp32" not in flops:
         raise ConfigError(f"{path}: [dense_flops] states neither bf16 nor fp32", hint=EXAMPLE)
     # A sheet without links serves one device; power and price decide no time.
@@ -161,7 +177,8 @@ def _read(path: Path) -> HardwareSheet:
             for name, bounds in link_bounds.items()
         },
         **{
-            name: _number(path, "link.", link, name, bounds, 0) for name, bounds in _NETWORK.items()
+            name: _number(path, "link.", link, name, bounds, 0)
+            for name, bounds in _OPTIONAL_LINK.items()
         },
     }
     return HardwareSheet(

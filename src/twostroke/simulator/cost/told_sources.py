@@ -39,6 +39,7 @@ def _parts(cost: RooflineCostModel) -> Iterator[tuple[str, str]]:
     if cost.parallel.num_devices > 1:
         yield "collectives", "all_reduce"
     yield "host", "host"
+    yield "whole steps", "step"
     yield "interval", _interval_table(cost, has_experts=bool(experts))
 
 

@@ -14,7 +14,8 @@ from twostroke.simulator.cost.hardware_sheet import HardwareSheet
 from twostroke.simulator.deployment.options import DeploymentOptions
 
 GB = 1e9
-# What a device's context, libraries and communication buffers take beside weights and activations.
+# What a device's context and libraries take beside weights and activations: 0.7 to 0.8 GiB of
+# context, 0.2 of libraries (logs of vLLM and SGLang on one H100, H200 or B200).
 RUNTIME_BYTES = 1.0e9
 # Elements per token that a layer holds at once, in hidden sizes; float32 copies of logits while
 # sampling.
@@ -57,9 +58,21 @@ def device_weight_bytes(model: ModelSpec, format_: str | None, parallel: Paralle
 def usable_bytes(cache: CacheConfig, hardware: HardwareSheet) -> float:
     """Bytes of a device that serving may use.
 
-    A GPU's memory is all for serving; other programs use a machine's memory as well.
+    A GPU's memory is all for serving, but what its driver keeps; other programs use a machine's
+    memory as well.
     """
-    return hardware.memory_bytes * (1.0 if hardware.is_cpu else cache.gpu_memory_utilization)
+    seen = hardware.memory_bytes - hardware.reserved_bytes
+    return seen * (1.0 if hardware.is_cpu else cache.gpu_memory_utilization)
+
+
+def runtime_bytes(hardware: HardwareSheet, model: ModelSpec, parallel: Parallel) -> float:
+    """Bytes that context, libraries and collectives keep on each device.
+
+    Groups of devices with requests of their own talk to each other only about experts.
+    """
+    has_experts = any(layer.experts for layer in model.layers)
+    joined = parallel.num_devices if has_experts else parallel.tensor * parallel.pipeline
+    return RUNTIME_BYTES + (hardware.buffer_bytes if joined > 1 else 0)
 
 
 def room_for_kv(
@@ -83,7 +96,8 @@ def room_for_kv(
         InsufficientMemoryError: Nothing is left, or less than ``--kv-cache-memory``.
     """
     activations, logits = activation_bytes(model, scheduler)
-    free = usable_bytes(cache, hardware) - weights - RUNTIME_BYTES - activations - logits - states
+    runtime = runtime_bytes(hardware, model, options.parallel)
+    free = usable_bytes(cache, hardware) - weights - runtime - activations - logits - states
     if free <= 0 < free + states:
         # Half of the free memory for states, the rest for the cache.
         fewer = int((free + states) / 2 * scheduler.max_num_seqs / states)
