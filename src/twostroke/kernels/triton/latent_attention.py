@@ -31,9 +31,7 @@ def latent_attention(
     PAGE: tl.constexpr,
     ROWS: tl.constexpr,  # queries times heads of a tile
     KEYS: tl.constexpr,  # latents that are looked at together
-    SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    SCALED: tl.constexpr,
+    SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr, HAS_WINDOW: tl.constexpr, SCALED: tl.constexpr,
     DOT: tl.constexpr,  # the type in which products are computed
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip

@@ -44,9 +44,8 @@ def paged_attention(
     PAGE: tl.constexpr,
     ROWS: tl.constexpr,  # queries times heads of a tile
     KEYS: tl.constexpr,  # keys that are looked at together
-    SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr,
-    HAS_SINKS: tl.constexpr, HAS_CAP: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    SCALED: tl.constexpr,
+    SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr, HAS_SINKS: tl.constexpr,
+    HAS_CAP: tl.constexpr, HAS_WINDOW: tl.constexpr, SCALED: tl.constexpr,
     DOT: tl.constexpr,  # the type in which products are computed
     OVERLAPS: tl.constexpr,
 ):  # fmt: skip
@@ -72,8 +71,7 @@ def paged_attention(
     key_dims, value_dims = tl.arange(0, KEY_TILE)[None, :], tl.arange(0, VALUE_TILE)[None, :]
     query_at = query + row_at[:, None] * query_token + head[:, None] * query_head + key_dims
     q = tl.load(query_at, mask=is_row[:, None] & (key_dims < KEY_DIM), other=0.0).to(DOT)
-    top = tl.full((ROWS,), float("-inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
+    top, total = tl.full((ROWS,), float("-inf"), tl.float32), tl.zeros((ROWS,), tl.float32)
     sum_of_values = tl.zeros((ROWS, VALUE_TILE), tl.float32)
     table = block_table + request.to(tl.int64) * table_stride
     top, total, sum_of_values = _attend(

@@ -37,7 +37,7 @@ class Cache(NamedTuple):
     Attributes:
         numbers: ``[blocks, block_size, kv_heads, head_dim]``.
         scales: The bits of bfloat16s, int16 ``[blocks, kv_heads, 1, block_size]``.
-        pairs: The same, two in an int32.
+        pairs: Their memory as int32, the scales of two tokens in each.
     """
 
     numbers: Tensor
