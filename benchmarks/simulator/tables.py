@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 
 from benchmarks.simulator import kernels
 from benchmarks.simulator.kernels import Pair, Result
@@ -24,7 +25,11 @@ def figures_table(results: Sequence[Result]) -> list[str]:
             verdict = "met" if result.value <= result.target else "**missed**"
         split = splits.index(result.split) + 1
         lines.append(f"| {result.name} | {split} | {_figures(result.pairs)} | {goal} | {verdict} |")
-    return [*lines, "", "Kept out:", "", *(f"{i}. {each}" for i, each in enumerate(splits, 1))]
+    kept_out = (
+        fill(f"{number}. {each}", 100, subsequent_indent="   ")
+        for number, each in enumerate(splits, 1)
+    )
+    return [*lines, "", "Kept out:", "", *kept_out]
 
 
 def by_model(results: Sequence[Result]) -> list[str]:

@@ -145,8 +145,8 @@ def page(judgements: Sequence[Result], covered: Mapping[str, float], sample: str
     interval_of = (
         "## The interval\n\nIt should hold 8 of 10. Taken from the other models' rows below"
         f" saturation, it holds of a model's\nrows:\n\n{shares}\n\nHow many of the other models'"
-        " rows it takes (85 % for TPOT, 75 % for TTFT) was chosen on these rows. Of models with\n"
-        "experts: from every other configuration of both models.\n"
+        " rows it takes (85 % for TPOT, 75 % for TTFT) was chosen on these rows.\nOf models with"
+        " experts: from every other configuration of both models.\n"
     )
     return "\n".join(
         [
