@@ -10,7 +10,8 @@ from pathlib import Path
 from twostroke.core.config import SchedulerOptions
 from twostroke.simulator.deployment.fleet_options import FleetOptions
 from twostroke.simulator.deployment.options import DeploymentOptions
-from twostroke.simulator.find_rate import ATTAINMENT
+from twostroke.simulator.find_rate import meets_all
+from twostroke.simulator.results.summary import Summary
 from twostroke.simulator.scenario import Scenario
 from twostroke.simulator.simulate import simulate
 from twostroke.simulator.workloads.options import SimulatedWorkloadOptions
@@ -97,9 +98,14 @@ def _rate(scenario: Scenario, guess: float) -> float:
 
 
 def _meets(scenario: Scenario, rate: float) -> bool:
-    workload = replace(scenario.workload, rate=rate)
-    summary = simulate(replace(scenario, workload=workload)).summary
-    return (summary.good_share or 0.0) >= ATTAINMENT
+    """As ``twostroke simulate --find rate`` judges it: also that the rate is kept up with."""
+
+    def summarize(times_longer: int) -> Summary:
+        count = scenario.workload.num_requests * times_longer
+        workload = replace(scenario.workload, rate=rate, num_requests=count)
+        return simulate(replace(scenario, workload=workload)).summary
+
+    return meets_all(summarize)
 
 
 def table(found: list[Payoff]) -> list[str]:

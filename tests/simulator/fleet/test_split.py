@@ -124,6 +124,15 @@ def test_blocks_of_a_part_move_while_the_next_is_computed(block_seconds: float) 
     assert arrives == pytest.approx(at_once - saved)
 
 
+def test_blocks_that_come_at_one_time_to_two_replicas_are_both_taken() -> None:
+    """Each waited for the other's step, and the simulation stood still."""
+    result, _ = run_split([RequestSpec(n, 0.0, 40, 8) for n in range(2)], prefill=2, decode=2)
+    first, second = result.requests
+    assert {first.replica, second.replica} == {2, 3}
+    assert first.finish == pytest.approx(second.finish)
+    assert (first.output_tokens, second.output_tokens) == (8, 8)
+
+
 def test_a_client_may_get_the_first_token_of_the_answering_replica() -> None:
     (request,) = run_split([RequestSpec(0, 0.0, 30, 5)], keeps_first=False)[0].requests
     (kept,) = run_split([RequestSpec(0, 0.0, 30, 5)])[0].requests

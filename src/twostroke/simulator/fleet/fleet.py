@@ -105,8 +105,9 @@ class Fleet:
         number = first[1]
         del self._events[number]
         if self._reactive and (second := self._first_event()) is not None:
-            # A request that ends on another replica may bring a follow-up, from its time on.
-            until = min(until, second[0])
+            # A request that ends on another replica may bring a follow-up, from its time on. Where
+            # both have blocks come at one time, each takes its step in turn: else neither would.
+            until = min(until, max(second[0], math.nextafter(first[0], math.inf)))
         self._run(number, until, progress)
         return True
 
