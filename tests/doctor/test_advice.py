@@ -54,6 +54,10 @@ def test_a_cause_that_a_lever_proves_goes_before_a_smaller_share(saved: float, f
     # What has a lever of its own that helps less was found to be the cause by its share.
     causes[0] = Cause("kv-blocks", 0.24, 2.4)
     assert proven_first(causes, tried)[0].name == "kv-blocks"
+    # Nor is a replica that is down, or a call that was refused, a share of time to compare with.
+    for name in ("replica-down", "early-refusal", "rate-limits"):
+        causes[0] = Cause(name, 0.24, 0.0)
+        assert proven_first(causes, tried)[0].name == name
 
 
 @pytest.mark.parametrize(

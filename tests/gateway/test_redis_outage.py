@@ -34,7 +34,7 @@ from twostroke.server.process import listen
 
 LOGGER = "twostroke.gateway.limit_storage"
 # What one question may take, and what the machine may add.
-TIMEOUT, SLACK = 2.0, 1.5
+TIMEOUT, SLACK = 0.9, 1.5
 TICK = 0.02
 BACK_WITHIN = 15.0
 KINDS = [

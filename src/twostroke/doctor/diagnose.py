@@ -119,10 +119,13 @@ def proven_first(causes: Sequence[Cause], tried: Tried) -> list[Cause]:
     """Put the cause of the best advice before one that no flag changes, if it explains more.
 
     What a lever takes off its figure is a share of the waiting that its cause is proven to make. A
-    share of all requests' time, as that of the host, is only what was seen beside it.
+    share of all requests' time, as that of the host, is only what was seen beside it. Calls that
+    were refused and replicas that are down are no share of time, and stay where they are.
     """
     first, advice = causes[0], next(iter(tried.advice), None)
-    if advice is None or first.name not in NO_LEVER or advice.main.saved <= first.share:
+    if advice is None or first.name not in NO_LEVER or not first.seconds:
+        return list(causes)
+    if advice.main.saved <= first.share:
         return list(causes)
     return sorted(causes, key=lambda cause: cause.name != advice.cause)
 

@@ -78,7 +78,7 @@ def _backend(
         raise ConfigError(
             f"--kv-cache-dtype {layouts[0].name} does not work with this model here: its layers"
             " have keys and values of different shapes, which only the compiled attention reads,"
-            " and in int8 that of a GPU",
+            " and in int8 that of a GPU, in blocks of a multiple of 4 tokens",
             hint="use --kv-cache-dtype auto, or fp8",
         )
     return SdpaBackend(

@@ -38,7 +38,8 @@ class ShownBound(msgspec.Struct):
 
     Attributes:
         room: ``None`` where no step only decoded.
-        drafts: ``None`` where none of the latest steps verified guesses, however long ago.
+        drafts: Of the latest steps, however long ago, if these verified guesses or none decoded
+            alone; else ``None``.
         device: Whose ceilings these are; empty where there are none.
         earlier: Whether ``room`` is of steps before these, none of which decoded alone.
     """
