@@ -138,7 +138,7 @@ def _sampled(step: int) -> list[str]:
 
 def pays_part() -> dict[str, Any]:
     """Where it pays, with its picture."""
-    found = list(payoffs())
+    found = payoffs()
     plot(found, PAGE.with_suffix(".png"))
     targets = " and ".join(f"{name.upper()} {limit:g} s" for name, limit in TARGETS.items())
     pays = PAYS.format(model=MODEL, devices=DEVICES, targets=targets, requests=REQUESTS)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 
 from twostroke.core.config import SchedulerOptions
+from twostroke.core.errors import ConfigError
 from twostroke.simulator.deployment.fleet_options import FleetOptions
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.find_rate import meets_all
@@ -27,6 +28,7 @@ PRECISION, GROWTH, LOWEST = 1.05, 1.5, 0.1
 # Tokens of prompt and answer.
 WORKLOADS = {"chat": (512, 256), "summaries": (3000, 200), "documents": (8000, 200)}
 START = 8.0
+MOST_TIMES_LONGER = 4
 # Devices for prompts.
 SPLITS = (1, 2)
 
@@ -42,20 +44,26 @@ class Payoff:
     apart: dict[float, float]
 
 
-def payoffs() -> Iterator[Payoff]:
-    """All workloads; minutes."""
-    for name, (prompt, answer) in WORKLOADS.items():
-        workload = SimulatedWorkloadOptions(
-            workload="random", input_len=prompt, output_len=answer, num_requests=REQUESTS
-        )
-        together = {budget: _rate(_together(workload, budget), START) for budget in BUDGETS}
-        budget = max(together, key=together.__getitem__)
-        guess = together[budget]
-        splits = {count: _rate(_apart(workload, count, LINKS[0]), guess) for count in SPLITS}
-        prefill = max(splits, key=splits.__getitem__)
-        apart = {LINKS[0]: splits[prefill]}
-        apart |= {link: _rate(_apart(workload, prefill, link), guess) for link in LINKS[1:]}
-        yield Payoff(name, together[budget], budget, (prefill, DEVICES - prefill), apart)
+def payoffs() -> list[Payoff]:
+    """All workloads, a process for each; minutes."""
+    with ProcessPoolExecutor(max_workers=len(WORKLOADS)) as processes:
+        return list(processes.map(payoff, WORKLOADS))
+
+
+def payoff(name: str) -> Payoff:
+    """One workload: together with the better budget, and apart with the better split."""
+    prompt, answer = WORKLOADS[name]
+    workload = SimulatedWorkloadOptions(
+        workload="random", input_len=prompt, output_len=answer, num_requests=REQUESTS
+    )
+    together = {budget: _rate(_together(workload, budget), START) for budget in BUDGETS}
+    budget = max(together, key=together.__getitem__)
+    guess = together[budget]
+    splits = {count: _rate(_apart(workload, count, LINKS[0]), guess) for count in SPLITS}
+    prefill = max(splits, key=splits.__getitem__)
+    apart = {LINKS[0]: splits[prefill]}
+    apart |= {link: _rate(_apart(workload, prefill, link), guess) for link in LINKS[1:]}
+    return Payoff(name, together[budget], budget, (prefill, DEVICES - prefill), apart)
 
 
 def _together(workload: SimulatedWorkloadOptions, budget: int) -> Scenario:
@@ -98,14 +106,22 @@ def _rate(scenario: Scenario, guess: float) -> float:
 
 
 def _meets(scenario: Scenario, rate: float) -> bool:
-    """As ``twostroke simulate --find rate`` judges it: also that the rate is kept up with."""
+    """As ``twostroke simulate --find rate`` judges it: also that the rate is kept up with.
+
+    What ``MOST_TIMES_LONGER`` as many requests do not decide counts as not kept up with.
+    """
 
     def summarize(times_longer: int) -> Summary:
-        count = scenario.workload.num_requests * times_longer
+        if times_longer > MOST_TIMES_LONGER:
+            raise ConfigError("undecided")
+        count = REQUESTS * times_longer
         workload = replace(scenario.workload, rate=rate, num_requests=count)
         return simulate(replace(scenario, workload=workload)).summary
 
-    return meets_all(summarize)
+    try:
+        return meets_all(summarize)
+    except ConfigError:
+        return False
 
 
 def table(found: list[Payoff]) -> list[str]:
