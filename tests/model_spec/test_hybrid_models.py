@@ -217,7 +217,7 @@ def test_a_model_without_attention_is_served() -> None:
     slots, rest = divmod(run.deployment.state_bytes, of_one)
     assert slots >= 256 and rest == 0  # the rest of the memory keeps checkpoints
     assert run_fields(run)["deployment"]["state_bytes_per_device"] == run.deployment.state_bytes
-    assert "60.4 GB of recurrent states, no KV cache" in run_fields(run)["description"]
+    assert "60.0 GB of recurrent states, no KV cache" in run_fields(run)["description"]
 
 
 def test_where_256_states_do_not_fit_the_defaults_are_smaller() -> None:
