@@ -106,7 +106,7 @@ def _rate(scenario: Scenario, guess: float) -> float:
 
 
 def _meets(scenario: Scenario, rate: float) -> bool:
-    """As ``twostroke simulate --find rate`` judges it: also that the rate is kept up with.
+    """Judge like ``twostroke simulate --find rate``: also that the rate is kept up with.
 
     What ``MOST_TIMES_LONGER`` as many requests do not decide counts as not kept up with.
     """
