@@ -38,7 +38,7 @@ class ShownBound(msgspec.Struct):
 
     Attributes:
         room: ``None`` where no step only decoded.
-        drafts: Of the latest steps, however long ago, if these verified guesses or none decoded
+        drafts: About the latest steps, however long ago, if these verified guesses or none decoded
             alone; else ``None``.
         device: Whose ceilings these are; empty where there are none.
         earlier: Whether ``room`` is of steps before these, none of which decoded alone.
