@@ -93,8 +93,8 @@ def with_more_replicas(search: Search, found: Found, dollars: float) -> list[Pla
                 break
             plans.append(more)
     plans = [plan for plan in plans if plan.cost_per_hour >= dollars - HALF_A_CENT]
-    most = MOST_TIMES_DEARER * min((plan.cost_per_hour for plan in plans), default=0.0)
-    return [plan for plan in plans if plan.cost_per_hour <= most]
+    dearest = MOST_TIMES_DEARER * min((plan.cost_per_hour for plan in plans), default=0.0)
+    return [plan for plan in plans if plan.cost_per_hour <= dearest]
 
 
 def pareto(plans: Iterable[Plan], time: Callable[[Plan], float]) -> list[Plan]:
