@@ -1,4 +1,4 @@
-"""A recorded file as a source of steps: found by line, decoded only where somebody looks.
+"""A recorded file as a source of steps: found by line, decoded only where it is shown.
 
 Opening finds the lines (a second for some hundred MB). A thread then reads all of it once, for the
 table of requests, an overview and the KV blocks; meanwhile any part can be looked at.
@@ -310,7 +310,7 @@ class Recording:
             try:
                 event = self._event(row)
             except ConfigError:
-                pass  # reported where somebody looks at it
+                pass  # reported where its step is shown
             else:
                 self._table.add(event)
                 self.occupancy.add(event)
