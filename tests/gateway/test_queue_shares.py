@@ -87,7 +87,7 @@ def flooded(url: str, client: AsyncEngine) -> Iterator[None]:
     threads = [threading.Thread(target=send) for _ in range(2)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: client.status.stats.num_waiting > NUM_SAMPLES // 2, 20)
+    wait_until(lambda: client.status.stats.num_waiting > NUM_SAMPLES // 2)
     try:
         yield
         assert client.status.stats.num_waiting > NUM_SAMPLES // 2, "the flood had dried up"

@@ -104,7 +104,7 @@ def test_a_unix_domain_socket(tmp_path: Path) -> None:
     for _ in range(2):
         arguments = ("-m", "twostroke", "serve", "--uds", path, "--max-model-len", "256")
         with running_process(*arguments) as server:
-            wait_until(lambda: "curl" in server.stderr, 60)
+            wait_until(lambda: "curl" in server.stderr)
             assert f"curl -N --unix-socket {path} " in server.stderr
             transport = httpx.HTTPTransport(uds=path)
             with httpx.Client(transport=transport, base_url="http://localhost") as client:

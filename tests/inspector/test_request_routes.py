@@ -79,7 +79,7 @@ def ended_call(url: str, request_id: str) -> Any:
         found[:] = [get(url, f"/request?id={request_id}")["call"]]
         return found[0]["ended"] is not None
 
-    wait_until(has_ended, 10)
+    wait_until(has_ended)
     return found[0]
 
 

@@ -25,6 +25,7 @@ from twostroke.server.options import ServerOptions
 from twostroke.server.process import listen
 
 ROOT = Path(__file__).parents[2]
+PATIENCE = 150.0  # seconds: beside others' work Ray takes 40 to start two replicas, and more
 
 
 class Loadable(Protocol):
@@ -72,7 +73,7 @@ def running_server(
 
 def wait_until(
     condition: Callable[[], bool],
-    seconds: float = 30.0,
+    seconds: float = PATIENCE,
     why: Callable[[], str] = lambda: "timed out",
 ) -> None:
     """Poll a callable until it is true; ``why`` says what there is instead."""
@@ -102,7 +103,7 @@ class ServerProcess:
 
     def url(self) -> str:
         """Where it listens, once it is ready."""
-        wait_until(self._is_ready, 60, lambda: f"not ready; it wrote: {self.stderr!r}")
+        wait_until(self._is_ready, PATIENCE, lambda: f"not ready; it wrote: {self.stderr!r}")
         match = re.search(r"https?://127.0.0.1:\d+", self.stderr)
         assert match is not None
         return match[0]

@@ -293,7 +293,7 @@ def test_a_collector_that_is_down_costs_one_line(
         for _ in range(3):  # in batches of their own, so each is an export that fails
             assert call(server, max_tokens=2).status_code == 200
             time.sleep(0.1)
-        wait_until(lambda: server.collector.num_calls >= 2, 10)
+        wait_until(lambda: server.collector.num_calls >= 2)
         server.collector.status = 200
         answer = call(server, max_tokens=2)
         server.collector.trace(answer.headers["traceresponse"])

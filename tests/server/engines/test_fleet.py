@@ -262,7 +262,7 @@ def test_a_fleet_ends_with_its_terminal_and_reads_its_file_before(tmp_path: Path
         )
     try:
         os.close(theirs)
-        wait_until(lambda: "curl" in log.read_text(), 60)
+        wait_until(lambda: "curl" in log.read_text())
         children = started_by(fleet.pid, "twostroke.engine_process")
         fleet.send_signal(signal.SIGHUP)
         wait_until(lambda: "the fleet is as" in log.read_text())

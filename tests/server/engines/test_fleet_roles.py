@@ -112,7 +112,7 @@ def test_while_a_pool_is_down_the_other_does_everything(
     expected = stream(together, "plain", salt="down")
     os.kill(process_of(fleet, pool), signal.SIGKILL)
     assert stream(fleet, "plain", salt=f"down{pool}") == expected
-    wait_until(lambda: num_ready(fleet) == {"pilot": 2, "prompts": 1}, 60)
+    wait_until(lambda: num_ready(fleet) == {"pilot": 2, "prompts": 1})
     wait_until(lambda: "starts" not in fleet.stderr.splitlines()[-1])
     before = fetched(fleet)
     assert stream(fleet, "plain", salt=f"back{pool}") == expected

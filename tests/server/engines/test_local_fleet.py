@@ -99,7 +99,7 @@ def test_a_chat_survives_the_end_of_a_worker(tmp_path: Path) -> None:
         shell(commands["route"], tmp_path / "route.log"),
         shell(commands["workers"], log) as workers,
     ):
-        wait_until(lambda: log.read_text().count(" is here") == 2, 60)
+        wait_until(lambda: log.read_text().count(" is here") == 2)
         wait_until(lambda: httpx.get(f"{url}/health", timeout=30).status_code == 200)
         expected = stream(url)
         by_port = {own[port]: worker_on(workers, own[port]) for port in PORTS[1:]}

@@ -79,7 +79,7 @@ def test_a_stream_goes_on_where_another_actor_is(fleet: ServerProcess) -> None:
     url = fleet.url()
     expected = stream(url)
     assert stream(url, lambda: kill_busy(url, fleet)) == expected
-    wait_until(lambda: re.search("2 of 2 ready; .*restart 1", fleet.stderr) is not None, 60)
+    wait_until(lambda: re.search("2 of 2 ready; .*restart 1", fleet.stderr) is not None)
     assert 'twostroke:replica_restarts_total{engine="' in metrics(url)
     assert stream(url) == expected
 
@@ -161,7 +161,7 @@ def test_streams_of_a_machine_that_dies_go_on_in_another(tmp_path: Path) -> None
             url = fleet.url()
             expected = stream(url)
             assert stream(url, lambda: nodes.tell("kill")) == expected
-            wait_until(lambda: "waits for a machine with 1 CPU" in fleet.stderr, 60)
+            wait_until(lambda: "waits for a machine with 1 CPU" in fleet.stderr)
             assert stream(url) == expected
             nodes.tell("add")
             wait_until(lambda: "2 of 2 ready" in fleet.stderr.splitlines()[-1], 90)

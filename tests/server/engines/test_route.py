@@ -99,7 +99,7 @@ class Fleet:
 
 
 def address_of(worker: ServerProcess) -> str:
-    wait_until(lambda: " listens on " in worker.stderr, 60)
+    wait_until(lambda: " listens on " in worker.stderr)
     found = re.search(r"listens on (\S+)", worker.stderr)
     assert found is not None
     return found[1]

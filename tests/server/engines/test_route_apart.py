@@ -76,7 +76,7 @@ class Apart:
     def blocks_at(self) -> Address:
         """Where the prefill worker gives blocks."""
         at = r"gives KV blocks of long prompts at (\S+)"
-        wait_until(lambda: re.search(at, self.workers["prefill"].stderr) is not None, 60)
+        wait_until(lambda: re.search(at, self.workers["prefill"].stderr) is not None)
         found = re.search(at, self.workers["prefill"].stderr)
         assert found is not None
         return Address.parse(found[1])
@@ -123,7 +123,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apart]:
     with ExitStack() as stack:
         made = Apart(stack, token)
         yield made
-        wait_until(made.are_there, 60)
+        wait_until(made.are_there)
         for each in (made.router, *made.workers.values()):
             each.process.send_signal(signal.SIGTERM)
             assert each.end(30) == 0, each.stderr
@@ -157,7 +157,7 @@ def test_a_prefill_worker_ends_or_stops_when_its_blocks_are_wanted(
         assert stream(apart.router, name, salt=f"then{name}") == expected
     apart.kill("prefill")
     apart.start_again("prefill")
-    wait_until(apart.are_there, 60)
+    wait_until(apart.are_there)
     before = apart.fetched()
     assert stream(apart.router, name, salt=f"back{name}{how}") == expected
     assert apart.fetched() - before > 80, "one that is back is used again, at its new place"
@@ -180,7 +180,7 @@ def test_workers_end_or_stop_while_blocks_cross_under_the_prompt(
         timer.join()
         apart.kill(role)
         apart.start_again(role)
-        wait_until(apart.are_there, 60)
+        wait_until(apart.are_there)
     before = apart.ahead()
     assert stream(apart.router, "long", salt="after") == expected
     assert apart.ahead() == before + 1
@@ -206,7 +206,7 @@ def test_a_decode_worker_that_ends_leaves_its_answer_to_the_other(
     assert apart.stream("plain", "left", lambda: apart.kill("decode")) == expected
     assert stream(apart.router, "plain", salt="alone") == expected
     apart.start_again("decode")
-    wait_until(apart.are_there, 60)
+    wait_until(apart.are_there)
 
 
 def test_both_end_and_come_back_under_an_answer(together: ServerProcess, apart: Apart) -> None:
@@ -218,7 +218,7 @@ def test_both_end_and_come_back_under_an_answer(together: ServerProcess, apart: 
             apart.start_again(role)
 
     assert apart.stream("plain", "both", end_both) == expected
-    wait_until(apart.are_there, 60)
+    wait_until(apart.are_there)
 
 
 def test_the_place_of_blocks_is_for_those_who_know_the_token(
@@ -249,11 +249,11 @@ def test_a_worker_whose_blocks_are_others_is_refused_by_the_flag(
     apart.kill("decode")
     apart.start_again("decode", flag, value)
     refusal = f"has another {flag} than the others: {value}, not "
-    wait_until(lambda: refusal in apart.router.stderr, 60, lambda: apart.router.stderr)
+    wait_until(lambda: refusal in apart.router.stderr, why=lambda: apart.router.stderr)
     assert stream(apart.router, "plain", salt=f"size{flag}") == expected
     apart.kill("decode")
     apart.start_again("decode")
-    wait_until(apart.are_there, 60)
+    wait_until(apart.are_there)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_prefill_worker_is_started_again_while_its_blocks_cross(
     assert apart.stream("plain", "killed", kill) == expected
     apart.kill("prefill")
     apart.start_again("prefill")
-    wait_until(apart.are_there, 60)
+    wait_until(apart.are_there)
     before = apart.fetched()
     assert stream(apart.router, "plain", salt="back") == expected
     assert apart.fetched() - before > 80

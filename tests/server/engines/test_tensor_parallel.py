@@ -68,7 +68,7 @@ def test_a_rank_that_is_killed_while_nothing_runs_costs_no_request_a_start(
     (rank,) = rank_processes(server)
     starts = server.stderr.count("the engine runs again")
     os.kill(rank, signal.SIGKILL)
-    wait_until(lambda: server.stderr.count("the engine runs again") > starts, 60)
+    wait_until(lambda: server.stderr.count("the engine runs again") > starts)
     assert "this engine ends with it" in server.stderr
     assert rank_processes(server) != [rank]
     assert content_of(stream(server))
@@ -87,7 +87,7 @@ def test_while_one_group_of_ranks_starts_again_the_other_takes_what_comes() -> N
     flags = ["-tp", "2", "--data-parallel-size", "2", "--port", "0", "--kv-cache-memory", "64MiB"]
     with running_process("-m", "twostroke", "serve", *flags) as server:
         server.url()
-        wait_until(lambda: len(rank_processes(server)) == 2, 60)
+        wait_until(lambda: len(rank_processes(server)) == 2)
         os.kill(rank_processes(server)[0], signal.SIGKILL)  # of the engine that gets the first
         statuses, deadline = list[int](), time.monotonic() + 120
         while "the engine runs again" not in server.stderr:

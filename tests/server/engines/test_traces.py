@@ -75,7 +75,7 @@ def routed() -> Iterator[Traced]:
         command = ["-m", "twostroke", "route", *flags, *options(collector)]
         with running_process(*command, "--router", "least-loaded") as router:
             url_of(router)
-            wait_until(lambda: num_up(router) == 2, 60, lambda: router.stderr)
+            wait_until(lambda: num_up(router) == 2, why=lambda: router.stderr)
             yield Traced(router, workers, collector)
 
 

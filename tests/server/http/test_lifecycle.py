@@ -143,7 +143,7 @@ def test_a_lost_terminal_does_not_keep_the_drain_from_ending() -> None:
 
 def test_signal_while_loading_exits_at_once() -> None:
     with server_process(load_seconds=60, log_level="debug") as server:
-        wait_until(lambda: "Started server process" in server.stderr, 20)
+        wait_until(lambda: "Started server process" in server.stderr)
         started = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         assert server.end() == 0

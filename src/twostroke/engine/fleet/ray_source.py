@@ -39,7 +39,7 @@ REPLICA = "twostroke.ray_replica"
 REACH_SECONDS = 5.0
 PLACE_SECONDS = 600.0  # in which a cluster may start a machine
 SAY_SECONDS = 5.0  # of waiting for a place, until that is said
-OPEN_SECONDS = 60.0  # in which an actor's process starts, and listens
+OPEN_SECONDS = 120.0  # in which an actor's process starts, and listens
 STORE_BYTES = 2**27  # no replica uses Ray's store of objects
 _ANSWERS: msgspec.msgpack.Decoder[StartAnswer] = msgspec.msgpack.Decoder(StartAnswer)
 
