@@ -14,8 +14,9 @@ from benchmarks.simulator.disaggregated.simulated_pools import (
 )
 from benchmarks.simulator.kernels import Pair, Result
 
-# Between these a time's logarithm is taken to be linear in the number.
-NETWORK, ACCEPTANCE, LATENCY = (5e-6, 5e-5), (0.6, 0.8), (0.02, 0.5)
+# Between these a time per token's logarithm is taken to be linear in the number.
+NETWORK, ACCEPTANCE = (5e-6, 5e-5), (0.6, 0.8)
+LATENCIES = [step / 100 for step in range(51)]
 TRIES = 40
 SPLIT = "every other configuration; through `simulate`"
 
@@ -36,7 +37,7 @@ class JudgedPools:
 
 def fit_pools(rows: Sequence[PoolRow]) -> Fitted:
     """The numbers with the least mean ``|log(estimated / measured)|`` of these rows."""
-    start = Fitted(latency=LATENCY[0])
+    start = Fitted(latency=LATENCIES[0])
     plain = [row for row in rows if not row.drafts]
     low, high = [_simulate(plain, replace(start, network=value)) for value in NETWORK]
     share = _best([(row.tpot, low[row].tpot, high[row].tpot) for row in plain])
@@ -45,11 +46,14 @@ def fit_pools(rows: Sequence[PoolRow]) -> Fitted:
     low, high = [_simulate(drafting, replace(fitted, acceptance=value)) for value in ACCEPTANCE]
     share = _best([(row.tpot, low[row].tpot, high[row].tpot) for row in drafting])
     fitted = replace(fitted, acceptance=_between(ACCEPTANCE, share))
-    # What a prompt's way takes longer, its first token comes later.
-    free = [row for row in plain if not row.is_full]
-    late = _simulate(free, fitted)
-    times = [(row.ttft, late[row].ttft, late[row].ttft + LATENCY[1] - LATENCY[0]) for row in free]
-    return replace(fitted, latency=_between(LATENCY, _best(times)))
+    # What a prompt's way takes longer, its first token comes later, to the second.
+    soonest = _simulate([row for row in rows if not row.is_full], fitted)
+
+    def loss(latency: float) -> float:
+        pairs = soonest.items()
+        return sum(abs(log((each.ttft + latency) / row.ttft)) for row, each in pairs)
+
+    return replace(fitted, latency=min(LATENCIES, key=loss))
 
 
 def _simulate(rows: Sequence[PoolRow], fitted: Fitted) -> dict[PoolRow, SimulatedPools]:
