@@ -81,6 +81,24 @@ def test_far_too_much_shows_before_the_ramp_has_ended() -> None:
     assert run.summary.steady.verdict == "undecided"  # neither has ended
 
 
+def test_more_under_way_is_no_queue() -> None:
+    """Of few requests more may come than end by chance, while none waits."""
+    lengths = {"workload": "random", "input_len": 500, "output_len": 100}
+    flags = {"model": "deepseek-v3", "gpu": "h200", "data_parallel_size": "16"}
+    short, longer = (
+        simulate(
+            vary(
+                scenario(**lengths, rate=4.0, num_requests=number),
+                {**flags, "enable_expert_parallel": "true"},
+            )
+        ).summary.steady
+        for number in (60, 240)
+    )
+    assert short.arrived > 1.2 * short.ended and short.waiting_share < 0.5
+    assert (short.verdict, longer.verdict) == ("undecided", "stable")
+    assert "few wait: too soon to tell" in short.describe()
+
+
 def test_a_run_that_served_nothing_is_no_stable_one() -> None:
     (run,) = runs(workload="random", input_len=200_000, rate=20.0, num_requests=4)
     steady = run.summary.steady

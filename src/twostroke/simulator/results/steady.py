@@ -73,7 +73,7 @@ class SteadyState:
             return "Undecided: no request has ended"
         if not self.end:
             return f"{self.verdict.capitalize()}: all requests come at once"
-        if self.verdict == "undecided":
+        if self.verdict == "undecided" and self.end < 2 * self.start:
             return (
                 f"Undecided: the first requests have ended at {self.start:.1f} s, and the last came"
                 f" at {self.end:.1f} s: too soon to tell whether the queue grows (--num-requests)"
@@ -88,6 +88,7 @@ class SteadyState:
         window = f"from {self.start:.1f} to {self.end:.1f} s"
         meaning = {
             "stable": "the queue does not grow",
+            "undecided": "few wait: too soon to tell whether a queue will grow (--num-requests)",
             "backlogged": f"some wait {self.waiting_share:.0%} of the time, but no more and more",
             "overloaded": "the queue grows as long as they come",
         }[self.verdict]
@@ -115,7 +116,8 @@ def steady_state(requests: Sequence[RequestResult], columns: Columns) -> SteadyS
         left_waiting = _queue_that_grows(requests, end)
         verdict = "overloaded" if left_waiting else "undecided"
     elif growth > GROWTH * arrived and growth > DEVIATIONS * sqrt(arrived):
-        verdict = "overloaded"
+        # Without a queue, more requests are under way: chance, or a batch that still grows.
+        verdict = "overloaded" if waiting_share > WAITING else "undecided"
     elif waiting_share > WAITING:
         verdict = "backlogged"
     tokens = int(columns.new_tokens[inside].sum())
