@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+import cyclopts
+
 from twostroke.models.catalogue import FamilyRow, list_families, list_further_formats
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "models.md"
@@ -47,5 +49,10 @@ def written_page(page: str) -> str:
     return f"{before}{BEGIN}{family_table()}{END}{after}"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the table anew."""
     PAGE.write_text(written_page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    cyclopts.run(main)

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cyclopts
 import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -198,6 +199,14 @@ def write_tokenizer(vocab_size: int, folder: Path) -> None:
 
 
 def main(name: str, out: str) -> None:
+    """Write a checkpoint.
+
+    Args:
+        name: Its size, one of SIZES.
+        out: The folder to write.
+    """
+    if name not in SIZES:
+        sys.exit(f"no size {name!r}; there are {', '.join(SIZES)}")
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     raw = model_json(SIZES[name])
@@ -210,6 +219,4 @@ def main(name: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in SIZES:
-        sys.exit(f"usage: make_checkpoint.py {{{','.join(SIZES)}}} OUT")
-    main(*sys.argv[1:])
+    cyclopts.run(main)

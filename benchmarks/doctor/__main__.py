@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import cyclopts
+
 from benchmarks.doctor.live_faults import LIVE_FAULTS, LiveFault, LiveRun, run_live
 from benchmarks.doctor.simulated_faults import SIMULATED_FAULTS
 from benchmarks.environment import ROOT, environment, environment_text, write_record
@@ -54,14 +56,20 @@ class Row:
     as_predicted: bool | None = None
 
 
-def main() -> None:
-    """Run all faults, simulated ones first."""
-    wanted = sys.argv[1:]
+def main(*faults: str) -> None:
+    """Run faults, write their report.
+
+    Args:
+        faults: Names of live faults; by default all. Those of the simulator are always run.
+    """
+    names = [fault.name for fault in LIVE_FAULTS]
+    if unknown := set(faults) - set(names):
+        sys.exit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     live = []
     with TemporaryDirectory(prefix="doctor-") as folder:
         block_bytes = run_live(LIVE_FAULTS[-1], Path(folder), PORT, 0).block_bytes
         for fault in LIVE_FAULTS:
-            if wanted and fault.name not in wanted:
+            if faults and fault.name not in faults:
                 continue
             live.append(live_row(fault, Path(folder), block_bytes))
             print(live[-1], file=sys.stderr, flush=True)
@@ -213,4 +221,4 @@ def _table(rows: Sequence[Row], *, live: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    cyclopts.run(main)

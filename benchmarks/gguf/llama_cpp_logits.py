@@ -12,7 +12,7 @@ another, and then it is no small one.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -54,10 +54,18 @@ def compare(path: Path) -> None:
     )
 
 
-if __name__ == "__main__":
-    options = {own for own in sys.argv[1:] if own.startswith("--")}
-    for file in [Path(own) for own in sys.argv[1:] if own not in options]:
-        if "--compare" in options:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, help="GGUF files")
+    parser.add_argument("--compare", action="store_true", help="with the logits beside each file")
+    parser.add_argument("--float32-cache", action="store_true", help="llama.cpp rounds no cache")
+    options = parser.parse_args()
+    for file in options.files:
+        if options.compare:
             compare(file)
         else:
-            record(file, FLOAT32 if "--float32-cache" in options else None)
+            record(file, FLOAT32 if options.float32_cache else None)
+
+
+if __name__ == "__main__":
+    main()

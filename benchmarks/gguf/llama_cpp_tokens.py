@@ -8,15 +8,21 @@ The second in the environment of llama.cpp (``benchmarks/peers/README.md``).
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
-import sys
 from pathlib import Path
 
-import llama_cpp
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="of vocabularies, and texts.json")
+    print_digests(parser.parse_args().folder)
 
 
-def main(folder: Path) -> None:
+def print_digests(folder: Path) -> None:
+    import llama_cpp
+
     texts = json.loads((folder / "texts.json").read_text())
     for path in sorted(folder.glob("*.gguf")):
         model = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
@@ -26,4 +32,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import cyclopts
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.torch import load_file
@@ -39,6 +39,7 @@ _SAME = {
     "kimi_k2": "deepseek_v3",
 }
 Floats = NDArray[np.float32]
+StoredFormat = Literal["F32", "F16", "BF16", "Q8_0"]
 # Stored in float32 whatever the format: none of them is multiplied as a matrix.
 _PLAIN = ("ssm_a", "ssm_d", "ssm_norm", "ssm_conv1d", "shortconv.conv")
 _COMMON = {
@@ -164,7 +165,16 @@ def convert(folder: Path, out: Path, format: str = "BF16", **changes: Value) -> 
     return write_gguf(out, metadata, dict(read_tensors(folder, format)))
 
 
+def main(folder: Path, out: Path, format: StoredFormat = "BF16", /) -> None:
+    """Write a GGUF file.
+
+    Args:
+        folder: A checkpoint in safetensors.
+        out: The file to write.
+        format: What matrices are stored in.
+    """
+    print(convert(folder, out, format))
+
+
 if __name__ == "__main__":
-    if len(sys.argv) not in (3, 4):
-        sys.exit(__doc__)
-    print(convert(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]))
+    cyclopts.run(main)

@@ -10,6 +10,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import cyclopts
+
 RESULTS = Path(__file__).parent / "results"
 Record = dict[str, Any]
 
@@ -216,6 +218,7 @@ def memory(record: Record) -> list[str]:
 
 
 def main() -> None:
+    """Write the page."""
     parts = {
         "speed": [speed, kernels],
         "correctness": [correctness],
@@ -237,4 +240,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    cyclopts.run(main)

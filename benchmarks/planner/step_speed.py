@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
+import cyclopts
+
 from benchmarks.environment import (
     ROOT,
     OtherPrograms,
@@ -94,4 +96,4 @@ def as_text(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    cyclopts.run(main)

@@ -39,7 +39,7 @@ SERVES = {
     "a100-80gb-sxm": ("a100-80gb-sxm", "a100-40gb-sxm"),
     "h100-sxm": ("h100-sxm", "h100-pcie", "h200"),
     "l40s": ("l40s", "l4"),
-    "b200": ("b200", "gb200"),
+    "b200": ("b200", "b300", "gb200"),
 }
 # Devices whose experts, products in few bits and latent attention were measured.
 MEASURED_EXPERTS = ("h100-sxm", "b200")
@@ -163,7 +163,7 @@ def write_marlin() -> None:
     """Experts as gpt-oss's measured servers ran them under vLLM on Hopper."""
     write(
         f"{fits.MARLIN_DEVICE}-vllm",
-        f"experts in mxfp4 fitted to Marlin's kernels in {PUBLIC} on"
+        f"fitted to Marlin's kernels, mxfp4, in {PUBLIC} on"
         f" {load_hardware(fits.MARLIN_DEVICE).title}, as its measured servers ran them",
         fits.marlin_table(read(fits.MARLIN_DEVICE)["experts"]["mxfp4"]),
         SERVES[fits.MARLIN_DEVICE],

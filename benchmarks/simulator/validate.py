@@ -27,19 +27,21 @@ INTRODUCTION = """# Validation of the cost model: kernels
 
 Written by `python -m benchmarks.simulator.validate`; do not edit.
 {environment}.
-Whole servers: [servers.md](servers.md). The live engine: [live.md](live.md).
+Few bits, experts, latent attention: [products.md](products.md). Whole servers:
+[servers.md](servers.md). The live engine: [live.md](live.md).
 
-Measured times are public. Kernels of A100 80 GB, H100 SXM and L40S are as NVIDIA's AI Configurator
-project recorded them (Apache-2.0; vLLM's kernels), products on H100 from Microsoft's Vidur (MIT).
-None of it is in this repository. An error is `|estimated / measured - 1|`. Every number below is
-for rows that the coefficients or tables behind it had no part in; the column "kept out" has the
-number of the split, listed under the table.
+Measured times are public. Kernels of A100 80 GB, H100 SXM, L40S and B200 are as NVIDIA's AI
+Configurator project recorded them (Apache-2.0; vLLM's kernels), products on H100 from Microsoft's
+Vidur (MIT). None of it is in this repository. An error is `|estimated / measured - 1|`. Every
+number below is for rows that the coefficients or tables behind it had no part in; the column "kept
+out" has the number of the split, listed under the table.
 """
 NOTES = """## How to read it
 
-- **Coefficients** are eight numbers for each device and number format (products), five for
-  attention, ten for all-reduce: `simulator/cost/efficiency_files`. **Tables** interpolate in
-  measurements (`simulator/cost/kernel_tables.py`).
+- **Coefficients** are eight numbers for each device and number format (products, two more for the
+  inputs of those in few bits), six for attention, ten for all-reduce:
+  `simulator/cost/efficiency_files`. **Tables** interpolate in measurements
+  (`simulator/cost/kernel_tables.py`).
 - Products are those with at least 512 outputs and inputs. A model's are its query-key-value,
   output, gate-up and down projections on 1, 2, 4 and 8 devices, as far as the measured grid has
   them. Keeping a model out removes every product in which its hidden size occurs, so also those of

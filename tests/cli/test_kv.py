@@ -116,6 +116,14 @@ def test_how_many_devices_would_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert cpu["needed"] == 0
 
 
+def test_several_devices_keep_buffers_of_collectives(capsys: pytest.CaptureFixture[str]) -> None:
+    """1.3 GB of each H100: 77 conversations of 4.2 GB would do on 16 without them."""
+    asked = ["llama-3.1-405b", "--gpu", "h100", "--users"]
+    (fewer,) = answer(capsys, *asked, "76")["devices"]
+    (more,) = answer(capsys, *asked, "77")["devices"]
+    assert (fewer["needed"], more["needed"]) == (16, 24)
+
+
 def test_no_more_than_the_models_context(capsys: pytest.CaptureFixture[str]) -> None:
     """Nor by default: Llama 2 has 4,096 tokens."""
     assert answer(capsys, "llama-2-7b", "--gpu", "h100")["tokens"] == 4096

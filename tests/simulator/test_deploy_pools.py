@@ -77,6 +77,28 @@ def test_reports_tell_of_both_pools(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "prefill: llama-3.1-8b on 2 x 2 x" in page.read_text("utf-8")
 
 
+def test_each_pool_names_what_its_times_are_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once where both are of one kind."""
+    report = tmp_path / "report.json"
+    arguments = ["simulate", "--prefill", "gpu=b200", "--num-requests", "4"]
+    arguments += ["--workload", "random", "--input-len", "600", "--output-len", "20"]
+    assert run([*arguments, "--decode", "gpu=h100", "--output-json", str(report)]) == 0
+    text = capsys.readouterr().out
+    (times,) = [line for line in text.splitlines() if line.startswith("Times: ")]
+    prefill, decode = times.split("; of decode, ")
+    assert prefill.startswith("Times: of prefill, ") and "on NVIDIA B200" in prefill
+    assert "on NVIDIA H100" in decode
+    # The wider end of B200's prompts, which were not measured, and H100's decode steps.
+    assert "0.89 to 1.10 of the estimate, those with prompts 0.79 to 1.56" in text
+    (fields,) = json.loads(report.read_text("utf-8"))["runs"]
+    assert times == f"Times: {fields['deployment']['times_from']}"
+    assert "on NVIDIA B200" in fields["pools"][0]["times_from"]
+    assert run([*arguments, "--decode", "gpu=b200"]) == 0
+    assert "of prefill" not in capsys.readouterr().out
+
+
 def test_a_pool_that_does_not_fit_is_named() -> None:
     deployment = DeploymentOptions(model="llama-3.1-70b")
     small, large = "gpu=h100,tp=1", "gpu=h200,tp=4"

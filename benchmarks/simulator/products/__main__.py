@@ -11,6 +11,8 @@ import json
 import sys
 from itertools import chain
 
+import cyclopts
+
 from benchmarks.environment import ROOT
 from benchmarks.simulator.data import DATA, present
 from benchmarks.simulator.environment import environment
@@ -40,6 +42,7 @@ under TensorRT-LLM (Apache-2.0; none of it is in this repository). An error is
 
 
 def main() -> int:
+    """Judge all products, write their report."""
     if not present():
         print(f"skipped: no measurements at {DATA}", file=sys.stderr)
         return 0
@@ -65,4 +68,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(cyclopts.run(main))

@@ -57,7 +57,7 @@ def _dense(device: str, others: Sequence[str]) -> Iterator[Result]:
         tested = rows[::EVERY]
         pairs = [Pair(row.seconds, gemm_seconds(row, hardware, efficiency)) for row in tested]
         parts = by_limit([row.rows for row in tested], pairs, REGIMES)
-        name = f"{format_}, {device}, data sheet alone"
+        name = f"{format_}, {device}, unseen"
         yield Result(name, _split(device, chosen), pairs, "mean", TARGET, parts)
 
 
@@ -68,7 +68,7 @@ def _experts(device: str, other: str) -> Iterator[Result]:
         tested = experts_rows(device, "vllm", format_)
         pairs = experts_judged(tested, hardware, values)
         parts = by_limit([row.tokens for row in tested], pairs, TOKENS)
-        name = f"experts {format_}, {device}, data sheet alone"
+        name = f"experts {format_}, {device}, unseen"
         yield Result(name, _split(device, [other]), pairs, "mean", TARGET, parts)
 
 
@@ -81,7 +81,7 @@ def _attention(device: str, others: Sequence[str], operation: str, name: str) ->
     pairs = [Pair(row.seconds, seconds(row, hardware, efficiency)) for row in rows]
     limits = (("up to 1,024 tokens", 1024), ("more tokens", 10**9))
     parts = by_limit([row.tokens for row in rows], pairs, limits)
-    title = f"{name} attention, {device}, data sheet alone"
+    title = f"{name} attention, {device}, unseen"
     return Result(title, _split(device, others), pairs, "mean", TARGET, parts)
 
 
@@ -95,5 +95,5 @@ def _all_reduce(device: str, others: Sequence[str]) -> Result:
     parts: dict[str, list[Pair]] = {}
     for row, pair in zip(rows, pairs):
         parts.setdefault(f"{row.ranks} devices", []).append(pair)
-    name = f"all-reduce, {device}, data sheet alone"
+    name = f"all-reduce, {device}, unseen"
     return Result(name, _split(device, others), pairs, "mean", TARGET, [*parts.items()])

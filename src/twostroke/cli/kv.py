@@ -136,20 +136,23 @@ def _room(
 def _needed(
     sheet: HardwareSheet, model: ModelSpec, made: KVArithmetic, users: int, format_: str | None
 ) -> int:
-    """Devices over which the model would have to be spread, in whole machines where it is more."""
+    """Devices over which the model would have to be spread, in whole machines where it is more.
+
+    Each keeps buffers of collectives, as in the simulator. One alone does not do.
+    """
     from twostroke.simulator.deployment.memory import room_for_kv
     from twostroke.simulator.deployment.options import DeploymentOptions
 
     if sheet.is_cpu:
         return 0
-    options, cache = DeploymentOptions(gpu=sheet.name), CacheConfig()
+    options, cache = DeploymentOptions(gpu=sheet.name, tp=2), CacheConfig()
     scheduler = SchedulerOptions(max_num_seqs=1).for_device(gpu=True)
     try:
         room = room_for_kv(options, cache, scheduler, sheet, model, 0, 0, 0)
     except InsufficientMemoryError:
         return 0
     whole = model.weight_bytes(format_) + made.conversation_bytes * users
-    count = math.ceil(whole / room)
+    count = max(2, math.ceil(whole / room))
     if count > MOST_DEVICES:
         return MOST_DEVICES * -(-count // MOST_DEVICES)
     return 1 << (count - 1).bit_length()

@@ -12,6 +12,7 @@ from twostroke.simulator.cost.configuration import Dtypes, Parallel
 from twostroke.simulator.cost.cost_model import RooflineCostModel
 from twostroke.simulator.cost.efficiencies import SHARED, Efficiencies, load_efficiencies
 from twostroke.simulator.cost.hardware_sheet import hardware_names, load_hardware
+from twostroke.simulator.cost.kernel_tables import KernelTables
 from twostroke.simulator.cost.told_sources import sources
 
 
@@ -41,6 +42,13 @@ def test_a_stack_has_kernels_of_its_own_where_they_were_measured() -> None:
     assert usual.gemm == load_efficiencies("h200").gemm
 
 
+def test_relatives_take_what_was_measured() -> None:
+    """Dies of one kind reach the same shares of their rates."""
+    for measured, relatives in (("b200", ("gb200", "b300")), ("h100-sxm", ("h200", "h100-pcie"))):
+        for relative in relatives:
+            assert load_efficiencies(relative).gemm == load_efficiencies(measured).gemm
+
+
 def test_formats_take_the_next_coefficients_that_there_are() -> None:
     h100 = load_efficiencies("h100-sxm")
     assert h100.gemm_for("int4", "bf16") == h100.gemm["bf16"]
@@ -67,18 +75,49 @@ def test_a_models_parts_name_their_sources(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text('source = "my servers"\n[host]\nstep = 0.001\n')
     told = sources(_cost(load_efficiencies("a100-80gb-sxm", own), "llama-3.1-8b"))
-    parts = [["products", "attention"], ["host"], ["whole steps"], ["interval"]]
-    assert list(told.values()) == parts
+    shared = ["norms and copies"]
+    parts = [["products", "attention"], shared, ["host"], ["whole steps"], ["interval"]]
+    assert list(told.values()) == parts and told["set by hand"] == shared
     assert told["my servers"] == ["host"]
-    experts = sources(_cost(load_efficiencies("h200", stack="vllm"), "gpt-oss-120b", tensor=2))
+    experts = sources(
+        _cost(load_efficiencies("h200", stack="vllm"), "gpt-oss-120b", Parallel(tensor=2))
+    )
     assert experts[load_efficiencies("h200").origins["experts.mxfp4"]] == ["experts"]
     assert any("collectives" in parts for parts in experts.values())
 
 
-def _cost(efficiencies: Efficiencies, model: str, tensor: int = 1) -> RooflineCostModel:
+def test_what_moves_between_groups_is_no_all_reduce() -> None:
+    """Tokens that go to experts of other groups, and from one group of layers to the next."""
+    h200 = load_efficiencies("h200", stack="vllm")
+    for parallel in (Parallel(data=8, expert=True), Parallel(pipeline=2)):
+        told = sources(_cost(h200, "deepseek-v3", parallel))
+        parts = [part for each in told.values() for part in each]
+        assert "moves between groups" in parts and "collectives" not in parts
+        assert any(source.startswith("NCCL") for source in told)
+    assert not any("moves" in str(each) for each in sources(_cost(h200, "deepseek-v3")).values())
+
+
+def test_prefill_and_measured_kernels_are_named_apart(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('source = "my prompts"\n[prefill]\nlaunch = 1e-6\n')
+    mine = load_efficiencies("h100-sxm", own)
+    assert sources(_cost(mine, "llama-3.1-8b"))["my prompts"] == ["attention"]
+    raw = {"gemm": {"bf16": [[4096, 4096, [[16, 1e-4], [64, 1e-4]]]]}}
+    tables = KernelTables(raw, load_hardware("h200"), mine)
+    told = sources(_cost(mine, "llama-3.1-8b", tables=tables))
+    assert told["corrected by --kernel-tables where it has them"] == ["products"]
+
+
+def _cost(
+    efficiencies: Efficiencies,
+    model: str,
+    parallel: Parallel | None = None,
+    tables: KernelTables | None = None,
+) -> RooflineCostModel:
     hardware = load_hardware("h200")
-    parallel = Parallel(tensor=tensor)
-    return RooflineCostModel(hardware, find_model(model), parallel, Dtypes(), efficiencies)
+    return RooflineCostModel(
+        hardware, find_model(model), parallel or Parallel(), Dtypes(), efficiencies, tables=tables
+    )
 
 
 def test_devices_without_links_share_the_hosts_paths() -> None:

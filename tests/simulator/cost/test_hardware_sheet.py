@@ -28,7 +28,7 @@ PROMISED = {
     "cpu",
 }
 # Every kind of number on a sheet. ``units``: compute units and cache.
-SOURCED = {"rates", "bandwidth", "memory", "units", "power", "price", "link", "network"}
+SOURCED = {"rates", "bandwidth", "memory", "reserve", "units", "power", "price", "link", "network"}
 
 
 def test_every_promised_device_has_a_sheet() -> None:
@@ -40,10 +40,18 @@ def test_a_sheet_is_complete_and_says_where_its_numbers_come_from(name: str) -> 
     sheet = load_hardware(name)
     assert sheet.name == name and sheet.title
     # Measured with the rates.
-    assert set(sheet.sources) >= SOURCED - ({"bandwidth"} if name == "cpu" else set())
+    assert set(sheet.sources) >= SOURCED - ({"bandwidth", "reserve"} if name == "cpu" else set())
     assert all(sheet.sources.values())
     assert sheet.price_per_hour > 0 and sheet.power_watts > 0 and sheet.network_bandwidth > 0
     assert sheet.dense_flops["bf16"] > sheet.memory_bandwidth
+
+
+def test_what_a_driver_keeps_is_counted_or_its_absence_is_named() -> None:
+    """CUDA reports 0.3 to 0.9 GiB less than nvidia-smi; of AMD's devices it is not known."""
+    for sheet in map(load_hardware, sorted(PROMISED - {"cpu"})):
+        kept, source = sheet.reserved_bytes / 2**30, sheet.sources["reserve"]
+        assert 0.3 < kept < 0.95 or (not kept and "not known" in source), sheet.name
+        assert any(word in source for word in ("CUDA reports", "a guess", "not known")), sheet.name
 
 
 @pytest.mark.parametrize("name", sorted(PROMISED))

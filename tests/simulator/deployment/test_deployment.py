@@ -8,7 +8,7 @@ import pytest
 
 from twostroke.core.config import CacheConfig, SchedulerConfig
 from twostroke.core.errors import InsufficientMemoryError
-from twostroke.simulator.deployment.deployment import deploy
+from twostroke.simulator.deployment.deployment import deploy, describe
 from twostroke.simulator.deployment.options import DeploymentOptions
 
 
@@ -58,3 +58,13 @@ def test_a_processor_shares_its_memory_with_others() -> None:
 
     assert tokens(0.5) == pytest.approx(2 * tokens(0.25), rel=0.01)
     assert tokens(1.0, seqs=1) == 131072
+
+
+def test_groups_of_devices_are_named() -> None:
+    """What the cache holds is that of all; groups in several nodes talk over the network."""
+    options = DeploymentOptions(
+        model="deepseek-v3", gpu="h200", data_parallel_size=16, enable_expert_parallel=True
+    )
+    made = deploy(options, CacheConfig(), SchedulerConfig())
+    assert "tokens in all 16 groups" in describe(made, options)
+    assert any("groups of the 16 talk over the network" in note for note in made.notes)

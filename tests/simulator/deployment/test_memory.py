@@ -55,14 +55,15 @@ def test_deepseek_in_fp8_needs_more_than_four_b200() -> None:
     assert deepseek.weight_bytes(None, 4) / GIB == pytest.approx(157.5, rel=0.001)
     with pytest.raises(InsufficientMemoryError, match="does not fit") as caught:
         kv_gib("deepseek-v3", "b200", 4)
-    assert "--tp 8" in str(caught.value.hint)
+    hint = str(caught.value.hint)
+    assert "--tp 8" in hint and "--weight-dtype int4" in hint  # fp8 blocks are fp8
     assert kv_gib("deepseek-v3", "b200", 8) > 70
     assert kv_gib("deepseek-v3", "b200", 4, share=0.95) > 5
 
 
 def test_a_sheet_says_what_driver_and_collectives_keep(tmp_path: Path) -> None:
     """The driver's part is no part of a share; collectives keep theirs where there are several."""
-    text = (SHEETS / "a100-80gb-sxm.toml").read_text()
+    text = (SHEETS / "mi300x.toml").read_text()
     plain, kept = tmp_path / "plain.toml", tmp_path / "kept.toml"
     plain.write_text(text)
     text = text.replace("memory_bandwidth", f"reserved_bytes = {GIB}\nmemory_bandwidth", 1)

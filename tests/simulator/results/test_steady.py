@@ -68,6 +68,37 @@ def test_a_short_run_does_not_tell() -> None:
     )
 
 
+def test_far_too_much_shows_before_the_ramp_has_ended() -> None:
+    """Many times what can be served: most of what comes waits. Of clients in turn it does not."""
+    flood = run_at(10 * capacity(), num_requests=2000).summary.steady
+    assert flood.verdict == "overloaded" and flood.end < 2 * flood.start
+    assert flood.left_waiting > 1000 and "as the last one comes" in flood.describe()
+    loop = scenario(**LENGTHS, rate=None, arrivals="closed", concurrency=64, num_requests=100)
+    steady = simulate(vary(loop, {"max_num_seqs": "8"})).summary.steady
+    assert steady.verdict != "overloaded"
+    bursts = {"rate": 20.0, "arrivals": "burst", "burst_size": 200, "num_requests": 400}
+    (run,) = runs(workload="random", input_len=512, output_len=2000, **bursts)
+    assert run.summary.steady.verdict == "undecided"  # neither has ended
+
+
+def test_more_under_way_is_no_queue() -> None:
+    """Of few requests more may come than end by chance, while none waits."""
+    lengths = {"workload": "random", "input_len": 500, "output_len": 100}
+    flags = {"model": "deepseek-v3", "gpu": "h200", "data_parallel_size": "16"}
+    short, longer = (
+        simulate(
+            vary(
+                scenario(**lengths, rate=4.0, num_requests=number),
+                {**flags, "enable_expert_parallel": "true"},
+            )
+        ).summary.steady
+        for number in (60, 240)
+    )
+    assert short.arrived > 1.2 * short.ended and short.waiting_share < 0.5
+    assert (short.verdict, longer.verdict) == ("undecided", "stable")
+    assert "few wait: too soon to tell" in short.describe()
+
+
 def test_a_run_that_served_nothing_is_no_stable_one() -> None:
     (run,) = runs(workload="random", input_len=200_000, rate=20.0, num_requests=4)
     steady = run.summary.steady

@@ -182,6 +182,16 @@ class KernelTables:
         ]:
             curve.check()
 
+    @property
+    def parts(self) -> list[str]:
+        """Parts of a step of which it holds kernels."""
+        held = {
+            "products": self._gemm,
+            "attention": self._decode or self._prefill,
+            "collectives": self._all_reduce,
+        }
+        return [part for part, kernels in held.items() if kernels]
+
     def gemm(
         self, format_: str, rows: float, outputs: float, inputs: int, time: KernelTime
     ) -> KernelTime:

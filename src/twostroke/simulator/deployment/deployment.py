@@ -305,6 +305,11 @@ def _notes(
             f"links join {hardware.link_domain} x {hardware.name}: {options.tp} talk over the"
             f" network, {cost.link / GB:g} GB/s each way"
         )
+    elif options.num_devices > hardware.link_domain:
+        yield (
+            f"links join {hardware.link_domain} x {hardware.name}: groups of the"
+            f" {options.num_devices} talk over the network"
+        )
     if not hardware.price_per_hour and options.price_per_hour is None:
         yield f"{hardware.name} states no price, so nothing costs anything (--price-per-hour)"
 
@@ -341,9 +346,11 @@ def describe(deployment: Deployment, options: DeploymentOptions) -> str:
         deployment.cost,
     )
     replicas = f"{options.replicas} x " if options.replicas > 1 else ""
+    groups = options.data_parallel_size
+    in_groups = f" in all {groups} groups" if groups > 1 else ""
     cache = (
         f"{format_decimal_bytes(deployment.kv_bytes)} of {deployment.info.kv_cache_dtype} KV cache"
-        f" for {deployment.info.capacity_text}"
+        f" for {deployment.info.capacity_text}{in_groups}"
         if per_token
         else "no KV cache"
     )

@@ -150,12 +150,13 @@ def refuse(
         < max_weights
     ]
     bits = weight_format(format_ or model.format).bits
-    smaller_formats = [name for name in ("fp8", "int4") if weight_format(name).bits < bits]
+    smaller_formats = [name for name in ("fp8", "int4") if weight_format(name).bits < 0.9 * bits]
     flags = [first] if first else []
     flags += [f"--tp {more_ranks[0]}"] if more_ranks else []
     flags += ["--weight-dtype " + " or ".join(smaller_formats)] if smaller_formats else []
+    verb = "are" if " and " in what else "is"
     raise InsufficientMemoryError(
-        f"{options.model} does not fit on {options.num_devices} x {hardware.name}: {what} are"
+        f"{options.model} does not fit on {options.num_devices} x {hardware.name}: {what} {verb}"
         f" {missing / GB:.1f} GB too much for each device's {hardware.memory_bytes / GB:.1f} GB"
         f" ({weights / GB:.1f} GB are weights)",
         hint="try " + ", ".join([*flags, "or a device with more memory"]),

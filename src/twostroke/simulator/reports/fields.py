@@ -104,6 +104,7 @@ def _fleet_fields(summary: Summary) -> dict[str, Any]:
             {
                 "role": pool.role,
                 "description": pool.description,
+                "times_from": pool.times_from,
                 "replicas": pool.replicas,
                 "busy": pool.use.busy,
                 "mfu": pool.use.mfu,
@@ -125,6 +126,14 @@ def describe_run(run: Run) -> str:
     if not pools:
         return describe(run.deployment, run.scenario.deployment)
     return "; ".join(f"{pool.role}: {pool.description}, busy {pool.use.busy:.0%}" for pool in pools)
+
+
+def describe_times(run: Run) -> str:
+    """What step times were fitted to; of two pools each, where they differ."""
+    pools = run.summary.pools
+    if len({pool.times_from for pool in pools}) < 2:
+        return describe_sources(run.deployment.cost)
+    return "; ".join(f"of {pool.role}, {pool.times_from}" for pool in pools)
 
 
 def run_fields(run: Run) -> dict[str, Any]:
@@ -156,7 +165,7 @@ def run_fields(run: Run) -> dict[str, Any]:
             ),
             "num_blocks": deployment.info.num_blocks,
             "max_model_len": deployment.max_model_len,
-            "times_from": describe_sources(deployment.cost),
+            "times_from": describe_times(run),
         },
         **summary_fields(run.summary),
         **_fleet_fields(run.summary),

@@ -7,8 +7,7 @@ from typing import TextIO
 
 from twostroke.observability.latency import latency_rows
 from twostroke.observability.tables import print_table
-from twostroke.simulator.cost.told_sources import describe_sources
-from twostroke.simulator.reports.fields import WAITS, describe_run
+from twostroke.simulator.reports.fields import WAITS, describe_run, describe_times
 from twostroke.simulator.results.run import Run
 from twostroke.simulator.results.summary import RUN_LATENCIES, Summary
 
@@ -21,13 +20,14 @@ def print_run(run: Run, stream: TextIO) -> None:
     summary = run.summary
     print(summary.steady.describe(), file=stream)
     print(describe_run(run), file=stream)
-    print(f"Times: {describe_sources(run.deployment.cost)}", file=stream)
+    print(f"Times: {describe_times(run)}", file=stream)
     if not run.interval:
         ends = run.deployment.cost.interval
+        of_prompts = summary.pools[0].interval if summary.pools else ends
         print(
             f"Interval: decode steps take {ends.decode_low:.2f} to {ends.decode_high:.2f} of the"
-            f" estimate, those with prompts {ends.prefill_low:.2f} to {ends.prefill_high:.2f} (8 of"
-            " 10); --interval shows what follows",
+            f" estimate, those with prompts {of_prompts.prefill_low:.2f} to"
+            f" {of_prompts.prefill_high:.2f} (8 of 10); --interval shows what follows",
             file=stream,
         )
     print_table(("", ""), _count_rows(run), stream)

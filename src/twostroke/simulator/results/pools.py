@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from twostroke.simulator.cost.efficiencies import Interval
 from twostroke.simulator.deployment.deployment import Deployment
 from twostroke.simulator.deployment.fleet_options import Role
 from twostroke.simulator.deployment.options import DeploymentOptions
@@ -47,10 +48,17 @@ class PoolRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSummary:
-    """One of two pools."""
+    """One of two pools.
+
+    Attributes:
+        times_from: What its step times were fitted to.
+        interval: What its steps take over their estimate.
+    """
 
     role: Role
     description: str
+    times_from: str
+    interval: Interval
     replicas: int
     use: Utilisation
     dollars: float

@@ -23,6 +23,8 @@ FIRST, ENDED = 0.1, 0.9
 GROWTH, DEVIATIONS = 0.05, 2.0
 # Requests wait during more than half of the window.
 WAITING = 0.5
+# Without a steady window: so many of those that came in the second half have joined the queue.
+JOINED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class SteadyState:
         ended: Requests that ended in it.
         waiting_share: Share of the window in which requests wait for their first step.
         output_tokens: Tokens generated in it.
+        left_waiting: Requests that wait as the last one comes, where that alone decides: the ramp
+            has not ended.
     """
 
     verdict: Verdict
@@ -48,6 +52,7 @@ class SteadyState:
     ended: int = 0
     waiting_share: float = 0.0
     output_tokens: int = 0
+    left_waiting: int = 0
 
     @property
     def seconds(self) -> float:
@@ -68,16 +73,22 @@ class SteadyState:
             return "Undecided: no request has ended"
         if not self.end:
             return f"{self.verdict.capitalize()}: all requests come at once"
-        if self.verdict == "undecided":
+        if self.verdict == "undecided" and self.end < 2 * self.start:
             return (
                 f"Undecided: the first requests have ended at {self.start:.1f} s, and the last came"
                 f" at {self.end:.1f} s: too soon to tell whether the queue grows (--num-requests)"
+            )
+        if self.left_waiting:
+            return (
+                f"Overloaded: {self.left_waiting:,} requests wait at {self.end:.1f} s, as the last"
+                " one comes; the queue grows as long as they come"
             )
         came, ended = self.arrived / self.seconds, self.ended / self.seconds
         rates = f"{came:.2f} requests/s come and {ended:.2f} end"
         window = f"from {self.start:.1f} to {self.end:.1f} s"
         meaning = {
             "stable": "the queue does not grow",
+            "undecided": "few wait: too soon to tell whether a queue will grow (--num-requests)",
             "backlogged": f"some wait {self.waiting_share:.0%} of the time, but no more and more",
             "overloaded": "the queue grows as long as they come",
         }[self.verdict]
@@ -100,11 +111,29 @@ def steady_state(requests: Sequence[RequestResult], columns: Columns) -> SteadyS
     ended = sum(start < request.finish <= end for request in requests)
     growth = arrived - ended
     verdict: Verdict = "stable"
+    left_waiting = 0
     if end < 2 * start:
-        verdict = "undecided"
+        left_waiting = _queue_that_grows(requests, end)
+        verdict = "overloaded" if left_waiting else "undecided"
     elif growth > GROWTH * arrived and growth > DEVIATIONS * sqrt(arrived):
-        verdict = "overloaded"
+        # Without a queue, more requests are under way: chance, or a batch that still grows.
+        verdict = "overloaded" if waiting_share > WAITING else "undecided"
     elif waiting_share > WAITING:
         verdict = "backlogged"
     tokens = int(columns.new_tokens[inside].sum())
-    return SteadyState(verdict, start, end, arrived, ended, waiting_share, tokens)
+    return SteadyState(verdict, start, end, arrived, ended, waiting_share, tokens, left_waiting)
+
+
+def _queue_that_grows(requests: Sequence[RequestResult], end: float) -> int:
+    """Requests that wait as the last one comes, if most of the later ones made the queue longer.
+
+    A ramp is a time of few decode steps beside the prompts: what is too much for it stays so.
+    """
+
+    def waiting(time: float) -> int:
+        return sum(request.arrival < time < request.scheduled for request in requests)
+
+    came = sum(end / 2 <= request.arrival < end for request in requests)
+    at_end = waiting(end)
+    joined = at_end - waiting(end / 2)
+    return at_end if joined > JOINED * came and joined > DEVIATIONS * sqrt(came) else 0

@@ -15,6 +15,7 @@ from twostroke.observability.latency import (
     LatencyDistribution,
     meets_targets,
 )
+from twostroke.simulator.cost.told_sources import describe_sources
 from twostroke.simulator.deployment.deployment import describe
 from twostroke.simulator.fleet.result import FleetResult, RequestResult
 from twostroke.simulator.results.columns import Columns
@@ -163,6 +164,8 @@ def _pool_summaries(
         PoolSummary(
             role=pool.role,
             description=describe(pool.deployment, pool.options),
+            times_from=describe_sources(pool.deployment.cost),
+            interval=pool.deployment.cost.interval,
             replicas=pool.options.replicas,
             use=use,
             dollars=pool.dollars,
