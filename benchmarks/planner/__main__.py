@@ -55,7 +55,7 @@ def main() -> None:
         ", clear questions": [each for each in asked if each.is_clear],
         ", TPOT alone": alone,
         ", TPOT alone, clear": [each for each in alone if each.is_clear],
-        ", targets at measured values": edges,
+        ", targets as measured": edges,
     }
     judged = {
         way: [choose(each, predictions[way]) for each in asked]

@@ -45,7 +45,7 @@ def report(
         "Those who measured kept each client busy for ten rounds, and their means have the first,"
         " when all",
         "prompts come at once: twice the TTFT of traffic that stays, which is what a plan is for."
-        " *As it was",
+        " *As",
         "measured* has a tenth of the simulation's first round in its means; all that follows is of"
         " that.",
         f"A question is clear if no measured latency is within {EDGE:.0%} of its target. Of"

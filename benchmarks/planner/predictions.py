@@ -33,7 +33,7 @@ ROUNDS, MEASURED_ROUNDS = 4, 10
 PAUSE = 0.0005
 FORMULAS, PESSIMISTIC = "formulas", "formulas, pessimistic end"
 # Simulations of traffic that stays, and of the runs that were measured, their beginning included.
-SIMULATIONS, MEASURED_WAY = "simulations", "simulations, as it was measured"
+SIMULATIONS, MEASURED_WAY = "simulations", "as measured"
 # Of each way to predict, by server.
 Predictions = Mapping[str, Mapping[ServingRow, Prediction]]
 

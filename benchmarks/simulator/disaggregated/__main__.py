@@ -38,8 +38,8 @@ PAGE = ROOT / "docs" / "validation" / "disaggregated.md"
 RECORD = ROOT / "benchmarks" / "results" / "disaggregated.json"
 PAYS = """## Where it pays
 
-The highest requests per second that are kept up with while nine of ten requests of
-{model} meet {targets}, on {devices} simulated H100s ({requests} requests, or
+The highest requests per second that are kept up with while nine of ten requests of {model}
+meet {targets}, on {devices} simulated H100s ({requests} requests, or
 as many more as that takes to see, as `twostroke simulate --find rate` has it): all replicas do
 both (with 8,192 or 512 tokens a step, whichever is better), or prompts are computed apart (1:3 or
 2:2, prefill:decode). In brackets: apart over together. Links are each device's, one way. All
