@@ -11,6 +11,7 @@ from twostroke.core.targets import parse_targets
 from twostroke.doctor.cause import Cause
 from twostroke.doctor.diagnose import diagnose, proven_first
 from twostroke.doctor.figures import Change, Figure
+from twostroke.doctor.json_text import diagnosis_fields
 from twostroke.doctor.levers import Treatment
 from twostroke.doctor.machine import model_findings
 from twostroke.doctor.proof import Tried, TriedLever, _sort
@@ -80,3 +81,5 @@ def test_a_target_that_only_the_server_saw_missed() -> None:
     assert found.is_missed
     assert "target ttft=p95:9: MISSED by the server's own count; here it is" in text.getvalue()
     assert "the last one ended 90 s ago" in text.getvalue().splitlines()[0]
+    (values,) = diagnosis_fields(found)["targets"]
+    assert values["missed"] and values["by_the_servers_count_only"]

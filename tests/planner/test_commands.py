@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.planner.questions import planned
+from tests.planner.questions import engine, planned, search_for
 from twostroke.cli.main import build_app
 from twostroke.cli.serving.fleet_file import read_fleet
 from twostroke.cli.serving.kuberay import kuberay_values
@@ -15,7 +16,9 @@ from twostroke.planner.commands import (
     caveat,
     caveats,
     serve_commands,
+    serve_flags,
     simulate_command,
+    vllm_flags,
 )
 from twostroke.planner.make_plans import Planned
 from twostroke.planner.manifests import (
@@ -75,16 +78,57 @@ def test_what_our_engine_does_not_split_is_served_by_vllm() -> None:
         parse(simulate_command(answer.search, plan))
 
 
-def test_what_our_engine_cannot_run_is_said() -> None:
-    answer = planned(limits={"weight_dtype": "fp8"})
-    assert answer.best is not None
-    assert "fp8" in (caveat(answer.search, answer.best.plan.engine) or "")
-    for weights in ("bf16", "int4"):
-        plain = planned(limits={"weight_dtype": weights})
-        assert plain.best is not None
-        assert caveat(plain.search, plain.best.plan.engine) is None
-        _, command = serve_commands(plain.search, plain.best.plan)[0]
-        assert ("--quantization int4" in command) == (weights == "int4")
+def test_weights_that_a_device_rounds_to_have_their_flag() -> None:
+    for weights in ("bf16", "int4", "fp8"):
+        answer = planned(limits={"weight_dtype": weights})
+        assert answer.best is not None
+        assert caveats(answer.search, answer.best.plan) == []
+        _, command = serve_commands(answer.search, answer.best.plan)[0]
+        assert (f"--quantization {weights}" in command) == (weights != "bf16")
+        parse(command)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "weights", "runs"),
+    [
+        ("h100-sxm", "fp8", True),
+        ("l4", "fp8", True),
+        ("a100-80gb-sxm", "fp8", False),
+        ("a100-80gb-sxm", "int8", True),
+        ("mi300x", "int8", False),
+        ("b200", "nvfp4", False),
+    ],
+)
+def test_what_our_engine_cannot_run_is_said(gpu: str, weights: str, runs: bool) -> None:
+    search, one = search_for(), engine(gpu=gpu, weights=weights)
+    assert (caveat(search, one) is None) == runs
+    assert ("--quantization" in serve_flags(search, one)) == runs
+
+
+def test_experts_are_rounded_too_and_stored_integers_stay() -> None:
+    search = search_for("qwen3-30b-a3b")
+    assert "--quantization" in serve_flags(search, engine(weights="int8"))
+    # What is stored in blocks of 8 bits is decoded while it loads.
+    stored = search_for("deepseek-v3")
+    assert stored.builder.spec.format == "fp8_block"
+    assert "--quantization" in serve_flags(stored, engine(weights="fp8_block"))
+    assert "--quantization" not in vllm_flags(stored, engine(weights="fp8_block"))
+
+
+def test_vllm_rounds_to_fp8_and_wants_a_checkpoint_of_the_rest() -> None:
+    split = {"gpus": "h100", "tp": "1", "pp": "2"}
+    for weights, rounds in (("fp8", True), ("int4", False)):
+        answer = planned(limits=split | {"weight_dtype": weights})
+        assert answer.best is not None
+        search, plan = answer.search, answer.best.plan
+        ((_, command),) = serve_commands(search, plan)
+        values = [kubernetes_values(search, plan), ray_serve_values(search, plan)]
+        assert ("--quantization fp8" in command) == rounds
+        assert all("quantization" in text for text in values) == rounds
+        asked = "a checkpoint of int4 weights"
+        assert any(asked in text for text in caveats(search, plan)) != rounds
+        assert all(asked in text for text in values) != rounds
+        assert len([*yaml.safe_load_all(values[0])]) == 2 and yaml.safe_load(values[1])
 
 
 def test_values_name_devices_and_replicas(tmp_path: Path) -> None:
@@ -95,6 +139,7 @@ def test_values_name_devices_and_replicas(tmp_path: Path) -> None:
     assert workers["spec"]["replicas"] == plan.replicas + plan.spare > 1
     (container,) = workers["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": plan.engine.tp}
+    assert container["args"][2:-4] == serve_flags(answer.search, plan.engine)
     parse(shlex.join(["twostroke", *container["args"]]))
     (container,) = router["spec"]["template"]["spec"]["containers"]
     parse(shlex.join(["twostroke", *container["args"]]))
@@ -102,7 +147,11 @@ def test_values_name_devices_and_replicas(tmp_path: Path) -> None:
         "llm_configs"
     ]
     assert config["deployment_config"]["num_replicas"] == plan.replicas + plan.spare
-    assert config["engine_kwargs"]["max_num_seqs"] == plan.engine.seqs
+    kwargs = config["engine_kwargs"]
+    assert kwargs["max_num_seqs"] == plan.engine.seqs
+    assert kwargs["quantization"] == plan.engine.weights == "fp8"
+    drafts = {"method": "ngram", "num_speculative_tokens": plan.engine.drafts.tokens}
+    assert kwargs["speculative_config"] == drafts and plan.engine.drafts.tokens
     assert len(write_manifests(answer.search, plan, tmp_path / "new")) == 3
 
 
@@ -115,6 +164,9 @@ def test_the_fleet_is_taken_by_up_and_its_values_by_kubernetes(tmp_path: Path) -
     (pool,) = fleet.pools.values()
     assert pool.num_at_first == plan.replicas + plan.spare
     assert pool.config.scheduler.max_num_seqs == plan.engine.seqs
+    assert pool.config.model.quantization == plan.engine.weights == "fp8"
+    drafts = pool.config.speculation.resolve()
+    assert drafts is not None and drafts.num_speculative_tokens == plan.engine.drafts.tokens
     _, cluster, _ = yaml.safe_load_all(kuberay_values(path, fleet, "image"))
     (group,) = cluster["spec"]["workerGroupSpecs"]
     assert group["replicas"] == plan.replicas + plan.spare

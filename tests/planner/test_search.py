@@ -59,8 +59,8 @@ def test_formats_that_save_nothing_are_not_chosen() -> None:
     ("limits", "words"),
     [
         ({"at_hand": "h100=1"}, "1 are at hand"),
-        ({"budget": 1.0}, "--budget 1"),
-        ({"max_watts": 100.0}, "--max-watts 100"),
+        ({"budget": 1.0}, "--budget 1, a replica costs $2.69 an hour"),
+        ({"max_watts": 100.0}, "--max-watts 100, a replica takes 700"),
         ({"max_replicas": 1}, "--max-replicas 1"),
     ],
 )

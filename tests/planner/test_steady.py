@@ -23,6 +23,7 @@ SAMPLE: list[tuple[str, dict[str, Any], dict[str, Any], float | int]] = [
     ("llama-3.1-70b", {"tp": 4, "pp": 2}, {"input": 1000, "output": 200}, 0.5),
     ("llama-3.1-8b", {}, {"input": 1000, "output": 200}, 24),
     ("llama-3.1-8b", {"gpu": "l40s"}, {"input": 600, "output": 200, "think_time": 10.0}, 60),
+    ("llama-3.1-8b", {"seqs": 64}, {"input": 1000, "output": 200}, 65),
 ]
 EXPERTS_APART: tuple[str, dict[str, Any], dict[str, Any], float] = (
     *("qwen3-30b-a3b", {"dp": 4, "ep": True, "seqs": 64}, {"input": 1000, "output": 300}, 0.5),
@@ -104,6 +105,18 @@ def test_users_beyond_the_places_wait() -> None:
     wait = many.ttft.at(None) + many.tpot.mean * search.traffic.lengths.output
     assert many.rate * wait == pytest.approx(500, rel=0.05)
     assert many.ttft.at(50.0) > 10 * few.ttft.at(50.0)
+
+
+@pytest.mark.parametrize("think_time", [0.0, 1.2])
+def test_a_user_beyond_the_places_waits_for_few_answers(think_time: float) -> None:
+    """It was minutes: a queue of as many as come at a rate was counted, not of those there are."""
+    search, one = search_for(traffic={"users": 500}), engine(seqs=64)
+    limit, curve = search.limit(one), search.builder.curve(one)
+    without = closed_loop(curve, limit, 60, 0.0, "high").time("ttft", 95.0)
+    for users in range(65, 100):
+        state = closed_loop(curve, limit, users, think_time, "high")
+        waiting = 3 * (users - limit) / state.rate
+        assert state.time("ttft", 95.0) <= 1.2 * without + waiting
 
 
 def test_percentiles_ascend_and_have_the_mean() -> None:

@@ -59,6 +59,10 @@ def test_a_trace_brings_its_own_rate(tmp_path: Path) -> None:
     traffic = read_traffic(TrafficOptions(trace_path=path))
     assert traffic.rate == pytest.approx(2.0) and traffic.lengths.prompt == 150
     assert read_traffic(TrafficOptions(trace_path=path, rate=7)).rate == 7
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n3,100,20\n3,200,20\n")
+    burst = read_traffic(TrafficOptions(trace_path=path))
+    assert burst.rate == 1 and burst.notes[-1].startswith("guessed: --rate 1")
+    assert len(read_traffic(TrafficOptions(trace_path=path, rate=7)).notes) == 1
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,12 @@ def diagnosis_fields(diagnosis: Diagnosis) -> dict[str, Any]:
         ],
         "figures": {figure.name: value for figure, value in diagnosis.figures},
         "targets": [
-            {"target": v.target.text, "value": v.value, "missed": v.missed}
+            {
+                "target": v.target.text,
+                "value": v.value,
+                "missed": v.missed,
+                "by_the_servers_count_only": v.server_only,
+            }
             for v in diagnosis.verdicts
         ],
         "causes": [

@@ -34,8 +34,8 @@ OBJECTIVES: dict[str, Figure] = {
 }
 # What no flag of the server changes, or no replay can show: where to look instead.
 NO_LEVER = {
-    "host": "look at `twostroke bench offline --profile` and at /v1/inspect: which part beside the"
-    " pass takes the time (tokenising, sampling, schemas, writing)",
+    "host": "`twostroke bench offline --profile` and /v1/inspect show which part beside the pass"
+    " takes the time (tokenising, sampling, schemas, writing)",
     "slow-client": "the server has done its part: look at the client and the network between;"
     " --min-client-rate ends those that are too slow",
     "rate-limits": "the key's limits do this (`twostroke key`); whether the server has room for"

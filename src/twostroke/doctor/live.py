@@ -36,6 +36,7 @@ PAGE_STEPS, PAGE_SHARES = 2048, 32_768
 ASKED_CALLS = 24
 KEY_VARIABLE = "OPENAI_API_KEY"
 NO_ENGINE = EngineView("", "", "starting", number=-1)
+NO_TRAFFIC = "ask again after some requests, or wait for them: --watch 30s"
 LULL = "give a longer --window, or ask again after some requests"
 T = TypeVar("T")
 
@@ -136,7 +137,7 @@ class LiveServer:
     def _window(self, shown: Description, seconds: float | None) -> StepWindow:
         """What its only engine did."""
         if shown.last_step < 0:
-            raise ConfigError(f"{self.url} has run no step yet", hint=LULL)
+            raise ConfigError(f"{self.url} has run no step yet", hint=NO_TRAFFIC)
         name = shown.name or self.url
         window = self._cut(name, shown, list(self._pages(name, shown)), seconds)
         self._note_calls(window, window.begin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from math import ceil
 
@@ -30,7 +31,10 @@ LISTEN = "--listen 0.0.0.0:8100 --token-file token"
 KV_TRANSFER = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
 # Prompts that may wait to be fetched, in the memory of a worker that computes prompts.
 WAITING_PROMPTS = 16
-_ROUNDED = ("int8", "int4")  # formats that ``--quantization`` makes
+# Formats of weights that take no flag, and those that ``--quantization`` rounds to. Stored floats
+# of 8 bits are decoded while they load, so that they take the flag, too.
+_PLAIN = ("bf16", "fp32")
+_ROUNDED = {"int8": "int8", "int4": "int4", "fp8": "fp8", "fp8_block": "fp8"}
 
 
 def engine_flags(search: Search, engine: EngineChoice) -> list[str]:
@@ -53,7 +57,7 @@ def serve_commands(search: Search, plan: Plan) -> list[tuple[str, str]]:
     """Commands, each with a word on where it runs."""
     engine, name = plan.engine, search.builder.model
     model = hub_id(name)
-    flags = _serve_flags(search, engine)
+    flags = serve_flags(search, engine)
     count = plan.replicas + plan.spare
     if not runs_here(plan):
         return _vllm_commands(search, plan)
@@ -76,15 +80,43 @@ def runs_here(plan: Plan) -> bool:
     return plan.prompts is None or plan.engine.num_devices == plan.prompts.engine.num_devices == 1
 
 
-def _serve_flags(search: Search, engine: EngineChoice) -> list[str]:
-    flags = engine_flags(search, engine)
-    if engine.drafts.tokens and not search.builder.search.draft_model:
-        settings = f'{{"method": "ngram", "num_speculative_tokens": {engine.drafts.tokens}}}'
-        flags += ["--speculative-config", settings]
-    is_rounded = engine.weights in _ROUNDED and engine.weights != search.builder.spec.format
-    if is_rounded and caveat(search, engine) is None:
-        flags += ["--quantization", engine.weights]
+def serve_flags(search: Search, engine: EngineChoice) -> list[str]:
+    """All flags of ``twostroke serve`` and ``worker``: formats and drafts too."""
+    flags = [*engine_flags(search, engine), *_draft_flags(search, engine)]
+    rounded = _ROUNDED.get(engine.weights)
+    is_kept = engine.weights == search.builder.spec.format and rounded != "fp8"
+    if rounded is not None and not is_kept and caveat(search, engine) is None:
+        flags += ["--quantization", rounded]
     return flags
+
+
+def vllm_flags(search: Search, engine: EngineChoice) -> list[str]:
+    """All flags of ``vllm serve``, which rounds to fp8 alone."""
+    flags = [*engine_flags(search, engine), *_draft_flags(search, engine)]
+    is_rounded = engine.weights == "fp8" and search.builder.spec.format in _PLAIN
+    return [*flags, "--quantization", "fp8"] if is_rounded else flags
+
+
+def vllm_checkpoint(search: Search, engine: EngineChoice) -> str | None:
+    """What vLLM is to load in place of the model's own checkpoint, where it does not round."""
+    stored = search.builder.spec.format
+    if engine.weights in (stored, *_PLAIN) or (engine.weights == "fp8" and stored in _PLAIN):
+        return None
+    return f"give vLLM a checkpoint of {engine.weights} weights in place of the model's own"
+
+
+def draft_settings(search: Search, engine: EngineChoice) -> dict[str, object] | None:
+    """What ``--speculative-config`` says, here and for vLLM."""
+    if not engine.drafts.tokens:
+        return None
+    model = search.builder.search.draft_model
+    by: dict[str, object] = {"method": "ngram"} if model is None else {"model": hub_id(model)}
+    return {**by, "num_speculative_tokens": engine.drafts.tokens}
+
+
+def _draft_flags(search: Search, engine: EngineChoice) -> list[str]:
+    settings = draft_settings(search, engine)
+    return [] if settings is None else ["--speculative-config", json.dumps(settings)]
 
 
 def _route(model: str, count: int) -> str:
@@ -101,7 +133,7 @@ def _commands_of_pools(
     memory = f"--prefill-memory {offered_gib(search, prompts.engine)}GiB"
     counts = prompts.replicas + prompts.spare, plan.replicas + plan.spare
     first, second = (
-        shlex.join(["twostroke", "worker", model, *_serve_flags(search, engine)])
+        shlex.join(["twostroke", "worker", model, *serve_flags(search, engine)])
         for engine in (prompts.engine, plan.engine)
     )
     return [
@@ -128,7 +160,7 @@ def _vllm_commands(search: Search, plan: Plan) -> list[tuple[str, str]]:
     return [
         (
             f"{role}{count} x",
-            shlex.join(["vllm", "serve", model, *engine_flags(search, engine), *transfer]),
+            shlex.join(["vllm", "serve", model, *vllm_flags(search, engine), *transfer]),
         )
         for (engine, count), role in zip(
             pools, ("",) if plan.prompts is None else ("prefill: ", "decode: ")
@@ -137,33 +169,30 @@ def _vllm_commands(search: Search, plan: Plan) -> list[tuple[str, str]]:
 
 
 def caveats(search: Search, plan: Plan) -> list[str]:
-    """What this project's own engine cannot do of a plan yet."""
-    texts = []
-    if not plan.engine.parallel.splits_tensors_only:
-        texts.append("twostroke splits models by tensors alone: vLLM takes these flags")
-    elif not runs_here(plan):
-        texts.append(
-            "twostroke hands blocks on between workers of one device each: vLLM does between all"
-        )
-    text = caveat(search, plan.engine)
-    return texts if text is None else [*texts, text]
+    """What this project's own engine cannot do of a plan yet, and what vLLM needs for it."""
+    if runs_here(plan):
+        engines = [plan.engine] if plan.prompts is None else [plan.prompts.engine, plan.engine]
+        texts = [caveat(search, engine) for engine in engines]
+        return list(dict.fromkeys(text for text in texts if text is not None))
+    why = "twostroke splits models by tensors alone: vLLM takes these flags"
+    if plan.engine.parallel.splits_tensors_only:
+        why = "twostroke hands blocks on between workers of one device each: vLLM does between all"
+    checkpoint = vllm_checkpoint(search, plan.engine)
+    return [why] if checkpoint is None else [why, checkpoint]
 
 
 def caveat(search: Search, engine: EngineChoice) -> str | None:
-    """What this project's own engine cannot do with the formats of a plan yet."""
-    sheet = search.builder.sheet(engine.gpu)
-    if sheet.is_cpu or engine.weights in ("bf16", "fp32"):
+    """What this project's own engine cannot do with the weights of a plan on its device."""
+    sheet, weights = search.builder.sheet(engine.gpu), engine.weights
+    if sheet.is_cpu or weights in _PLAIN:
         return None
-    if engine.weights in _ROUNDED and not RAY_NAMES.get(engine.gpu, "").startswith("AMD"):
-        if not any(layer.experts for layer in search.builder.spec.layers):
-            return None
-        return (
-            f"twostroke runs experts of {engine.weights} weights decoded, or one by one, on a GPU:"
-            " serve them by vLLM, which takes the same flags"
-        )
+    rounded = _ROUNDED.get(weights)
+    is_nvidia = not RAY_NAMES.get(engine.gpu, "").startswith("AMD")
+    if is_nvidia and rounded is not None and (rounded != "fp8" or "fp8" in sheet.dense_flops):
+        return None
     return (
-        f"twostroke runs {engine.weights} weights on no GPU yet: serve a checkpoint in that format"
-        " by vLLM, which takes the same flags"
+        f"twostroke runs {weights} weights decoded on {engine.gpu}: serve a checkpoint in that"
+        " format by vLLM, which takes the same flags"
     )
 
 

@@ -10,9 +10,13 @@ from twostroke.model_spec.public_models import hub_id
 from twostroke.planner.commands import (
     KV_TRANSFER,
     RAY_NAMES,
-    engine_flags,
+    caveats,
+    draft_settings,
     offered_gib,
     runs_here,
+    serve_flags,
+    vllm_checkpoint,
+    vllm_flags,
 )
 from twostroke.planner.engines import EngineChoice
 from twostroke.planner.plan import Plan
@@ -49,15 +53,18 @@ def kubernetes_values(search: Search, plan: Plan) -> str:
         for number in range(size)
     ]
     note = f"Set the image, and make the secret `{name}-token` with a file `token`."
-    return "".join([_made(note), *texts, _router_values(name, model, addresses)])
+    made = _made(note, *caveats(search, plan))
+    return "".join([made, *texts, _router_values(name, model, addresses)])
 
 
 def _object_name(search: Search) -> str:
     return re.sub(r"[^a-z0-9-]+", "-", search.builder.model.lower()).strip("-")[:40] or "model"
 
 
-def _made(note: str) -> str:
-    return f"# Made by `twostroke plan`. {note}\n"
+def _made(note: str, *more: str | None) -> str:
+    """The comment at the top, and what else is to be seen to."""
+    texts = [f"{text[0].upper()}{text[1:]}." for text in more if text is not None]
+    return "".join(f"# {text}\n" for text in [f"Made by `twostroke plan`. {note}", *texts])
 
 
 def _devices(search: Search, engine: EngineChoice) -> str:
@@ -71,7 +78,7 @@ def _workers(
     search: Search, name: str, model_name: str, engine: EngineChoice, count: int, flags: list[str]
 ) -> str:
     model = hub_id(search.builder.model)
-    arguments = ["worker", model, *engine_flags(search, engine), "--listen", "0.0.0.0:8100"]
+    arguments = ["worker", model, *serve_flags(search, engine), "--listen", "0.0.0.0:8100"]
     arguments += [*flags, "--token-file", "/run/secrets/twostroke/token"]
     return f"""\
 apiVersion: apps/v1
@@ -108,9 +115,10 @@ def _vllm_values(search: Search, plan: Plan, name: str) -> str:
     model, engine = hub_id(search.builder.model), plan.engine
     if plan.prompts is not None:
         return _made("vLLM's prefill and decode need a router: see ray-serve.yaml.")
-    arguments = [model, *engine_flags(search, engine)]
+    arguments = [model, *vllm_flags(search, engine)]
+    note = "vLLM, since twostroke splits models by tensors alone."
     return f"""\
-{_made("vLLM, since twostroke splits models by tensors alone.")}apiVersion: apps/v1
+{_made(note, vllm_checkpoint(search, engine))}apiVersion: apps/v1
 kind: Deployment
 metadata: {{name: {name}}}
 spec:
@@ -166,9 +174,9 @@ spec: {{selector: {{app: {name}}}, ports: [{{port: 8000}}]}}
 def ray_serve_values(search: Search, plan: Plan) -> str:
     """A configuration of Ray Serve's LLM application, whose engine is vLLM."""
     engine, prompts = plan.engine, plan.prompts
+    note = f"Run `serve deploy ray-serve.yaml`. Weights: {engine.weights}."
     begin = f"""\
-# Made by `twostroke plan`: `serve deploy ray-serve.yaml`. Weights: {engine.weights}.
-applications:
+{_made(note, vllm_checkpoint(search, engine))}applications:
   - name: llm
     route_prefix: /
 """
@@ -205,6 +213,11 @@ def _ray_config(search: Search, engine: EngineChoice, count: int, hands_on: bool
         kwargs["enable_expert_parallel"] = "true"
     if engine.kv_cache != "bf16":
         kwargs["kv_cache_dtype"] = engine.kv_cache
+    if "--quantization" in vllm_flags(search, engine):
+        kwargs["quantization"] = engine.weights
+    drafts = draft_settings(search, engine)
+    if drafts is not None:
+        kwargs["speculative_config"] = json.dumps(drafts)
     if hands_on:
         kwargs["kv_transfer_config"] = KV_TRANSFER
     lines = "\n".join(f"  {name}: {value}" for name, value in kwargs.items())
@@ -237,9 +250,14 @@ def fleet_values(search: Search, plan: Plan) -> str | None:
         settings["tensor-parallel-size"] = f"{engine.tp}"
     if engine.kv_cache != "bf16":
         settings["kv-cache-dtype"] = json.dumps(engine.kv_cache)
+    flags = serve_flags(search, engine)
+    for name in ("quantization", "speculative-config"):
+        if f"--{name}" in flags:
+            settings[name] = json.dumps(flags[flags.index(f"--{name}") + 1])
     lines = "\n".join(f"{name} = {value}" for name, value in settings.items())
+    made = _made("Start it by one of the two below.", *caveats(search, plan))
     return f"""\
-# Made by `twostroke plan`. `twostroke up --config fleet.toml --ray auto` on a Ray cluster, or
+{made}# `twostroke up --config fleet.toml --ray auto` on a Ray cluster, or
 # `twostroke up --config fleet.toml --kuberay IMAGE | kubectl apply -f -` on Kubernetes.
 # Add keys before others reach it: api-key-file in [server].
 [server]

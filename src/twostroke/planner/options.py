@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.files import is_folder
+from twostroke.core.files import is_file, is_folder
 from twostroke.core.flags.declared import Count, check_fields, within
 from twostroke.core.flags.values import require
 
@@ -22,9 +22,9 @@ class TrafficOptions:
 
     users: Annotated[int | None, within(1, MAX_USERS)] = None
     """People or programs that each wait for an answer, pause, and ask again."""
-    think_time: Annotated[float, within(0, 1e6)] = 0.0
+    think_time: Annotated[float, within(0, 1_000_000)] = 0.0
     """Seconds between an answer and the same user's next request, on average."""
-    rate: Annotated[float | None, within(1e-6, 1e6)] = None
+    rate: Annotated[float | None, within(1e-6, 1_000_000)] = None
     """Requests per second, Poisson; a trace is stretched to it."""
     lengths: Literal["lognormal", "sharegpt-like", "azure-conv", "azure-code"] = "lognormal"
     """Their distribution: lognormal around --input and --output, or that of public chats and
@@ -97,7 +97,7 @@ class GoalOptions:
     """Seconds for each further token, a request's mean: p95=0.04."""
     e2e: tuple[str, ...] = ()
     """Seconds to the last token: p95=10."""
-    throughput: Annotated[float | None, within(1e-3, 1e9)] = None
+    throughput: Annotated[float | None, within(1e-3, 10**9)] = None
     """Output tokens per second, of all replicas."""
     availability: Annotated[float | None, within(0.5, 0.9999999, "from 0.5 to below 1")] = None
     """Share of time in which enough replicas are up, such as 0.999: adds spare ones."""
@@ -148,9 +148,9 @@ class SearchOptions:
     """Model that drafts; without one (n-gram) drafts cost nothing."""
     at_hand: str | None = None
     """Devices there are, and no others: h100=8,l40s=4."""
-    budget: Annotated[float | None, within(1e-6, 1e9)] = None
+    budget: Annotated[float | None, within(1e-6, 10**9)] = None
     """Most US dollars an hour."""
-    max_watts: Annotated[float | None, within(1, 1e10)] = None
+    max_watts: Annotated[float | None, within(1, 10**10)] = None
     """Most watts, at the devices' rated power."""
     max_replicas: Annotated[int, within(1, 100_000)] = 1000
     """Most replicas of one plan."""
@@ -207,6 +207,10 @@ class PlanOutputOptions:
             if path is not None and (is_folder(path) or not is_folder(path.parent)):
                 what = "is a folder" if is_folder(path) else "is in no folder that exists"
                 raise ConfigError(f"{path} {what}", hint=f"give {flag} another file")
+        if self.manifests is not None and is_file(self.manifests):
+            raise ConfigError(
+                f"{self.manifests} is a file", hint="give --manifests a folder, which is made"
+            )
 
 
 def split_words(flag: str, text: str) -> list[str]:

@@ -204,10 +204,12 @@ class Search:
             limits.append((have // engine.num_devices, f"{have} are at hand"))
         price = self.prices.price(sheet).per_hour * engine.num_devices
         if search.budget is not None and price:
-            limits.append((int(search.budget / price), f"--budget {search.budget:g}"))
+            why = f"--budget {search.budget:g}, a replica costs ${price:,.2f} an hour"
+            limits.append((int(search.budget / price), why))
         watts = sheet.power_watts * engine.num_devices
         if search.max_watts is not None and watts:
-            limits.append((int(search.max_watts / watts), f"--max-watts {search.max_watts:g}"))
+            why = f"--max-watts {search.max_watts:g}, a replica takes {watts:,.0f}"
+            limits.append((int(search.max_watts / watts), why))
         return min(limits)
 
     def allows(self, devices: Mapping[str, int], replicas: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from statistics import NormalDist
 
 from twostroke.planner.goals import Goal, Metric
@@ -31,13 +31,15 @@ class TimeSpread:
     """A time by mean and variance, and a rare wait on top.
 
     Attributes:
-        rare: Probability of that wait; ``wait`` its mean in seconds (exponential).
+        rare: Probability of that wait; ``wait`` its mean in seconds (exponential), ``longest`` what
+            a percentile of it has at most.
     """
 
     mean: float
     variance: float
     rare: float = 0.0
     wait: float = 0.0
+    longest: float = inf
 
     def at(self, percentile: float | None) -> float:
         """Seconds at a percentile; ``None``: the mean."""
@@ -45,6 +47,7 @@ class TimeSpread:
             return self.mean + self.rare * self.wait
         upper = 1 - percentile / 100
         tail = self.wait * log(self.rare / upper) if self.rare > upper else 0.0
+        tail = min(tail, self.longest)
         if self.mean <= 0 or self.variance <= 0:
             return max(self.mean, 0.0) + tail
         shape = self.mean**2 / self.variance
@@ -127,6 +130,7 @@ def closed_loop(
         swing=swing,
         waiting=waiting,
         contended=running < limit < users,
+        queue=max(users - limit, 0.0),
     )
 
 
@@ -165,6 +169,7 @@ def _latencies(
     swing: float,
     waiting: float = 0.0,
     contended: bool = False,
+    queue: float = inf,
 ) -> Steady:
     """Latencies while ``running`` requests decode.
 
@@ -172,6 +177,7 @@ def _latencies(
         swing: 1: the number of requests varies freely, as open arrivals make it; 0: it is fixed.
         waiting: Seconds that every request waits for a place.
         contended: More requests may come than there are places.
+        queue: Requests that wait for a place at once, at most: each for as many answers to end.
     """
     point, lengths, gain = curve.at(running, bound), curve.lengths, curve.drafts.gain
     ttft = _first_token(point, lengths, rate, running, swing)
@@ -179,9 +185,9 @@ def _latencies(
     full = (load if swing == 1 else running / limit) if contended else 0.0
     free = 1 - min(full, 0.999)
     rare = full ** (sqrt(2 * (limit + 1)) - 1) if full else 0.0
-    ttft = TimeSpread(
-        ttft.mean + waiting, ttft.variance + (waiting / 3) ** 2, rare, hold / (limit * free)
-    )
+    wait = min(hold / (limit * free), queue / rate)
+    longest = (queue + 2 * sqrt(queue)) / rate  # two deviations of that many ends
+    ttft = TimeSpread(ttft.mean + waiting, ttft.variance + (waiting / 3) ** 2, rare, wait, longest)
     tpot = _further_tokens(curve, point, running, bound, swing)
     length = lengths.output - 1
     e2e = TimeSpread(
@@ -189,6 +195,7 @@ def _latencies(
         ttft.variance + tpot.mean**2 * lengths.output_variance + tpot.variance * length**2,
         ttft.rare,
         ttft.wait,
+        longest,
     )
     return Steady(rate, running, limit, point, ttft, tpot, e2e, load)
 

@@ -19,6 +19,8 @@ from twostroke.workloads.lengths import LognormalLength
 
 # Requests whose lengths are summed up.
 SAMPLE = 4000
+# Requests a second of a trace that has no time between its requests.
+ONE_A_SECOND = 1.0
 # Where nothing else is given: the 95th percentile over the mean; the first that the model takes.
 USUAL_TAILS = (2.0, 1.5, 1.2, 1.0)
 
@@ -116,7 +118,10 @@ def read_traffic(options: TrafficOptions, longest: int = 2**24) -> Traffic:
     rate = options.rate or 0.0
     if options.users is None and options.rate is None:
         seconds = specs[-1].arrival - specs[0].arrival
-        rate = (len(specs) - 1) / seconds if seconds else 1.0
+        rate = (len(specs) - 1) / seconds if seconds else ONE_A_SECOND
+        if not seconds:
+            guess = f"--rate {ONE_A_SECOND:g}, since all of the trace comes at one moment"
+            notes = (*notes, f"guessed: {guess}")
     traffic = Traffic(
         options.users, options.think_time, rate, sum_up(specs, options.prefix), workload, notes
     )

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from twostroke.cli.main import run
+from twostroke.cli.sizing import doctor
+from twostroke.core.errors import ConfigError
+from twostroke.doctor.live import NO_TRAFFIC
 
 SIMULATED = ["doctor", "--simulate", "llama-3.1-8b", "--gpu", "h100", "--rate", "6"]
 SIMULATED += ["--input-len", "300", "--output-len", "60", "--num-requests", "60"]
@@ -167,6 +170,32 @@ def test_watching_goes_on_over_a_lull(recording: Path, tmp_path: Path) -> None:
     finally:
         watching.kill()
         watching.wait()
+
+
+def test_watching_begins_before_there_is_traffic(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: list[ConfigError | int] = [ConfigError("no step yet", hint=NO_TRAFFIC), 1]
+
+    def look(*_: object) -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, ConfigError):
+            raise answer
+        return answer
+
+    def sleep(_: float) -> None:
+        if not answers:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "_look_live", look)
+    monkeypatch.setattr("time.sleep", sleep)
+    assert run(["doctor", "http://127.0.0.1:9", "--watch", "1s"]) == 1 and not answers
+    assert "no step yet" in capsys.readouterr().err
+    # Alone, or where no server is, one look is the last.
+    answers = [ConfigError("no step yet", hint=NO_TRAFFIC)]
+    assert run(["doctor", "http://127.0.0.1:9"]) == 2
+    answers = [ConfigError("cannot reach it", hint="is a server running there?")]
+    assert run(["doctor", "http://127.0.0.1:9", "--watch", "1s"]) == 2
 
 
 @pytest.mark.parametrize("flags", [["--target", "soon"], ["--watch", "0s"], ["--window", "never"]])

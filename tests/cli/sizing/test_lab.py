@@ -37,6 +37,20 @@ def test_json_of_several(capsys: pytest.CaptureFixture[str]) -> None:
     assert claims[0]["verdict"] == "wrong as stated" and "live" not in claims[0]
 
 
+def test_a_terminal_sees_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["dense-flops", "prefill-time"]
+    assert run(["lab", *names, "--no-live", "--json"]) == 0
+    plain = capsys.readouterr()
+    assert plain.err == ""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    assert run(["lab", *names, "--no-live", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == plain.out
+    assert "dense-flops" in shown.err and "0/2" in shown.err and "1/2" in shown.err
+
+
 def test_measured_here_with_pilot(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lab", "kv-arithmetic"]) == 0
     assert "Measured here, with pilot\n" in capsys.readouterr().out

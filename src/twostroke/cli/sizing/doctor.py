@@ -94,8 +94,8 @@ def doctor(
 def _repeat(options: DoctorOptions, look: Callable[[Progress], int]) -> int:
     """Look once, or with ``--watch`` again and again until Ctrl-C; the last code counts.
 
-    What the first look cannot read ends it. Later ones say so, and go on: traffic pauses, servers
-    restart, and whoever watches wants to see that.
+    What the first look cannot read ends it, but for a server that has no traffic yet. Later looks
+    say so, and go on: traffic pauses, and servers restart.
     """
     looks = 0
     while True:
@@ -103,7 +103,7 @@ def _repeat(options: DoctorOptions, look: Callable[[Progress], int]) -> int:
             with _progress() as show:
                 code = look(show)
         except TwostrokeError as error:
-            if not looks:
+            if not looks and (options.watch is None or not _is_lull(error)):
                 raise
             print_error(error.message, error.hint)
             code = EXIT_BAD_INPUT
@@ -116,6 +116,13 @@ def _repeat(options: DoctorOptions, look: Callable[[Progress], int]) -> int:
         except KeyboardInterrupt:
             return code
         print(f"\n---- {time.strftime('%H:%M:%S')}" if not options.json else "", flush=True)
+
+
+def _is_lull(error: TwostrokeError) -> bool:
+    """Whether a live server has had no requests, yet or of late."""
+    from twostroke.doctor.live import LULL, NO_TRAFFIC
+
+    return error.hint in (LULL, NO_TRAFFIC)
 
 
 def _is_recording(subject: str) -> bool:

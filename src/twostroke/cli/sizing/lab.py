@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +18,9 @@ from twostroke.core.files import is_folder, reason, write_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from twostroke.lab.claim import FieldClaim
     from twostroke.lab.experiment import Experiment
+    from twostroke.lab.live import LiveBench
 
 BOLD = "1"
 
@@ -46,7 +50,7 @@ def lab(
         html: Write a page with plots here.
         json_: Print JSON instead of text.
     """
-    from twostroke.lab.experiment import experiment_fields, run_experiment
+    from twostroke.lab.experiment import experiment_fields
     from twostroke.lab.registry import CLAIMS, find_claims
     from twostroke.lab.reports.terminal import print_claims, print_experiment
 
@@ -70,17 +74,41 @@ def lab(
         from twostroke.startup import load_engine
 
         bench = LiveBench(model, load_engine)
-    experiments = []
-    for number, claim in enumerate(claims):
-        experiment = run_experiment(claim, bench)
-        experiments.append(experiment)
+    experiments: list[Experiment] = []
+    for experiment in _tried(claims, bench):
         if not json_:
-            print("\n\n" if number else "", end="")
+            print("\n\n" if experiments else "", end="")
             print_experiment(experiment, lambda text: paint(text, BOLD, sys.stdout), sys.stdout)
             sys.stdout.flush()
+        experiments.append(experiment)
     if json_:
         print(json.dumps([experiment_fields(each) for each in experiments], indent=2))
     write_lab_files(experiments, plot, html)
+
+
+def _tried(claims: Sequence[FieldClaim], bench: LiveBench | None) -> Iterator[Experiment]:
+    """Each claim's experiment, once it is over; meanwhile a bar says how far it is."""
+    from twostroke.lab.experiment import run_experiment
+
+    for number, claim in enumerate(claims):
+        with _progress(claim.name, number, len(claims)):
+            experiment = run_experiment(claim, bench)
+        yield experiment
+
+
+@contextmanager
+def _progress(name: str, ended: int, total: int) -> Iterator[None]:
+    """A bar on stderr while it is a terminal and a claim is tried; text may follow on stdout."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, disable=not console.is_terminal, transient=True
+    ) as bars:
+        bars.add_task(name, completed=ended, total=total)
+        yield
 
 
 def _check_folders(files: Mapping[str, Path | None]) -> None:

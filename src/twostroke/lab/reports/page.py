@@ -11,7 +11,10 @@ from twostroke.lab.reports.plot import plot_svg
 from twostroke.planner.reports.style import STYLE
 
 TITLE = "What is said of serving, tried"
-FACT_STYLE = "td { text-align: left } td:first-child { white-space: nowrap }"
+# Names of facts wrap on a phone, so that values beside them are in sight.
+FACT_STYLE = """td { text-align: left } td:first-child { white-space: nowrap }
+@media (max-width: 40rem) { td:first-child { white-space: normal; min-width: 7rem } }
+"""
 
 
 def experiments_page(experiments: Sequence[Experiment]) -> str:
@@ -31,7 +34,7 @@ def _section(experiment: Experiment) -> str:
         f'<h2 id="{escape(claim.name)}">{escape(claim.text)}</h2>',
         f"<p class=muted>{escape(claim.name)}. Source: {escape(claim.source)}.</p>",
         f"<p><b>Verdict: {escape(name)}.</b> {escape(text)}</p>",
-        plot_svg(computed.plot),
+        f'<div class="wide">{plot_svg(computed.plot)}</div>',
         f"<p>Simulated: {escape(computed.on)}</p>",
         _table(computed.facts),
     ]
