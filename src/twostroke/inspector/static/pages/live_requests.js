@@ -165,7 +165,7 @@ const Ended = ({ records }) =>
         <col />
         <col class="wide" />
         <col style=${{ width: "14%" }} />
-        <col style=${{ width: "86px" }} />
+        <col style=${{ width: "96px" }} />
         <col class="wide" />
       </colgroup>
       <thead>

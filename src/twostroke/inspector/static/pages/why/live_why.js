@@ -23,7 +23,7 @@ const trouble = signal("");
 export function watchBound(target) {
   const about = () => {
     const source = description.value;
-    if (!source || isKept || !seesAll() || store.lastStep < 0) return null;
+    if (!source || !seesAll() || store.lastStep < 0) return null;
     const isNow = source.kind === "live" && playing.value;
     const key = `${source.engine_id} ${isNow ? "" : store.lastStep} ${source.ready}`;
     return { key, isNow, changes: isNow };
@@ -127,8 +127,11 @@ function words(bound) {
   return [`Bound by ${WORDS[bound.kind]}:`, aboutSteps(bound)];
 }
 
+/** A link to a page, where that is not left out of a file without a server. */
+const leadsTo = (name, text) => (isKept ? "" : html`<a href=${`#/${name}`}>${text}</a>`);
+
 export const BoundLine = view(() => {
-  if (isKept || store.lastStep < 0) return null;
+  if (store.lastStep < 0) return null;
   if (!seesAll()) {
     return html`<span class="bound"
       >What bounds the server concerns all keys: an admin key shows it.</span
@@ -141,7 +144,7 @@ export const BoundLine = view(() => {
   }
   const [begin, rest] = words(found.value.bound);
   return html`<span class="bound"
-    ><b>${begin}</b> ${rest}${" "}<a href="#/model">See the roofline</a></span
+    ><b>${begin}</b> ${rest}${" "}${leadsTo("model", "See the roofline")}</span
   >`;
 });
 
@@ -229,7 +232,7 @@ export const WhyPanel = view(() => {
     <p>${aboutRoom(room, earlier || bound.kind === "idle")}</p>
     ${
       drafts
-        ? html`<p>${aboutDrafts(drafts)}${" "}<a href="#/speculation">Speculation</a></p>`
+        ? html`<p>${aboutDrafts(drafts)}${" "}${leadsTo("speculation", "Speculation")}</p>`
         : null
     }
     ${
