@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from twostroke.core.step import Reason
 from twostroke.inspector.source import FrameLimits, RequestSource
 from twostroke.inspector.why.bound import Bound, bound_of
 from twostroke.inspector.why.room import DraftsPay, RoomForMore, drafts_pay, room_of
@@ -76,14 +77,12 @@ async def shown_bound(
     if to is not None and not frame.steps.step:
         bound.kind, bound.within, bound.why = "unknown", "unknown", "gone"
     shown = ShownBound(bound, device="" if ceilings is None else ceilings.device)
-    places = described.configuration.get("max_num_seqs")
-    rooms = partial(
-        room_of,
-        costs=costs,
-        ceilings=ceilings,
-        max_num_seqs=places if isinstance(places, int) else None,
-        tpot=tpot,
-    )
+    configured = described.configuration.get("max_num_seqs")
+
+    def rooms(frame: StepFrame) -> RoomForMore | None:
+        places = configured if isinstance(configured, int) else _places_in(frame)
+        return room_of(frame, costs, ceilings, max_num_seqs=places, tpot=tpot)
+
     shown.room = await asyncio.to_thread(rooms, frame)
     has_drafts = any(frame.shares.drafts)
     if frame.steps.step and (shown.room is None or has_drafts):
@@ -105,6 +104,16 @@ async def _frame(source: RequestSource, last: int, seconds: float) -> StepFrame:
         return one
     first = source.step_at(_end_of(one, 0.0) - seconds)
     return await source.frame(max(first, last + 1 - MAX_LOOKED_AT), last + 1, None, limits)
+
+
+def _places_in(frame: StepFrame) -> int | None:
+    """How many ran when all places were taken, where the steps of a recording tell it."""
+    full = [
+        frame.steps.running[note.row]
+        for note in frame.notes
+        if any(held.reason == Reason.MAX_NUM_SEQS.value for held in note.held_back or ())
+    ]
+    return max(full, default=None)
 
 
 def _end_of(frame: StepFrame, otherwise: float) -> float:

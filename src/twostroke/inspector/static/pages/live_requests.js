@@ -160,7 +160,7 @@ const Ended = ({ records }) =>
     </h2>
     <table class="list">
       <colgroup>
-        <col style=${{ width: "64px" }} />
+        <col style=${{ width: "84px" }} />
         <col />
         <col />
         <col class="wide" />

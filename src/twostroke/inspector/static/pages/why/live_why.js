@@ -95,7 +95,7 @@ const ROOM = {
 
 const UNKNOWN = {
   model: "nothing tells which model ran",
-  device: "no sheet describes this device. Measure it on the page Model",
+  device: "no sheet describes this device",
   tokens: "its latest steps computed no token",
   gone: "the steps of this moment are no longer kept",
 };
@@ -123,7 +123,11 @@ function words(bound) {
         (inside ? ` Within a step ${inside} is the limit: ${aboutSteps(bound)}` : ""),
     ];
   }
-  if (!WORDS[bound.kind]) return ["What bounds its steps is not known:", `${UNKNOWN[bound.why]}.`];
+  if (!WORDS[bound.kind]) {
+    const canMeasure = bound.why === "device" && description.value.kind === "live";
+    const helps = canMeasure ? " Measure it on the page Model." : "";
+    return ["What bounds its steps is not known:", `${UNKNOWN[bound.why]}.${helps}`];
+  }
   return [`Bound by ${WORDS[bound.kind]}:`, aboutSteps(bound)];
 }
 
@@ -178,9 +182,11 @@ const NONE = {
   time: "a token would take longer",
 };
 
+const LEAST_SAVED = 0.02; // of a token's time: less is noise
+
 function aboutDrafts(drafts) {
   const [one, other] = [drafts.with_drafts, drafts.without];
-  const saved = (other - one) / other;
+  const pays = (other - one) / other > LEAST_SAVED;
   const how =
     drafts.measured === 1
       ? "measured in steps of as many requests"
@@ -188,7 +194,7 @@ function aboutDrafts(drafts) {
         ? "partly by the cost model"
         : "by the cost model";
   return (
-    `Guessing ${saved > 0 ? "pays" : "does not pay"}: ${time(one)} a token with guesses,` +
+    `Guessing ${pays ? "pays" : "does not pay"}: ${time(one)} a token with guesses,` +
     ` ${time(other)} without (${how}); of the latest guesses ${percent(drafts.accepted)}` +
     " were right."
   );
