@@ -47,9 +47,6 @@ def inspect(
             is any); by default localhost and addresses.
         html: Write the page and the recording into this file, which needs no server, and end.
     """
-    if html is not None:
-        write_page(recording, html)
-        return
     facts = None
     if model is not None:
         from twostroke.simulator.cost.shown_costs import facts_of_recording
@@ -59,12 +56,18 @@ def inspect(
         raise ConfigError(
             "--gpu and --efficiencies say nothing without a model", hint="give --model too"
         )
+    if html is not None:
+        write_page(recording, html, facts)
+        return
     options = ServerOptions(host=host, port=port, allowed_hosts=allowed_hosts)
     show(recording, "recording", recording.name, options, facts=facts)
 
 
-def write_page(recording: Path, path: Path) -> None:
+def write_page(recording: Path, path: Path, facts: ModelFacts | None = None) -> None:
     """Write a recording as one HTML file.
+
+    Args:
+        facts: The model whose steps these are, if it is known.
 
     Raises:
         ConfigError: A file cannot be read or written, or it is of several replicas.
@@ -79,7 +82,7 @@ def write_page(recording: Path, path: Path) -> None:
         )
     source = Recording(recording, "recording", recording.name)
     try:
-        text, steps = kept_page(source)
+        text, steps = kept_page(source, facts)
     finally:
         source.close()
     try:

@@ -14,6 +14,7 @@ from statistics import fmean, median
 import numpy as np
 
 from twostroke.doctor.cause import PLAIN, Cause, rank
+from twostroke.doctor.figures import duration
 from twostroke.doctor.shared_prefixes import Reuse, reuse_of
 from twostroke.doctor.time_spent import TimePart, TimeSpent
 from twostroke.doctor.window import StepWindow
@@ -200,8 +201,8 @@ def _prompts(facts: _Facts) -> list[Cause]:
     if facts.answering >= 2 and gain < GAIN:
         evidence = (
             f"{facts.answering} answers at once give {gain:.2g} times the tokens a second of half"
-            f" as many; a token takes {1000 * facts.step(facts.answering):.3g} ms instead of"
-            f" {1000 * facts.step(max(1, facts.answering // 2)):.3g} ms",
+            f" as many; a token takes {duration(facts.step(facts.answering))} instead of"
+            f" {duration(facts.step(max(1, facts.answering // 2)))}",
         )
         causes.append(_made(facts, "batch-too-large", spent.of(TimePart.BATCH), *evidence))
     return causes
@@ -218,8 +219,8 @@ def _long_prompt_evidence(facts: _Facts) -> list[str]:
     if slowest is not None and slowest.num_prompt_tokens:
         evidence.append(
             f"a step with {slowest.num_prompt_tokens:,} prompt tokens takes"
-            f" {1000 * slowest.duration:.3g} ms, one that only answers"
-            f" {1000 * facts.step(facts.answering):.3g} ms"
+            f" {duration(slowest.duration)}, one that only answers"
+            f" {duration(facts.step(facts.answering))}"
         )
     if long and tokens >= LONG_SHARE * sum(prompts):
         keys = Counter(request.tenant for request in long).most_common(1)[0]

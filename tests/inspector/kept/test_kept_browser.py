@@ -26,7 +26,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("kept") / "run.html"
     # In a process of its own: on this thread Playwright's loop runs.
     command = ["-m", "twostroke", "inspect", str(recording()), "--html", str(path)]
-    subprocess.run([sys.executable, *command], check=True)
+    facts = ["--model", "llama-3.1-8b", "--gpu", "h100"]
+    subprocess.run([sys.executable, *command, *facts], check=True)
     return path
 
 
@@ -61,6 +62,11 @@ def test_it_opens_from_the_disk_and_explains(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.goto(f"{kept.as_uri()}#/live?at=300")
     page.wait_for_selector("h2:has-text('Running') >> text=12")
+    # It says what bound the server then, and leads to no page that it lacks.
+    page.wait_for_selector(".bound >> text=Bound by its queue: all places are taken")
+    page.wait_for_selector(".whypanel >> text=all places taken")
+    assert page.locator(".bound a, .whypanel a").count() == 0
+    assert violations(page) == []
     page.click("footer >> text=Play")
     page.locator("footer .num >> text=/^step 300$/").wait_for(state="detached")
     page.goto(f"{kept.as_uri()}#/learn")  # needs a server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import count as counting
 
+import msgspec
 import pytest
 
 from tests.inspector.recorded import events
@@ -262,3 +263,13 @@ def test_a_simulated_run_has_an_answer() -> None:
     assert room is not None
     assert room.time is not None
     assert room.time > 0
+
+
+def test_making_the_guesses_is_no_time_of_a_step_without_them() -> None:
+    step = msgspec.structs.replace(
+        drafting(0, 0.012, 2, 1), timings={"forward": 0.005, "draft": 0.006}
+    )
+    pay = drafts_pay(encode_steps([step]), Costs())
+    assert pay is not None
+    assert pay.with_drafts == pytest.approx(0.012 / 2)
+    assert pay.without == pytest.approx(0.006)

@@ -135,4 +135,9 @@ def test_a_recording_answers_alike() -> None:
     shown = client.get("/v1/inspect/bound?to=200").json()
     assert shown["bound"]["seconds"] <= 5.0
     assert shown["room"]["users"] >= 1
+    # No configuration is known, but the steps before tell how many places there were.
+    full = max(e.step for e in events() if e.held_back)
+    after = next(e for e in events() if e.step > full and e.num_running < 9)
+    room = client.get(f"/v1/inspect/bound?to={after.step}&seconds=60").json()["room"]
+    assert room["places"] == max(e.num_running for e in events()) - after.num_running
     source.close()

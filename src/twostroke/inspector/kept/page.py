@@ -12,18 +12,24 @@ from twostroke.inspector.one_file import one_file
 from twostroke.inspector.recording import Recording
 from twostroke.inspector.source import FrameLimits
 from twostroke.inspector.static_files import INDEX, known_files
+from twostroke.inspector.why.shown import Asked, ShownBound, shown_bound
 from twostroke.observability.frames.columns import MAX_SHARES, MAX_STEPS
+from twostroke.questions.model_facts import ModelFacts
 
 ENTRY = "app.js"
 READ_SECONDS = 600.0
+MOMENTS = 48  # at which it is kept what bounded the steps; each takes up to some 0.1 s
 _SHEET = '<link rel="stylesheet" href="'
 
 
-def kept_page(recording: Recording) -> tuple[str, int]:
+def kept_page(recording: Recording, facts: ModelFacts | None = None) -> tuple[str, int]:
     """The file's text, and how many steps it holds: the last ones, where there are many.
 
     It shows overview, timeline and requests; what a server would compute (blocks, the roofline,
     comparisons) it cannot.
+
+    Args:
+        facts: The model whose steps these are, for what bounded them, where it is known.
 
     Raises:
         ConfigError: The recording was not read in time.
@@ -32,11 +38,11 @@ def kept_page(recording: Recording) -> tuple[str, int]:
         raise ConfigError(
             f"the recording was not read in {READ_SECONDS:.0f} s", hint="try a shorter one"
         )
-    answers, steps = asyncio.run(_answers(recording))
+    answers, steps = asyncio.run(_answers(recording, facts))
     return one_file(ENTRY, _sheets(), ("recording", answers)), steps
 
 
-async def _answers(recording: Recording) -> tuple[dict[str, Any], int]:
+async def _answers(recording: Recording, facts: ModelFacts | None) -> tuple[dict[str, Any], int]:
     """What the page's questions are answered from, in the form of the routes."""
     described = recording.describe()
     limits = FrameLimits(MAX_STEPS, MAX_SHARES, "last")
@@ -47,8 +53,24 @@ async def _answers(recording: Recording) -> tuple[dict[str, Any], int]:
     book = await recording.waits()
     requests = [*state.ended, *state.running, *state.waiting]
     waits = {r.request_id: found for r in requests if (found := book.of(r.request_id)) is not None}
-    answers = {"describe": described, "frame": frame, "requests": requests, "waits": waits}
+    answers = {
+        "describe": described,
+        "frame": frame,
+        "requests": requests,
+        "waits": waits,
+        "minutes": book.minutes(described.first_time, described.last_time),
+        "bounds": await _bounds(recording, frame.steps.step, facts),
+    }
     return msgspec.to_builtins(answers), len(frame.steps.step)
+
+
+async def _bounds(
+    recording: Recording, steps: list[int], facts: ModelFacts | None
+) -> list[tuple[int, ShownBound]]:
+    """What bounded the server at moments spread evenly over the steps, the last included."""
+    many = min(MOMENTS, len(steps))
+    chosen = [steps[(place + 1) * len(steps) // many - 1] for place in range(many)]
+    return [(step, await shown_bound(recording, Asked(to=step), facts)) for step in chosen]
 
 
 def _sheets() -> tuple[str, ...]:

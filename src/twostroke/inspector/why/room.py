@@ -196,6 +196,7 @@ def drafts_pay(frame: StepFrame, costs: StepCosts | None = None) -> DraftsPay | 
             plain.setdefault(requests, []).append(steps.duration[row])
     usual = {requests: median(times) for requests, times in plain.items()}
     ratios = _ratios(frame, costs)
+    guessing = frame.timings.get("draft")  # seconds that making the guesses took, by row
     spent = unguessed = 0.0
     number = measured = tokens_with = tokens_without = all_drafts = right = 0
     for row, (requests, tokens, drafts, accepted) in drafting.items():
@@ -203,7 +204,8 @@ def drafts_pay(frame: StepFrame, costs: StepCosts | None = None) -> DraftsPay | 
             continue
         base = usual.get(requests)
         if base is None and (ratio := ratios.get(steps.step[row])) is not None:
-            base = steps.duration[row] * ratio
+            made = guessing[row] if guessing else 0.0
+            base = max(0.0, steps.duration[row] - made) * ratio
         if base is None:
             continue
         number += 1

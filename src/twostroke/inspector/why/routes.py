@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from functools import partial
-from math import inf, isfinite
+from math import isfinite
 from typing import Annotated
 
 import msgspec
@@ -23,32 +21,10 @@ from twostroke.engine.clients.base import EngineClient
 from twostroke.gateway.caller import caller_of
 from twostroke.inspector.model.facts import FindFacts
 from twostroke.inspector.routes import HEADERS
-from twostroke.inspector.source import FrameLimits, RequestSource
-from twostroke.inspector.why.bound import Bound, bound_of
-from twostroke.inspector.why.room import DraftsPay, RoomForMore, drafts_pay, room_of
+from twostroke.inspector.source import RequestSource
+from twostroke.inspector.why.shown import Asked, shown_bound
 from twostroke.inspector.why.waits import MinuteWaits, RequestWaits
-from twostroke.observability.frames.columns import MAX_SHARES, StepFrame
 from twostroke.questions.model_facts import Ceilings, ModelFacts
-
-MAX_LOOKED_AT = 512  # steps; each costs some 50 microseconds where a model is known
-
-
-class ShownBound(msgspec.Struct):
-    """The answer of ``/v1/inspect/bound``.
-
-    Attributes:
-        room: ``None`` where no step only decoded.
-        drafts: About the latest steps, however long ago, if these verified guesses or none decoded
-            alone; else ``None``.
-        device: Whose ceilings these are; empty where there are none.
-        earlier: Whether ``room`` is of steps before these, none of which decoded alone.
-    """
-
-    bound: Bound
-    room: RoomForMore | None = None
-    drafts: DraftsPay | None = None
-    device: str = ""
-    earlier: bool = False
 
 
 def why_router(
@@ -116,58 +92,11 @@ def _add_bound(
         ``tpot``: the limit for how many more users fit.
         """
         _only_for_admins(request)
-        source = find_source()
-        described = source.describe()
-        last = described.last_step if to is None else to
-        frame = await _frame(source, last, seconds)
-        end = described.now if to is None else _end_of(frame, described.now)
-        begin = max(end - seconds, frame.steps.time[0] if frame.steps.time else end - seconds)
         facts = await _known(find_facts)
-        costs = None if facts is None else facts.costs
-        ceilings = None if facts is None else find_measured() or facts.calibrated
-        ceilings = ceilings or (None if costs is None else costs.ceilings)
+        measured = None if facts is None else find_measured()
         since = None if to is not None or find_client is None else find_client().status.busy_since
-        bound = await asyncio.to_thread(
-            partial(bound_of, running_since=since), frame, begin, end, costs, ceilings
-        )
-        if to is not None and not frame.steps.step:
-            bound.kind, bound.within, bound.why = "unknown", "unknown", "gone"
-        shown = ShownBound(bound, device="" if ceilings is None else ceilings.device)
-        places = described.configuration.get("max_num_seqs")
-
-        rooms = partial(
-            room_of,
-            costs=costs,
-            ceilings=ceilings,
-            max_num_seqs=places if isinstance(places, int) else None,
-            tpot=tpot,
-        )
-        shown.room = await asyncio.to_thread(rooms, frame)
-        has_drafts = any(frame.shares.drafts)
-        if frame.steps.step and (shown.room is None or has_drafts):
-            # Such as a single prompt after a long rest: what decoded before it tells more. And few
-            # guesses say little.
-            longer = await _frame(source, last, inf)
-            shown.drafts = await asyncio.to_thread(drafts_pay, longer, costs)
-            if shown.room is None:
-                shown.earlier = True
-                shown.room = await asyncio.to_thread(rooms, longer)
-        return _json(shown)
-
-
-async def _frame(source: RequestSource, last: int, seconds: float) -> StepFrame:
-    """The steps before the end of one, unmerged; the last ones where there are many."""
-    limits = FrameLimits(MAX_LOOKED_AT, MAX_SHARES, "last")
-    one = await source.frame(last, last + 1, None, limits)
-    if not one.steps.step:
-        return one
-    first = source.step_at(_end_of(one, 0.0) - seconds)
-    return await source.frame(max(first, last + 1 - MAX_LOOKED_AT), last + 1, None, limits)
-
-
-def _end_of(frame: StepFrame, otherwise: float) -> float:
-    steps = frame.steps
-    return steps.time[-1] + steps.duration[-1] if steps.time else otherwise
+        asked = Asked(to, seconds, tpot)
+        return _json(await shown_bound(find_source(), asked, facts, measured, since))
 
 
 def _only_own(waits: RequestWaits, own: set[str]) -> RequestWaits:

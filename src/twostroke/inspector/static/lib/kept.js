@@ -23,6 +23,8 @@ const ANSWERS = {
   "/steps": steps,
   "/state": (values) => stateAt(endOf(rowOf(Number(values.get("step") ?? Infinity)))),
   "/request": () => ({ call: null, blocks: null }),
+  "/bound": (values) => boundAt(Number(values.get("to"))),
+  "/waits/minutes": minutes,
   "/waits": (values) => held.waits[values.get("id")] ?? null,
   "/find": find,
 };
@@ -101,6 +103,17 @@ function stateAt(time) {
     else if (request.arrival_time <= time) state.waiting.push(seen);
   }
   return state;
+}
+
+/** Of the moment that is nearest to a step: they are kept for some. */
+function boundAt(step) {
+  const away = ([number]) => Math.abs(number - step);
+  return held.bounds.reduce((one, other) => (away(other) < away(one) ? other : one))[1];
+}
+
+function minutes(values) {
+  const [begin, end] = ["begin", "end"].map((name) => Number(values.get(name)));
+  return held.minutes.filter((minute) => minute.begin + 60 > begin && minute.begin <= end);
 }
 
 function find(values) {

@@ -160,12 +160,12 @@ const Ended = ({ records }) =>
     </h2>
     <table class="list">
       <colgroup>
-        <col style=${{ width: "64px" }} />
+        <col style=${{ width: "84px" }} />
         <col />
         <col />
         <col class="wide" />
         <col style=${{ width: "14%" }} />
-        <col style=${{ width: "86px" }} />
+        <col style=${{ width: "96px" }} />
         <col class="wide" />
       </colgroup>
       <thead>

@@ -118,9 +118,11 @@ function drawGaps(record) {
     context.textAlign = "left";
     context.fillText("dashed: the median", 0, 7);
     context.fillText(`output token ${count(tokensIn(record, gaps[from][2])[0])}`, 0, base + 10);
-    context.textAlign = "right";
     const lastToken = tokensIn(record, gaps[gaps.length - 1][2])[1];
-    context.fillText(`${count(lastToken)}`, width, base + 10);
+    context.textAlign = "right";
+    // Below the last bar, where the first one's words leave room.
+    const end = Math.min(width, Math.max(150, wide * (gaps.length - from)));
+    context.fillText(`${count(lastToken)}`, end, base + 10);
     context.textAlign = "left";
   };
 }

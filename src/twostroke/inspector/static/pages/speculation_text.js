@@ -267,34 +267,44 @@ export const TryIt = view(() => {
         }}
       ></textarea>
       <p class="tools">
-        <label for="spec-depth">Guess</label>
-        <select
-          id="spec-depth"
-          value=${chosen.depth}
-          onChange=${(event) => set("depth", event.target.value)}
-        >
-          <option value="">as the server does</option>
-          ${choices(settings.num_speculative_tokens).map(
-            (depth) => html`<option key=${depth} value=${depth}>at most ${depth}</option>`,
-          )}
-        </select>
-        <label for="spec-length">Tokens</label>
-        <select
-          id="spec-length"
-          value=${chosen.length}
-          onChange=${(event) => set("length", Number(event.target.value))}
-        >
-          ${LENGTHS.map((length) => html`<option key=${length} value=${length}>${length}</option>`)}
-        </select>
-        <label for="spec-temperature">Temperature</label>
-        <select
-          id="spec-temperature"
-          value=${chosen.temperature}
-          onChange=${(event) => set("temperature", Number(event.target.value))}
-        >
-          ${[0, 0.5, 1].map((value) => html`<option key=${value} value=${value}>${value}</option>`)}
-        </select>
-        <label
+        <span class="pair">
+          <label for="spec-depth">Guess</label>
+          <select
+            id="spec-depth"
+            value=${chosen.depth}
+            onChange=${(event) => set("depth", event.target.value)}
+          >
+            <option value="">as the server does</option>
+            ${choices(settings.num_speculative_tokens).map(
+              (depth) => html`<option key=${depth} value=${depth}>at most ${depth}</option>`,
+            )}
+          </select>
+        </span>
+        <span class="pair">
+          <label for="spec-length">Tokens</label>
+          <select
+            id="spec-length"
+            value=${chosen.length}
+            onChange=${(event) => set("length", Number(event.target.value))}
+          >
+            ${LENGTHS.map(
+              (length) => html`<option key=${length} value=${length}>${length}</option>`,
+            )}
+          </select>
+        </span>
+        <span class="pair">
+          <label for="spec-temperature">Temperature</label>
+          <select
+            id="spec-temperature"
+            value=${chosen.temperature}
+            onChange=${(event) => set("temperature", Number(event.target.value))}
+          >
+            ${[0, 0.5, 1].map(
+              (value) => html`<option key=${value} value=${value}>${value}</option>`,
+            )}
+          </select>
+        </span>
+        <label class="pair"
           ><input
             type="checkbox"
             checked=${chosen.compare}

@@ -23,11 +23,18 @@ export function openShare() {
 
 /** Its own label, or the heading of its panel. */
 function nameOf(table) {
-  const heading = table.closest(".panel, aside")?.querySelector("h2");
-  return table.getAttribute("aria-label") ?? words(heading) ?? "Table";
+  const above = table.closest(".panel, aside")?.querySelector("h2");
+  return table.getAttribute("aria-label") ?? (heading(above) || "Table");
 }
 
 const words = (element) => element?.textContent.replace(/\s+/g, " ").trim();
+/** What stands in a heading, but for the explanation behind its question mark. */
+const heading = (element) =>
+  [...(element?.childNodes ?? [])]
+    .filter((part) => part.nodeName !== "DETAILS")
+    .map(words)
+    .filter(Boolean)
+    .join(", ");
 
 /** Rows of cells, as spreadsheets paste them. */
 export function tsv(table) {

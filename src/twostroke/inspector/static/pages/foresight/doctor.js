@@ -121,7 +121,7 @@ const Time = ({ found }) => {
         .map(
           ([part, seconds]) =>
             html`<li key=${part}>
-              <span>${part}</span>
+              <span>${seconds < 0 ? part.replace("slower", "faster") : part}</span>
               <span class="bar" aria-hidden="true"
                 ><b
                   class="waiting"

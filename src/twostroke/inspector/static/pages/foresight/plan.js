@@ -174,13 +174,13 @@ const Table = ({ planned }) =>
           <tr>
             <th>replica</th>
             <th class="n">replicas</th>
-            <th>weights</th>
-            <th class="n">at once</th>
-            <th class="n">budget</th>
-            <th class="n">TTFT P95</th>
-            <th class="n">TPOT P95</th>
             <th class="n">an hour</th>
             <th class="n">a million tokens</th>
+            <th class="n">TTFT P95</th>
+            <th class="n">TPOT P95</th>
+            <th class="n">at once</th>
+            <th class="n">budget</th>
+            <th class="n">weights</th>
           </tr>
         </thead>
         <tbody>
@@ -193,13 +193,13 @@ const Table = ({ planned }) =>
                 <td class="n">
                   ${plan.prefill ? `${count(plan.prefill.replicas)} + ` : ""}${count(plan.replicas)}
                 </td>
-                <td>${plan.weight_dtype}</td>
-                <td class="n">${count(plan.max_num_seqs)}</td>
-                <td class="n">${count(plan.max_num_batched_tokens)}</td>
+                <td class="n">${dollars(plan.cost_per_hour)}</td>
+                <td class="n">$${plan.cost_per_million_tokens.toFixed(3)}</td>
                 <td class="n">${time(plan.ttft_p95_interval[1])}</td>
                 <td class="n">${time(plan.tpot_p95_interval[1])}</td>
-                <td class="n">${dollars(plan.cost_per_hour)}</td>
-                <td class="n">${dollars(plan.cost_per_million_tokens)}</td>
+                <td class="n">${count(plan.max_num_seqs)}</td>
+                <td class="n">${count(plan.max_num_batched_tokens)}</td>
+                <td class="n">${plan.weight_dtype}</td>
               </tr>`,
           )}
         </tbody>

@@ -75,11 +75,13 @@ export function randomTokens(number) {
   return Array.from({ length: number }, pick);
 }
 
+/** One token a pass, also on a server that guesses ahead: the chapters are of that. */
 export const complete = (body) =>
   call("v1/completions", {
     model: description.value.name,
     temperature: 0,
     ignore_eos: true,
+    ...(description.value.configuration?.speculation && { speculation: false }),
     ...body,
   });
 

@@ -247,8 +247,11 @@ export function drawNames(context, palette, lanes, tops, left, chosen) {
   context.textAlign = "right";
   if (lanes.packed) return; // a lane has many names
   const every = Math.ceil(12 / lanes.height);
+  const at = lanes.records.indexOf(chosen);
   lanes.records.forEach((record, index) => {
-    if (index % every && record !== chosen) return;
+    // The chosen one has its name, and room for it.
+    const isClose = at >= 0 && Math.abs(index - at) < every;
+    if (index !== at && (index % every || isClose)) return;
     context.fillStyle = record === chosen ? palette.accent : palette.muted;
     const middle = tops.get(record.number) + lanes.height / 2;
     context.fillText(shortId(record.id), left - 8, middle, left - 8);

@@ -23,7 +23,7 @@ const trouble = signal("");
 export function watchBound(target) {
   const about = () => {
     const source = description.value;
-    if (!source || isKept || !seesAll() || store.lastStep < 0) return null;
+    if (!source || !seesAll() || store.lastStep < 0) return null;
     const isNow = source.kind === "live" && playing.value;
     const key = `${source.engine_id} ${isNow ? "" : store.lastStep} ${source.ready}`;
     return { key, isNow, changes: isNow };
@@ -95,7 +95,7 @@ const ROOM = {
 
 const UNKNOWN = {
   model: "nothing tells which model ran",
-  device: "no sheet describes this device. Measure it on the page Model",
+  device: "no sheet describes this device",
   tokens: "its latest steps computed no token",
   gone: "the steps of this moment are no longer kept",
 };
@@ -123,12 +123,19 @@ function words(bound) {
         (inside ? ` Within a step ${inside} is the limit: ${aboutSteps(bound)}` : ""),
     ];
   }
-  if (!WORDS[bound.kind]) return ["What bounds its steps is not known:", `${UNKNOWN[bound.why]}.`];
+  if (!WORDS[bound.kind]) {
+    const canMeasure = bound.why === "device" && description.value.kind === "live";
+    const helps = canMeasure ? " Measure it on the page Model." : "";
+    return ["What bounds its steps is not known:", `${UNKNOWN[bound.why]}.${helps}`];
+  }
   return [`Bound by ${WORDS[bound.kind]}:`, aboutSteps(bound)];
 }
 
+/** A link to a page, where that is not left out of a file without a server. */
+const leadsTo = (name, text) => (isKept ? "" : html`<a href=${`#/${name}`}>${text}</a>`);
+
 export const BoundLine = view(() => {
-  if (isKept || store.lastStep < 0) return null;
+  if (store.lastStep < 0) return null;
   if (!seesAll()) {
     return html`<span class="bound"
       >What bounds the server concerns all keys: an admin key shows it.</span
@@ -141,7 +148,7 @@ export const BoundLine = view(() => {
   }
   const [begin, rest] = words(found.value.bound);
   return html`<span class="bound"
-    ><b>${begin}</b> ${rest}${" "}<a href="#/model">See the roofline</a></span
+    ><b>${begin}</b> ${rest}${" "}${leadsTo("model", "See the roofline")}</span
   >`;
 });
 
@@ -175,9 +182,11 @@ const NONE = {
   time: "a token would take longer",
 };
 
+const LEAST_SAVED = 0.02; // of a token's time: less is noise
+
 function aboutDrafts(drafts) {
   const [one, other] = [drafts.with_drafts, drafts.without];
-  const saved = (other - one) / other;
+  const pays = (other - one) / other > LEAST_SAVED;
   const how =
     drafts.measured === 1
       ? "measured in steps of as many requests"
@@ -185,7 +194,7 @@ function aboutDrafts(drafts) {
         ? "partly by the cost model"
         : "by the cost model";
   return (
-    `Guessing ${saved > 0 ? "pays" : "does not pay"}: ${time(one)} a token with guesses,` +
+    `Guessing ${pays ? "pays" : "does not pay"}: ${time(one)} a token with guesses,` +
     ` ${time(other)} without (${how}); of the latest guesses ${percent(drafts.accepted)}` +
     " were right."
   );
@@ -229,7 +238,7 @@ export const WhyPanel = view(() => {
     <p>${aboutRoom(room, earlier || bound.kind === "idle")}</p>
     ${
       drafts
-        ? html`<p>${aboutDrafts(drafts)}${" "}<a href="#/speculation">Speculation</a></p>`
+        ? html`<p>${aboutDrafts(drafts)}${" "}${leadsTo("speculation", "Speculation")}</p>`
         : null
     }
     ${
