@@ -1,17 +1,20 @@
-"""Milliseconds of a step of several models with random weights: decode, prompts, both mixed.
+"""Steps of several models with random weights: decode, prompts, both mixed, with drafts.
 
     python -m benchmarks.gpu.models [--models "8B fp8" ...]
 
-What ``benchmarks.gpu.predict`` wrote down before, step by step. A model that fails ends no other.
+In milliseconds, those that ``benchmarks.gpu.predict`` wrote down before, and others. A model that
+fails ends no other.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import statistics
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +23,17 @@ import torch
 from benchmarks.gpu.environment import Record
 from benchmarks.gpu.random_model import BLOCK_SIZE, MODELS, random_executor
 from benchmarks.gpu.speed import PROMPT, engine_over, run, submit, timed_step
+from twostroke.runtime.hooks.drafts import DraftsAcceptedAtARate, ProposedDrafts
 from twostroke.runtime.passes.decode_graphs import CudaCapture, graph_sizes
 from twostroke.runtime.passes.record import record_graphs
 from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.spec_decode.synthetic import SyntheticAcceptance, SyntheticProposer
 
 BUDGET = 8192  # tokens of a step, as on a GPU by default
 BATCHES, LENGTHS, OUTPUT = (1, 8, 64, 256), (512, 2048, 8192, 32768), 48
 # Requests that write while prompts come: how many, of how many tokens, each after so many steps.
 WRITERS, COMING, LONG, APART = 64, 8, 2048, 6
+DRAFTS, RATE = 4, 0.7  # of a request in a step; how likely one is accepted after those before
 Steps = Iterator[tuple[str, float]]
 
 
@@ -67,6 +73,29 @@ def mixed_steps(executor: TorchExecutor, writers: int, prompt: int) -> Steps:
     yield "mixed, a token", sum(seconds for _, seconds in steps) / tokens
 
 
+def drafted_steps(executor: TorchExecutor, batches: tuple[int, ...], output: int) -> Steps:
+    """Seconds a token of each request, where drafts are accepted at a rate; ends what ran ahead."""
+    if executor.kv.recurrent.exist:
+        return  # each draft would need a state
+    acceptance = DraftsAcceptedAtARate(SyntheticAcceptance(RATE))
+    executor.hooks[:] = [ProposedDrafts(SyntheticProposer()), acceptance]
+    executor.info = replace(executor.info, lookahead=0)
+    method = {"method": "synthetic", "num_speculative_tokens": DRAFTS, "adaptive": False}
+    for batch in batches:
+        engine = engine_over(executor, BUDGET, speculative_config=json.dumps(method))
+        run(engine, batch, PROMPT, 4, f"warm-d{batch}")
+        submit(engine, batch, PROMPT, output, f"drafted-{batch}")
+        while min(own.num_output_tokens for own in engine.scheduler.requests.values()) < 1:
+            timed_step(engine)
+        known = sum(own.num_output_tokens for own in engine.scheduler.requests.values())
+        seconds = sum(timed_step(engine)[1] for _ in range(output // (DRAFTS + 2)))
+        made = sum(own.num_output_tokens for own in engine.scheduler.requests.values()) - known
+        for request_id in list(engine.scheduler.requests):
+            engine.abort(request_id)
+        timed_step(engine)
+        yield f"decode {batch}, {DRAFTS} drafts, a token", seconds * batch / made
+
+
 def measure(name: str, device: torch.device, record: Record) -> None:
     model = MODELS[name]
     longest = max(LENGTHS) + 64
@@ -80,8 +109,8 @@ def measure(name: str, device: torch.device, record: Record) -> None:
     )
     try:
         record_graphs(executor, graph_sizes(max(BATCHES)), CudaCapture(), ahead=True)
-        for steps in (steps_of(executor, BATCHES, LENGTHS, OUTPUT),
-                      mixed_steps(executor, WRITERS, LONG)):  # fmt: skip
+        kinds = steps_of(executor, BATCHES, LENGTHS, OUTPUT), mixed_steps(executor, WRITERS, LONG)
+        for steps in (*kinds, drafted_steps(executor, BATCHES, OUTPUT)):
             for step, seconds in steps:
                 record.add({"model": name, "step": step, "ms": 1e3 * seconds})
     finally:

@@ -211,13 +211,13 @@ def prediction() -> list[str]:
 
 
 def mixed(record: Record) -> list[str]:
-    """Decoding beside prompts, by model; what failed is named."""
-    lines = ["## Prompts beside requests that write", "", where(record)]
-    lines += ["Milliseconds; the last row is of a token of any kind.", ""]
+    """Decoding beside prompts and with drafts, by model; what failed is named."""
+    lines = ["## Prompts beside requests that write, and drafts", "", where(record)]
+    lines += ["Milliseconds: of a step, or a token of all, or with drafts of one request.", ""]
     rows = [
         [row["model"], row["step"].removeprefix("mixed, "), row["ms"]]
         for row in record["rows"]
-        if row.get("step", "").startswith("mixed, ")
+        if ", " in row.get("step", "")
     ]
     rows += [[row["model"], "failed", ""] for row in record["rows"] if "failed" in row]
     return [*lines, *table(["model", "step", "ms"], rows)]

@@ -63,8 +63,8 @@ def ceilings(device: torch.device) -> tuple[float, float]:
     return bandwidth, peak
 
 
-def engine_over(executor: TorchExecutor, budget: int) -> LLMEngine:
-    options = {"model": "random", "max_num_batched_tokens": budget, "max_num_seqs": 256}
+def engine_over(executor: TorchExecutor, budget: int, **more: Any) -> LLMEngine:
+    options = {"model": "random", "max_num_batched_tokens": budget, "max_num_seqs": 256, **more}
     config = EngineConfig.from_flat({**options, "enable_prefix_caching": False})
     return LLMEngine(executor, config=config)
 

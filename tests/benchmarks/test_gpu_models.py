@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.gpu import page
 from benchmarks.gpu.environment import Record
-from benchmarks.gpu.models import APART, COMING, mixed_steps, steps_of
+from benchmarks.gpu.models import APART, COMING, drafted_steps, mixed_steps, steps_of
 from benchmarks.gpu.predict import MODELS as PREDICTED
 from benchmarks.gpu.predict import rows_of
 from benchmarks.gpu.random_model import MODELS, random_executor
@@ -41,6 +41,9 @@ def test_steps_of_a_small_model_of_each_kind(name: str) -> None:
     steps = dict(mixed_steps(executor, 2, 70))
     assert list(steps) == ["mixed, 2 alone", "mixed, with 70", "mixed, a token"]
     assert steps["mixed, a token"] < steps["mixed, with 70"] and COMING < APART * COMING
+    drafted = dict(drafted_steps(executor, (1, 3), 24))
+    names = ["decode 1, 4 drafts, a token", "decode 3, 4 drafts, a token"]
+    assert list(drafted) == ([] if executor.kv.recurrent.exist else names)
     executor.close()
 
 
