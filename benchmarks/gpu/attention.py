@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import triton
 
-from benchmarks.gpu.environment import record
+from benchmarks.gpu.environment import Record
 from tests.layers.gpu.test_paged_attention import Shape, Step
 from twostroke.layers.attention.base import ScoreForm
 from twostroke.layers.gpu.load import load_operators
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/gpu/results"))
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    record = Record(args.results, "attention", "cuda")
 
     def measure(name: str, shape: TileShape, run: Any, amount: float, unit: str) -> None:
         try:
@@ -82,8 +82,7 @@ def main() -> None:
         except Exception as error:  # too much shared memory, say
             print(name, tuple(shape), repr(error)[:80])
             return
-        rows.append({"case": name, "shape": tuple(shape), "us": us, unit: amount / us / 1e6})
-        print(f"{name:18} {tuple(shape)!s:18} {us:8.1f} us {amount / us / 1e6:7.2f} {unit}")
+        record.add({"case": name, "shape": tuple(shape), "us": us, unit: amount / us / 1e6})
 
     flops = 4 * PROMPT**2 / 2 * 32 * 128
     for shape in MANY:
@@ -94,7 +93,6 @@ def main() -> None:
         for shape in FEW:
             run = partial(attending, [(1, context)] * batch, few=shape)
             measure(f"{batch} x {context}", shape, run, read, "TB/s")
-    record(args.results, "attention", "cuda", rows)
 
 
 if __name__ == "__main__":

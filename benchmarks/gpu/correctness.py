@@ -15,11 +15,11 @@ import argparse
 import multiprocessing
 import tempfile
 import traceback
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.environment import record
+from benchmarks.gpu.environment import Record
 from tests.checkpoints import write_checkpoint
 from tests.models.tiny_families import FAMILIES
 from twostroke.checkpoints.open_checkpoint import open_checkpoint
@@ -176,12 +176,10 @@ def main() -> None:
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     with ProcessPoolExecutor(args.workers, mp_context=context) as pool:
         attempts = [pool.submit(attempt, name, args.device) for name in families]
-        rows = []
-        for each in attempts:
-            rows.append(each.result())
-            print(rows[-1], flush=True)
-    record(args.results, "correctness", args.device, rows)
-    if any(row.get("different") or "failed" in row for row in rows):
+        record = Record(args.results, "correctness", args.device)
+        for each in as_completed(attempts):
+            record.add(each.result())
+    if any(row.get("different") or "failed" in row for row in record.rows):
         raise SystemExit("some outputs differ from the reference")
 
 

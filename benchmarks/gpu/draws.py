@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.environment import record
+from benchmarks.gpu.environment import Record
 from tests.sampling.helpers import make_request
 from twostroke.layers.gpu.load import load_draws
 from twostroke.sampling.sampler import Sampler
@@ -54,7 +54,7 @@ def main() -> None:
     device = torch.device(args.device)
     draws = load_draws(device)
     assert draws is not None, "no Triton, or no GPU that it runs on"
-    rows = []
+    record = Record(args.results, "draws", args.device)
     for batch in args.batches:
         # What a model gives: bfloat16, some tokens far above the others.
         logits = (torch.randn(batch, args.vocab, device=device) * 2).bfloat16().float()
@@ -69,11 +69,9 @@ def main() -> None:
             operators, others = microseconds(plain, logits, requests, args.times)
             row = {"case": name, "batch": batch, "us": kernels, "pytorch_us": operators}
             row["different"] = sum(a != b for a, b in zip(tokens, others, strict=True))
-            rows.append(row)
-            print(row, flush=True)
-    record(args.results, "draws", args.device, rows)
+            record.add(row)
     # A weight may differ by 2**-22 of itself, so a token in some 100,000 draws.
-    if sum(row["different"] for row in rows) > 1:
+    if sum(row["different"] for row in record.rows) > 1:
         raise SystemExit("kernels and PyTorch drew different tokens")
 
 

@@ -33,11 +33,24 @@ def environment(device: str) -> dict[str, Any]:
     }
 
 
-def record(folder: Path, name: str, device: str, rows: list[dict[str, Any]]) -> None:
-    """Write ``NAME-DEVICE-DATE.json`` into the folder of results."""
-    where = environment(device)
-    folder.mkdir(parents=True, exist_ok=True)
-    kind = device.split(":")[0]
-    path = folder / f"{name}-{kind}-{where['date'][:10]}.json"
-    path.write_text(json.dumps({**where, "rows": rows}, indent=1) + "\n")
-    print(f"written: {path}")
+class Record:
+    """Rows of one kind, in ``NAME-DEVICE-DATE.json``: a part that is cut off keeps what it had.
+
+    Attributes:
+        rows: What ``add`` got; rows that grow are written again by ``write``.
+    """
+
+    def __init__(self, folder: Path, name: str, device: str) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._where = environment(device)
+        kind = device.split(":")[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / f"{name}-{kind}-{self._where['date'][:10]}.json"
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        print(row, flush=True)
+        self.write()
+
+    def write(self) -> None:
+        self._path.write_text(json.dumps({**self._where, "rows": self.rows}, indent=1) + "\n")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import triton
 
-from benchmarks.gpu.environment import record
+from benchmarks.gpu.environment import Record
 from tests.layers.gpu.test_paged_attention import Shape, Step
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.layers.gpu.load import load_operators
@@ -33,7 +33,7 @@ def main() -> None:
     device = torch.device("cuda", 0)
     operators = load_operators(device)
     assert operators is not None, "no Triton, or no GPU that it runs on"
-    rows: list[dict[str, Any]] = []
+    record = Record(args.results, "latents", "cuda")
     for heads in (16, 128):
         shape = Shape(heads, 1, WIDTH, latent=LATENT, dtype=BF16, cache=BF16)
         for requests, tokens, context in STEPS:
@@ -49,10 +49,8 @@ def main() -> None:
                 call = partial(attention, 0, step.query)
                 row[name] = 1e3 * triton.testing.do_bench(call, warmup=5, rep=40)
             row["tb_per_s"] = requests * context * WIDTH * 2 / row["us"] / 1e6
-            rows.append(row)
-            print(row, flush=True)
-    record(args.results, "latents", "cuda", rows)
-    if any(row["largest_difference"] > 0.05 for row in rows):
+            record.add(row)
+    if any(row["largest_difference"] > 0.05 for row in record.rows):
         raise SystemExit("kernel and PyTorch differ")
 
 

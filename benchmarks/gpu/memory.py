@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.environment import record
+from benchmarks.gpu.environment import Record
 from benchmarks.gpu.random_model import BLOCK_SIZE, CONFIGS, random_executor
 from twostroke.core.config import EngineConfig
 from twostroke.core.kv_groups import ONE_GROUP
@@ -70,8 +70,7 @@ def main() -> None:
     blocks = BlockBytes(tensors)
     copies(blocks, tensors, 64)
     row |= copies(blocks, tensors, 256)
-    print(row)
-    record(args.results, "memory", args.device, [row])
+    Record(args.results, "memory", args.device).add(row)
     if not row["same"] or row["again_bytes"] > row["needed_bytes"]:
         raise SystemExit("blocks came back otherwise, or steps took more than was measured")
 

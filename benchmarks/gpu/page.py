@@ -43,9 +43,10 @@ def wrapped(text: str) -> str:
 
 def speed(record: Record) -> list[str]:
     result = record["rows"][0]
-    waiting = {row["batch"]: row for row in result["decode_waiting"]}
-    others = {row["batch"]: row["step_ms"] for row in result["transformers"]}
-    eager = {row["batch"]: row["step_ms"] for row in result["decode_eager"]}
+    waiting, others, eager = (
+        {row["batch"]: row["step_ms"] for row in result.get(name, [])}
+        for name in ("decode_waiting", "transformers", "decode_eager")
+    )
     lines = ["## An 8B model in bfloat16", "", where(record)]
     lines += [
         wrapped(
@@ -61,23 +62,49 @@ def speed(record: Record) -> list[str]:
         [
             row["batch"],
             eager.get(row["batch"], ""),
-            waiting[row["batch"]]["step_ms"],
+            waiting.get(row["batch"], ""),
             row["step_ms"],
             f"{row['host_share']:.1%}",
             row["pass_ms"],
             f"{1 / row['pass_over_floor']:.0%}",
             others.get(row["batch"], ""),
         ]
-        for row in result["decode"]
+        for row in result.get("decode", [])
     ]
     heads = ["requests", "eager", "graphs", "ahead", "host"]
     lines += table([*heads, "pass", "bandwidth", "transformers"], rows)
     heads = ["prompt", "ms", "tokens/s", "of the peak"]
     rows = [
         [row["tokens"], row["ms"], round(row["tokens_per_second"]), f"{row['share_of_peak']:.0%}"]
-        for row in result["prefill"]
+        for row in result.get("prefill", [])
     ]
-    return [*lines, *table(heads, rows)]
+    return [*lines, *table(heads, rows), *misses(result)]
+
+
+def misses(result: Record) -> list[str]:
+    """What is short of what was asked, and the kernels on which it hangs."""
+    decode = {row["batch"]: row for row in result.get("decode", [])}
+    prefill = {row["tokens"]: row["share_of_peak"] for row in result.get("prefill", [])}
+    short = list[str]()
+    if (one := decode.get(1)) and (share := 1 / one["pass_over_floor"]) < 0.9:
+        kernels = longest(result, "kernels_1")
+        short.append(f"decode of 1: {share:.0%} of the bandwidth, asked are 90%: {kernels}")
+    if (many := decode.get(256)) and (share := many["host_share"]) > 0.03:
+        kernels = longest(result, "kernels_256")
+        short.append(f"decode of 256: {share:.1%} are the host's, asked are 3%: {kernels}")
+    if (share := prefill.get(8192, 1)) < 0.75:
+        kernels = longest(result, "kernels_prefill")
+        short.append(f"prompt of 8,192: {share:.0%} of the peak, asked are 75%: {kernels}")
+    if not short:
+        return []
+    items = [textwrap.fill(f"- {item}", 99, subsequent_indent="  ") for item in short]
+    return ["What to look at next, and the longest kernels there:", "", *items, ""]
+
+
+def longest(result: Record, name: str) -> str:
+    kernels = [row for row in result.get(name, []) if row["ms"] > 0][:3]
+    names = [row["kernel"].removeprefix("void ").split("<")[0][:40] for row in kernels]
+    return ", ".join(f"`{own}` {row['ms']:.3g} ms" for own, row in zip(names, kernels))
 
 
 def kernels(record: Record) -> list[str]:
@@ -85,7 +112,7 @@ def kernels(record: Record) -> list[str]:
     lines = ["## Where a pass over one request spends its time", ""]
     rows = [
         [f"`{row['kernel'][:50]}`", row["calls"], row["us_each"], row["ms"]]
-        for row in result["kernels_1"]
+        for row in result.get("kernels_1", [])
         if row["ms"] >= 0.01
     ]
     return [*lines, *table(["kernel", "calls", "us each", "ms"], rows)]
@@ -161,22 +188,41 @@ def prediction() -> list[str]:
             " measured."
         )
     ]
-    measured, speeds = dict[str, float](), newest("speed")
-    if speeds is not None:
-        result = speeds["rows"][0]
-        measured |= {f"decode {row['batch']}": row["step_ms"] for row in result["decode"]}
-        measured |= {f"prefill {row['tokens']}": row["ms"] for row in result["prefill"]}
+    measured = dict[tuple[str, str], float]()
+    if (speeds := newest("speed")) is not None:
+        result, name = speeds["rows"][0], "8B bf16"
+        for row in result.get("decode", []):
+            measured[name, f"decode {row['batch']}"] = row["step_ms"]
+        for row in result.get("prefill", []):
+            measured[name, f"prefill {row['tokens']}"] = row["ms"]
+    if (models := newest("models")) is not None:
+        for row in models["rows"]:
+            if "ms" in row:
+                measured.setdefault((row["model"], row["step"]), row["ms"])
     rows = [
         [
             row["model"],
             row["step"],
             row["ms"],
             f"{row['low_ms']:.3g} to {row['high_ms']:.3g}",
-            measured.get(row["step"], "") if row["model"] == "8B bf16" else "",
+            measured.get((row["model"], row["step"]), ""),
         ]
         for row in record["rows"]
     ]
     return [*lines, *table(["model", "step", "expected", "between", "measured"], rows)]
+
+
+def mixed(record: Record) -> list[str]:
+    """Decoding beside prompts and with drafts, by model; what failed is named."""
+    lines = ["## Prompts beside requests that write, and drafts", "", where(record)]
+    lines += ["Milliseconds: of a step, or a token of all, or with drafts of one request.", ""]
+    rows = [
+        [row["model"], row["step"].removeprefix("mixed, "), row["ms"]]
+        for row in record["rows"]
+        if ", " in row.get("step", "")
+    ]
+    rows += [[row["model"], "failed", ""] for row in record["rows"] if "failed" in row]
+    return [*lines, *table(["model", "step", "ms"], rows)]
 
 
 def draws(record: Record) -> list[str]:
@@ -221,6 +267,7 @@ def main() -> None:
     """Write the page."""
     parts = {
         "speed": [speed, kernels],
+        "models": [mixed],
         "correctness": [correctness],
         "products": [products],
         "attention": [attention],

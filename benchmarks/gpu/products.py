@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch.nn import functional as F
 
-from benchmarks.gpu.environment import record
+from benchmarks.gpu.environment import Record
 from twostroke.kernels.triton.few_rows import multiply_few
 from twostroke.layers.gpu.operators import MAX_FEW_ROWS
 from twostroke.layers.linear import Linear, make_linear
@@ -64,7 +63,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64, 65, 512])
     parser.add_argument("--results", type=Path, default=Path("benchmarks/gpu/results"))
     args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    record = Record(args.results, "products", "cuda")
     for name, (outputs, inputs) in SHAPES.items():
         # Several weights in turn: together they do not stay in the cache.
         weights = [
@@ -94,9 +93,7 @@ def main() -> None:
                 row = {"product": name, "rows": count, "how": how, "us": 1e6 * each}
                 size = rounded[how][0].nbytes if how in rounded else weights[0].nbytes
                 row["tb_per_s"] = size / each / 1e12
-                rows.append(row)
-                print(name, count, how, f"{row['us']:.1f} us {row['tb_per_s']:.2f} TB/s")
-    record(args.results, "products", "cuda", rows)
+                record.add(row)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.model_spec.public_models import PUBLIC
 from twostroke.model_spec.spec import ModelSpec
 from twostroke.models.decoder import Decoder
 from twostroke.models.parameters import Parameter
@@ -17,6 +19,7 @@ from twostroke.models.support import parse_runnable
 from twostroke.runtime.backends import attention_backend
 from twostroke.runtime.cache_layouts import cache_layouts
 from twostroke.runtime.kv_tensors import KVTensors
+from twostroke.runtime.state_tensors import StateTensors
 from twostroke.runtime.torch_executor import TorchExecutor
 
 BLOCK_SIZE = 16
@@ -36,6 +39,28 @@ LLAMA_8B: dict[str, Any] = {
 SMALL = {**LLAMA_8B, "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8}
 SMALL |= {"num_key_value_heads": 2, "intermediate_size": 512, "vocab_size": 4096}
 CONFIGS = {"8b": LLAMA_8B, "small": SMALL}
+STATES = 257  # slots of recurrent states: a request's each, and one more
+
+
+class Model(NamedTuple):
+    """One that ``benchmarks.gpu.predict`` has expectations of; ``name`` is a public model's."""
+
+    name: str
+    quantization: str | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        config: dict[str, Any] = json.loads(PUBLIC.read_text())[self.name]["config"]
+        return config
+
+
+MODELS = {
+    "8B bf16": Model("llama-3.1-8b"),
+    "8B fp8": Model("llama-3.1-8b", "fp8"),
+    "30B-A3B bf16": Model("qwen3-30b-a3b"),
+    "30B-A3B int8": Model("qwen3-30b-a3b", "int8"),
+    "Qwen3-Next 80B-A3B fp8": Model("qwen3-next-80b-a3b", "fp8"),
+}
 
 
 class RandomParameters:
@@ -66,13 +91,17 @@ def random_executor(
     max_model_len: int,
     num_blocks: int,
     dtype: torch.dtype = torch.bfloat16,
+    quantization: str | None = None,
 ) -> TorchExecutor:
     """An executor of such a model, with a KV cache of ``num_blocks``."""
     spec: ModelSpec = parse_runnable(config)
     family = decoder_family(spec.model_type)
     parameters = RandomParameters(family.parameters(spec), device, dtype)
-    model = Decoder(spec, family, parameters, max_model_len)
-    kv = KVTensors(cache_layouts(spec, "auto", dtype, BLOCK_SIZE), num_blocks, device)
+    model = Decoder(spec, family, parameters, max_model_len, quantization)
+    num_slots = STATES if any(model.state_shapes) else 0
+    states = StateTensors(model.state_shapes, num_slots, device)
+    layouts = cache_layouts(spec, "auto", dtype, BLOCK_SIZE)
+    kv = KVTensors(layouts, num_blocks, device, recurrent=states)
     info = ExecutorInfo(
         model_id="random",
         vocab_size=spec.vocab_size,
@@ -80,6 +109,7 @@ def random_executor(
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
         kv_bytes_per_token=int(spec.kv_bytes_per_token(str(dtype).removeprefix("torch."))),
+        num_state_slots=num_slots,
         weight_bytes=model.weight_bytes,
         device=str(device),
     )

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import torch
 import triton
 
-from benchmarks.gpu.environment import record
+from benchmarks.gpu.environment import Record
 from twostroke.layers.gpu import gated_delta
 from twostroke.layers.gpu.load import load_gated_delta
 from twostroke.layers.recurrent_state import MANY_TOKENS, Segment
@@ -36,7 +36,7 @@ def main() -> None:
     vectors = make(FORM.value_heads), make(FORM.value_heads), make(FORM.value_dim)
     delta = load_gated_delta(FORM, make(FORM.channels, FORM.kernel), *vectors, 1e-6)
     assert delta is not None, "no Triton, or no GPU that it runs on"
-    rows: list[dict[str, Any]] = []
+    record = Record(args.results, "recurrent", "cuda")
     for requests, tokens in STEPS:
         inputs = make(requests * tokens, FORM.channels + FORM.values)
         gates = torch.randn(len(inputs), 2 * FORM.value_heads, device="cuda")
@@ -56,9 +56,7 @@ def main() -> None:
                 alone.runs = states.runs._replace(chunks=states.runs.chunks[:0])
                 run = partial(delta, inputs, gates, alone, 0)
                 row["token_after_token_us"] = 1e3 * triton.testing.do_bench(run, warmup=1, rep=5)
-        rows.append(row)
-        print(row, flush=True)
-    record(args.results, "recurrent", "cuda", rows)
+        record.add(row)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import triton
 
-from benchmarks.gpu.environment import record
+from benchmarks.gpu.environment import Record
 from twostroke.layers.gpu.experts import GpuExperts
 from twostroke.layers.gpu.load import load_operators
 from twostroke.layers.linear import make_linear
@@ -34,15 +34,14 @@ def main() -> None:
     operators = load_operators(torch.device("cuda", 0))
     assert operators is not None, "no Triton, or no GPU that it runs on"
     make: Any = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
-    rows: list[dict[str, Any]] = []
+    record = Record(args.results, "rounded", "cuda")
 
     def measure(case: str, count: int, outs: dict[str, Any]) -> None:
         exact, row = outs["None"]().float(), dict[str, Any](case=case, rows=count)
         for name, run in outs.items():
             row[f"{name}_us"] = 1e3 * triton.testing.do_bench(run, warmup=5, rep=30)
             row[f"{name}_error"] = float((run().float() - exact).norm() / exact.norm())
-        rows.append(row)
-        print(row, flush=True)
+        record.add(row)
 
     for name, (outputs, inputs) in PRODUCTS.items():
         weight = make(outputs, inputs) * inputs**-0.5
@@ -71,9 +70,8 @@ def main() -> None:
         chosen = torch.rand(count, EXPERTS, device="cuda").argsort(-1)[:, :PER_TOKEN]
         calls = {key: partial(own, x, chosen, weights) for key, own in experts.items()}
         measure("experts", count, calls)
-    record(args.results, "rounded", "cuda", rows)
     limits = {"fp8": 0.06, "int8": 0.02, "int4": 0.2}
-    if any(row[f"{key}_error"] > most for row in rows for key, most in limits.items()):
+    if any(row[f"{key}_error"] > most for row in record.rows for key, most in limits.items()):
         raise SystemExit("a product in few bits is further off than its codes can be")
 
 

@@ -19,11 +19,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.environment import record
+from benchmarks.gpu.environment import Record
 from benchmarks.gpu.random_model import BLOCK_SIZE, CONFIGS, random_executor
 from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
+from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.layers.gpu.load import load_operators
 from twostroke.runtime.passes.decode_graphs import CudaCapture, graph_sizes
@@ -62,8 +63,8 @@ def ceilings(device: torch.device) -> tuple[float, float]:
     return bandwidth, peak
 
 
-def engine_over(executor: TorchExecutor, budget: int) -> LLMEngine:
-    options = {"model": "random", "max_num_batched_tokens": budget, "max_num_seqs": 256}
+def engine_over(executor: TorchExecutor, budget: int, **more: Any) -> LLMEngine:
+    options = {"model": "random", "max_num_batched_tokens": budget, "max_num_seqs": 256, **more}
     config = EngineConfig.from_flat({**options, "enable_prefix_caching": False})
     return LLMEngine(executor, config=config)
 
@@ -72,6 +73,14 @@ def run(
     engine: LLMEngine, batch: int, prompt: int, output: int, name: str
 ) -> list[tuple[int, float]]:
     """(tokens, seconds) of each step."""
+    submit(engine, batch, prompt, output, name)
+    times = []
+    while engine.has_work():
+        times.append(timed_step(engine))
+    return times
+
+
+def submit(engine: LLMEngine, batch: int, prompt: int, output: int, name: str) -> None:
     vocab = engine.executor.info.vocab_size
     params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True, detokenize=False)
     for number in range(batch):
@@ -80,12 +89,14 @@ def run(
             request_id=f"{name}-{number}", prompt_token_ids=ids, params=params
         )
         engine.submit(request)
-    times = []
-    while engine.has_work():
-        began = time.perf_counter()
-        engine.step()
-        times.append((engine.recorder.events()[-1].num_tokens, time.perf_counter() - began))
-    return times
+
+
+def timed_step(engine: LLMEngine) -> tuple[int, float]:
+    """Tokens and seconds of one step."""
+    began = time.perf_counter()
+    for output in engine.step():
+        raise_output_error(output)
+    return engine.recorder.events()[-1].num_tokens, time.perf_counter() - began
 
 
 def likeliest(executor: TorchExecutor, rows: int) -> object:
@@ -260,7 +271,7 @@ def main() -> None:
         torch.cuda.empty_cache()
         result["transformers"] = transformers_rows(args.size, device, args.batches[:3])
     finally:
-        record(args.results, "speed", args.device, [result])
+        Record(args.results, "speed", args.device).add(result)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,19 @@ def test_only_what_is_new_is_sent() -> None:
     assert inputs.requests["a"].token_ids == [*range(8), 42, 43, 44]
 
 
+def test_tables_are_no_wider_than_what_is_filled() -> None:
+    """Not as wide as the longest request that there may be: a step would copy millions of them."""
+    inputs = Inputs(max_blocks=10**6)
+    batch = inputs.build(
+        ScheduledRequest("a", 0, 2, True, 1, 0, [7, 3, 9]),  # with slots for drafts to come
+        ScheduledRequest("b", 0, 2, True, 1, 0, [5]),
+        new={"a": [1, 2], "b": [3, 4]},
+    )
+    assert batch.attention.block_table.tolist() == [[7, 3, 9], [5, 0, 0]]
+    batch = inputs.build(ScheduledRequest("b", 2, 1, True, 1, 1, [], [6]))
+    assert batch.attention.block_table.shape == (1, 1)
+
+
 def test_drafts_are_computed_behind_the_known_tokens() -> None:
     inputs = Inputs()
     inputs.build(ScheduledRequest("a", 0, 2, True, 2, 0, [7, 3]), new={"a": [1, 2]})

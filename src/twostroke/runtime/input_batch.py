@@ -116,7 +116,7 @@ class InputBatch:
 
     def build_shares(self, shares: list[ScheduledRequest], requests: LiveRequests) -> Batch:
         """The tensors of some shares of a plan, as ``build``."""
-        rows = np.array([self._update_row(share) for share in shares])
+        rows = [self._update_row(share) for share in shares]
         counts = np.array([share.num_tokens for share in shares])
         starts = np.array([share.start for share in shares])
         query_start = np.concatenate(([0], np.cumsum(counts)))
@@ -125,8 +125,7 @@ class InputBatch:
             token_ids += requests.input_tokens(share)
         shifts = np.repeat(starts - query_start[:-1], counts)  # [tokens]
         positions = np.arange(query_start[-1]) + shifts  # [tokens]
-        table = self._table[rows]  # [requests, blocks]
-        metadata = self._metadata(table, query_start, starts, counts, positions)
+        metadata = self._metadata(rows, query_start, starts, counts, positions)
         return Batch(
             shares,
             [requests[share.request_id] for share in shares],
@@ -146,17 +145,19 @@ class InputBatch:
         rows = [self._rows[request_id] for request_id in request_ids]
         starts, ones = np.array(positions), np.ones(len(rows), dtype=np.int64)
         offsets = np.arange(len(rows) + 1)
-        return self._metadata(self._table[rows], offsets, starts, ones, starts)
+        return self._metadata(rows, offsets, starts, ones, starts)
 
     def _metadata(
         self,
-        table: NDArray[np.int32],
+        rows: Sequence[int],
         query_start: NDArray[np.int64],
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
         positions: NDArray[np.int64],
     ) -> AttentionMetadata:
-        """Where the tokens lie; ``table`` has the groups' blocks of each position side by side."""
+        """Where the tokens lie. Tables end with the last block of any of these requests."""
+        filled = max(self._num_filled.get(row, 0) for row in rows)
+        table = self._table[rows, :filled]  # [requests, blocks], the groups' side by side
         owners, size = np.repeat(np.arange(len(starts)), counts), self._block_size
         ends, num_groups = starts + counts, len(self._windows)
         groups, all_slots = list[AttentionMetadata](), list[NDArray[np.int64]]()

@@ -11,6 +11,7 @@ from torch import Tensor
 from twostroke.layers.kv_layout import KVLayout
 from twostroke.layers.pages import fresh_tensor
 from twostroke.runtime.cache_layouts import CacheLayout, layout_bytes
+from twostroke.runtime.device import on_device
 from twostroke.runtime.state_tensors import NO_STATE_TENSORS, StateTensors
 
 
@@ -78,8 +79,7 @@ class KVTensors:
         """Copy whole blocks ``(source, destination)``, all sources read before any is written."""
         if not copies or self._last is None:
             return
-        pairs = torch.tensor(copies, device=self.keys[self._last].device)  # [copies, 2]
-        source, destination = pairs[:, 0], pairs[:, 1]
+        source, destination = (on_device(blocks, self.device) for blocks in zip(*copies))
         for cache in self.block_tensors():
             cache[destination] = cache[source]  # indexing gathers into a new tensor first
 

@@ -22,6 +22,7 @@ from twostroke.layers.recurrent_state import (
     runs_on,
     segment_table,
 )
+from twostroke.runtime.device import on_device
 
 
 def stored_shapes(
@@ -61,6 +62,7 @@ class StateTensors:
             tuple(torch.zeros((num_slots, *s.shape), dtype=s.dtype, device=device) for s in layer)
             for layer in shapes
         ]  # of each layer [slots, *shape]
+        self._device = device
         self._live: dict[str, int] = {}
         self.exist = any(self._layers)
 
@@ -84,12 +86,17 @@ class StateTensors:
                 zeroed.append(change.live)
             elif change.start is not None:
                 copies.append((change.start, change.live))
-        sources, targets = [source for source, _ in copies], [target for _, target in copies]
+        if not (copies or zeroed):
+            return
+        sources, targets, emptied = (
+            on_device(slots, self._device)  # once for all tensors
+            for slots in ([own for own, _ in copies], [own for _, own in copies], zeroed)
+        )
         for tensor in self.tensors():
             if copies:
                 tensor[targets] = tensor[sources]  # indexing gathers into a new tensor first
             if zeroed:
-                tensor[zeroed] = 0
+                tensor[emptied] = 0
 
     def of_step(self, shares: Sequence[ScheduledRequest], query_start: Sequence[int]) -> StepStates:
         """The states of one pass over these shares, whose rows begin at ``query_start``."""
@@ -116,7 +123,7 @@ class StateTensors:
         """Whether the states of these requests are finite in all layers, asked all at once."""
         if not (tensors := self.tensors()):
             return True
-        slots = [self._live[request_id] for request_id in request_ids]
+        slots = on_device([self._live[request_id] for request_id in request_ids], self._device)
         sums = [tensor[slots].sum(dtype=torch.float32) for tensor in tensors]
         return bool(torch.isfinite(torch.stack(sums)).all())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,3 +31,15 @@ def operators(device: torch.device) -> GpuOperators:
     operators = load_operators(device)
     assert operators is not None
     return operators
+
+
+@pytest.fixture(autouse=True)
+def inside() -> Iterator[None]:
+    """In the interpreter, which sees no address that is out of bounds, kernels are watched."""
+    if importlib.util.find_spec("triton") is None or not is_interpreting():
+        yield
+        return
+    from tests.layers.gpu.bounds import within_bounds
+
+    with within_bounds():
+        yield

@@ -63,6 +63,21 @@ def compiling(capability: int) -> Iterator[list[Compiled]]:
         yield made
 
 
+@contextmanager
+def noting() -> Iterator[set[tuple[str, str]]]:
+    """Launches in here run nothing: which kernels they are, and what for each is compiled."""
+    launched: set[tuple[str, str]] = set()
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        source = _source(self, args)
+        form = f"{source.signature} {source.constants} {source.attrs} {options}"
+        launched.add((self.__name__, form))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JITFunction, "run", run)
+        yield launched
+
+
 def _source(kernel: Any, args: tuple[Any, ...]) -> Any:
     """What a launch specializes a kernel for: constants, types, and multiples of 16."""
     constants: dict[tuple[int, ...], Any] = {}
@@ -77,6 +92,7 @@ def _source(kernel: Any, args: tuple[Any, ...]) -> Any:
         if isinstance(value, torch.Tensor):
             signature[parameter.name] = "*" + TYPES[value.dtype]
             is_multiple = value.data_ptr() % 16 == 0
+            is_multiple = is_multiple and not parameter.do_not_specialize_on_alignment
         else:
             signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
             is_multiple = isinstance(value, int) and value % 16 == 0

@@ -191,6 +191,9 @@ def test_fixed_tables_give_the_same_bits(operators: GpuOperators, device: torch.
     expected, own = fresh(branch, torch.float32, device), fresh(branch, torch.float32, device)
     fixed = StateTensors([branch.state], SLOTS, device).fixed(8)
     fixed._layers = [own]
+    before = [each.clone() for each in own]
+    delta(inputs, gates, fixed.of_size(4), 0)  # as when it is recorded: no request, in no segment
+    assert all(map(torch.equal, own, before))
     for segments in (
         [Segment(0, 1, (3,)), Segment(1, 2, (1,)), Segment(2, 3, (0,))],
         [Segment(0, 1, (2, 4)), Segment(1, 2, (1,))],

@@ -110,6 +110,43 @@ def test_attention_compiles(name: str, capability: int, check: Check) -> None:
     check(made, capability, kernel, exact=MODELS[name].dtype is not BF16)
 
 
+@pytest.mark.parametrize("name", ["8B", "DeepSeek-V2-Lite"])
+def test_attention_is_compiled_once_for_steps_of_any_size(name: str) -> None:
+    """Else a server would wait for a compiler each time that a step's tables begin elsewhere."""
+    from tests.layers.gpu.offline import noting
+    from twostroke.layers.gpu.operators import GpuOperators
+
+    with noting() as launched:
+        for writing in range(1, 6):
+            for long in (0, 1, 2):
+                requests = [(1, 20 + 70 * writing)] * writing + [(40, 40 + 90 * long)] * long
+                step = Step(MODELS[name], requests, torch.device("cpu"))
+                step.attend(GpuOperators(overlaps=True))
+    kernels = sorted(kernel for kernel, _ in launched)
+    attention = "latent_attention" if name != "8B" else "paged_attention"
+    # Prompts have tiles of their own, and no splits.
+    assert kernels == sorted(["combine_splits", attention, attention, "store_keys_and_values"])
+
+
+def test_the_delta_rule_is_compiled_once_for_steps_of_any_size() -> None:
+    from tests.layers.gpu.offline import noting
+    from twostroke.layers.gpu.gated_delta import GpuDelta
+    from twostroke.layers.gpu.operators import GpuOperators
+
+    form = DeltaForm(key_heads=2, value_heads=4, key_dim=32, value_dim=32, kernel=4)
+    heads, vector = torch.zeros(4, dtype=BF16), torch.zeros(32, dtype=BF16)
+    weight = torch.zeros(form.channels, 4, dtype=BF16)
+    own = GpuDelta(form, weight, heads, heads, vector, 1e-6, GpuOperators(overlaps=True))
+    history, matrices = torch.zeros(6, 3, form.channels, dtype=BF16), torch.zeros(6, 4, 32, 32)
+    with noting() as launched:
+        for count in range(1, 6):
+            segments = [Segment(40 * i, 40 * i + 40, (i,)) for i in range(count)]
+            inputs = torch.zeros(40 * count, form.channels + form.values, dtype=BF16)
+            states = StepStates([(history, matrices)], segments)
+            own(inputs, torch.zeros(len(inputs), 8), states, 0)
+    assert len({kernel for kernel, _ in launched}) == len(launched) == 5
+
+
 @pytest.mark.parametrize("capability", SHARED_MEMORY)
 @pytest.mark.parametrize("tokens", [1, 512])
 def test_experts_compile(tokens: int, capability: int, check: Check) -> None:

@@ -30,7 +30,7 @@ from twostroke.kernels.triton.gated_delta import (
 from twostroke.kernels.triton.overlap import wait_for_earlier
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["chunks"])
 def solve_chunks(
     active,  # [tokens, 2 * keys + values], see ``apply_delta``
     gates,  # float32 [tokens, 2 * HEADS]
@@ -92,7 +92,7 @@ def solve_chunks(
     tl.store(decays + (chunk * CHUNK + i) * HEADS + head, sums)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["chunk_firsts"])
 def pass_chunks(
     active,
     states,  # [slots, HEADS, KEY_DIM, VALUE_DIM]
@@ -168,7 +168,7 @@ def _take_chunk(state, query, key, seen, new, sums, total, i, DOT: tl.constexpr)
     return tl.dot(tl.trans(faded), new, state * tl.exp(total), input_precision="ieee"), mixed
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["chunks"])
 def finish_chunks(
     gate,  # [tokens, HEADS * VALUE_DIM]
     norm,  # [VALUE_DIM]

@@ -22,7 +22,7 @@ INFINITE = tl.constexpr(0x7F800000)  # the bits of infinity
 NEVER = tl.constexpr(1 << 62)  # more than the weight, or the number, of all tokens
 
 
-@triton.jit(do_not_specialize=["pairs"])
+@triton.jit(do_not_specialize=["pairs"], do_not_specialize_on_alignment=["tokens"])
 def penalize_pairs(
     logits,  # float32 [rows, vocab]
     rows,  # int64 [pairs]

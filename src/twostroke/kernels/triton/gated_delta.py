@@ -136,8 +136,8 @@ def apply_delta(
 @triton.jit
 def tokens_between(segments, first, last):
     """Tokens of a request with these segments, which follow on each other; of none, none."""
-    begin = tl.load(segments + first * 4)
-    return tl.where(last > first, tl.load(segments + (last - 1) * 4 + 1) - begin, 0)
+    begin, end = tl.load(segments + first * 4), tl.load(segments + tl.maximum(last - 1, 0) * 4 + 1)
+    return tl.where(last > first, end - begin, 0)
 
 
 @triton.jit

@@ -11,10 +11,17 @@ import triton
 import triton.language as tl
 
 from twostroke.kernels.triton.overlap import wait_for_earlier
-from twostroke.kernels.triton.paged_attention import LOG2_E, load_rows, place_of_tile, span
+from twostroke.kernels.triton.paged_attention import (
+    LOG2_E,
+    STEP_SIZES,
+    STEP_TABLES,
+    load_rows,
+    place_of_tile,
+    span,
+)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=STEP_SIZES, do_not_specialize_on_alignment=STEP_TABLES)
 def latent_attention(
     query,  # [tokens, heads, LATENT + ROTATED], absorbed
     latents,  # [blocks, PAGE, 1, LATENT + ROTATED]

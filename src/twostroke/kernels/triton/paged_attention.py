@@ -15,6 +15,12 @@ import triton.language as tl
 from twostroke.kernels.triton.overlap import wait_for_earlier
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+# A step's tables are parts of one transfer, and begin anywhere; as wide as its longest request. A
+# kernel for each such case would be compiled in the midst of serving.
+STEP_TABLES = [
+    "tile_requests", "tile_rows", "tile_starts", "query_start", "context_lens", "block_table",
+]  # fmt: skip
+STEP_SIZES = ["table_stride"]
 
 
 @triton.jit
@@ -23,7 +29,7 @@ def split_size(context, SPLITS: tl.constexpr, MIN_SPLIT: tl.constexpr):
     return tl.maximum(tl.cdiv(tl.cdiv(context, SPLITS), MIN_SPLIT) * MIN_SPLIT, MIN_SPLIT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=STEP_SIZES, do_not_specialize_on_alignment=STEP_TABLES)
 def paged_attention(
     query,  # [tokens, heads, KEY_DIM]
     keys,  # [blocks, PAGE, kv_heads, KEY_DIM]
@@ -247,7 +253,7 @@ def load_rows(
     return numbers.to(DOT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows"])
 def combine_splits(
     parts,  # float32 [rows, heads, SPLITS, VALUE_DIM]
     highest,  # float32 [rows, heads, SPLITS], like ``sums``

@@ -67,7 +67,7 @@ def tables_on(
     device: torch.device, arrays: Sequence[NDArray[np.signedinteger[Any]]]
 ) -> Sequence[Tensor]:
     """Arrays of one dimension as int32 on the device, in one transfer that nothing waits for."""
-    joined = torch.from_numpy(np.concatenate(arrays).astype(np.int32))
+    joined = torch.from_numpy(np.concatenate(arrays, dtype=np.int32, casting="same_kind"))
     if device.type == "cuda":
         joined = joined.pin_memory()
     moved = joined.to(device, non_blocking=True)
