@@ -67,7 +67,7 @@ QUESTIONS = (
         "why did speculation not pay",
         (tab("Speculation"),),
         "main",
-        r"Guessing (pays|does not pay): .* a token with guesses, .* without .* right",
+        r"Guessing (pays|changes little|does not pay): .* with guesses, .* without .* right",
     ),
     Question(
         "which tokens were considered",

@@ -1,16 +1,15 @@
-"""Protects: what bounds a server, how many more fit, whether guesses pay: from real steps."""
+"""Protects: what bounds a server, and how many more fit, from real steps."""
 
 from __future__ import annotations
 
 from itertools import count as counting
 
-import msgspec
 import pytest
 
 from tests.inspector.recorded import events
 from twostroke.core.step import Reason
 from twostroke.inspector.why.bound import bound_of
-from twostroke.inspector.why.room import drafts_pay, room_of
+from twostroke.inspector.why.room import room_of
 from twostroke.observability.events import HeldBackRequest, ScheduledTokens, StepEvent
 from twostroke.observability.frames.columns import encode_steps
 from twostroke.questions.model_facts import Ceilings, StepCost, StepWork
@@ -232,24 +231,6 @@ def test_of_a_server_that_always_guesses_the_steps_with_guesses_count() -> None:
     assert room.tpot == pytest.approx(0.01)
 
 
-def test_guesses_are_compared_with_steps_of_as_many_requests() -> None:
-    steps = [drafting(0, 0.010, 0, 0), drafting(1, 0.012, 2, 2), drafting(2, 0.012, 2, 0)]
-    pay = drafts_pay(encode_steps(steps))
-    assert pay is not None
-    assert pay.with_drafts == pytest.approx(0.024 / 4)
-    assert pay.without == pytest.approx(0.010)
-    assert (pay.steps, pay.measured, pay.accepted) == (2, 1.0, 0.5)
-
-
-def test_without_such_steps_the_cost_model_says_how_much_shorter_they_were() -> None:
-    pay = drafts_pay(encode_steps([drafting(0, 0.012, 2, 1)]), Costs())
-    assert pay is not None
-    assert pay.measured == 0.0
-    assert pay.without == pytest.approx(0.012)  # memory binds: drafts cost no time here
-    assert drafts_pay(encode_steps([drafting(0, 0.012, 2, 1)])) is None
-    assert drafts_pay(encode_steps([decode(0, 1)]), Costs()) is None
-
-
 def test_a_simulated_run_has_an_answer() -> None:
     facts = facts_of_recording("llama-3.1-8b", "h100")
     steps = events()
@@ -263,13 +244,3 @@ def test_a_simulated_run_has_an_answer() -> None:
     assert room is not None
     assert room.time is not None
     assert room.time > 0
-
-
-def test_making_the_guesses_is_no_time_of_a_step_without_them() -> None:
-    step = msgspec.structs.replace(
-        drafting(0, 0.012, 2, 1), timings={"forward": 0.005, "draft": 0.006}
-    )
-    pay = drafts_pay(encode_steps([step]), Costs())
-    assert pay is not None
-    assert pay.with_drafts == pytest.approx(0.012 / 2)
-    assert pay.without == pytest.approx(0.006)

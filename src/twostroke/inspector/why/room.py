@@ -9,7 +9,6 @@ from statistics import mean, median
 import msgspec
 
 from twostroke.core.step import Reason
-from twostroke.inspector.model.points import points_of
 from twostroke.observability.frames.columns import StepFrame
 from twostroke.questions.model_facts import Ceilings, StepCosts, StepWork
 
@@ -154,89 +153,3 @@ def _by_time(room: RoomForMore, seconds: Callable[[int, int], float | None]) -> 
         else:
             most = middle - 1
     return least
-
-
-class DraftsPay(msgspec.Struct):
-    """Whether guesses paid: seconds a token of one request, with and without them.
-
-    Attributes:
-        steps: Steps with guesses that are compared.
-        with_drafts: Seconds a token in these.
-        without: In steps of as many requests without guesses, in the same part of time.
-        measured: Share of ``steps`` for which such steps ran; for the others the cost model says
-            how much shorter they would have been.
-        accepted: Share of the guesses that were right.
-    """
-
-    steps: int
-    with_drafts: float
-    without: float
-    measured: float
-    accepted: float
-
-
-def drafts_pay(frame: StepFrame, costs: StepCosts | None = None) -> DraftsPay | None:
-    """Compare the decode steps of an unmerged frame; ``None`` where there is nothing to compare."""
-    plain: dict[int, list[float]] = {}
-    drafting: dict[int, tuple[int, int, int, int]] = {}  # row: requests, tokens, drafts, accepted
-    shares, steps = frame.shares, frame.steps
-    prompts = {row for row, prompt in zip(shares.row, shares.prompt, strict=True) if prompt}
-    for index, row in enumerate(shares.row):
-        if row in prompts or steps.span[row] != 1:
-            continue
-        requests, tokens, drafts, accepted = drafting.get(row, (0, 0, 0, 0))
-        drafting[row] = (
-            requests + 1,
-            tokens + shares.new[index],
-            drafts + shares.drafts[index],
-            accepted + shares.accepted[index],
-        )
-    for row, (requests, _, drafts, _) in drafting.items():
-        if not drafts:
-            plain.setdefault(requests, []).append(steps.duration[row])
-    usual = {requests: median(times) for requests, times in plain.items()}
-    ratios = _ratios(frame, costs)
-    guessing = frame.timings.get("draft")  # seconds that making the guesses took, by row
-    spent = unguessed = 0.0
-    number = measured = tokens_with = tokens_without = all_drafts = right = 0
-    for row, (requests, tokens, drafts, accepted) in drafting.items():
-        if not drafts or not tokens:
-            continue
-        base = usual.get(requests)
-        if base is None and (ratio := ratios.get(steps.step[row])) is not None:
-            made = guessing[row] if guessing else 0.0
-            base = max(0.0, steps.duration[row] - made) * ratio
-        if base is None:
-            continue
-        number += 1
-        measured += requests in usual
-        spent += requests * steps.duration[row]
-        unguessed += requests * base
-        tokens_with += tokens
-        tokens_without += requests
-        all_drafts += drafts
-        right += accepted
-    if not number:
-        return None
-    return DraftsPay(
-        number,
-        spent / tokens_with,
-        unguessed / tokens_without,
-        measured / number,
-        right / all_drafts,
-    )
-
-
-def _ratios(frame: StepFrame, costs: StepCosts | None) -> dict[int, float]:
-    """Estimate a step's time without its drafts over its time with them, by number."""
-    if costs is None or not any(frame.shares.drafts):
-        return {}
-    points = points_of(frame, costs)
-    ratios = {}
-    for index, step in enumerate(points.step):
-        estimate, requests = points.estimate[index], points.requests[index]
-        if estimate and not points.prompt[index]:
-            plain = costs.cost(StepWork(requests, points.context[index], (), requests)).seconds
-            if plain is not None:
-                ratios[step] = plain / estimate
-    return ratios

@@ -12,7 +12,8 @@ import msgspec
 from twostroke.core.step import Reason
 from twostroke.inspector.source import FrameLimits, RequestSource
 from twostroke.inspector.why.bound import Bound, bound_of
-from twostroke.inspector.why.room import DraftsPay, RoomForMore, drafts_pay, room_of
+from twostroke.inspector.why.drafts import DraftsPay, drafts_pay
+from twostroke.inspector.why.room import RoomForMore, room_of
 from twostroke.observability.frames.columns import MAX_SHARES, StepFrame
 from twostroke.questions.model_facts import Ceilings, ModelFacts
 

@@ -12,7 +12,7 @@ const ENOUGH = 0.3; // of a gap's excess, so that it is the cause
 /**
  * The worst gap of a request, or null where its steps have left the store. `cause` is `preempted`,
  * `prompts` (of others, in `causes`), `held` (its reason in `held`), `pause` (no step ran) or
- * `step` (the pass itself took longer).
+ * `step` (the pass took longer than what it computed does).
  */
 export function worstGap(record) {
   if (record.worstRow < store.steps.first) return null;
@@ -130,8 +130,8 @@ export function aboutGap(record, found) {
     lines.push(
       beside
         ? `${many(beside, "prompt token")} ran beside it, most of them of ${shortId(other.id)},` +
-            ` which usually take ${time(found.price)}: the pass itself took longer.`
-        : "No prompt ran in that step: the pass itself took longer.",
+            ` which usually take ${time(found.price)} of it: the machine was slow in this pass.`
+        : "No prompt ran in that step: the machine was slow in this pass.",
     );
   }
   const help = HELP[found.cause];

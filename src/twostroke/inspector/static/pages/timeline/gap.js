@@ -90,8 +90,7 @@ function drawCause(context, palette, found, lanes, tops, scene) {
     context.globalAlpha = 1;
     context.strokeRect(from + 0.5, lane + 0.5, to - from - 1, lanes.height - 1);
   }
-  const beside = found.cause === "prompts" || found.cause === "step";
-  const other = beside ? found.causes[0]?.[0] : null;
+  const other = found.cause === "prompts" ? found.causes[0]?.[0] : null;
   const cause = other && tops.get(other.number);
   const strip = base - (found.gap / most) * (STRIP - 16);
   context.beginPath();
@@ -114,7 +113,7 @@ function drawCause(context, palette, found, lanes, tops, scene) {
     context.lineWidth = 1;
   }
   context.font = `12px ${palette.font}`;
-  const why = other && found.cause === "prompts"
+  const why = other
     ? `: ${shortId(other.id)} computed ${many(found.causes[0][1], "prompt token")}`
     : `: ${WORDS[found.cause]}`;
   const words = `${time(found.gap)}${why}`;
@@ -126,5 +125,5 @@ const WORDS = {
   preempted: "it was preempted",
   held: "it was held back",
   pause: "no step ran",
-  step: "the pass itself took longer",
+  step: "the machine was slow in this pass",
 };

@@ -186,15 +186,19 @@ const LEAST_SAVED = 0.02; // of a token's time: less is noise
 
 function aboutDrafts(drafts) {
   const [one, other] = [drafts.with_drafts, drafts.without];
-  const pays = (other - one) / other > LEAST_SAVED;
+  const saved = (other - one) / other;
+  const pays =
+    Math.abs(saved) <= LEAST_SAVED ? "changes little" : saved > 0 ? "pays" : "does not pay";
   const how =
     drafts.measured === 1
       ? "measured in steps of as many requests"
-      : drafts.measured
-        ? "partly by the cost model"
-        : "by the cost model";
+      : drafts.fitted
+        ? "by how long steps of fewer tokens take"
+        : drafts.measured
+          ? "partly by the cost model"
+          : "by the cost model";
   return (
-    `Guessing ${pays ? "pays" : "does not pay"}: ${time(one)} a token with guesses,` +
+    `Guessing ${pays}: ${time(one)} a token with guesses,` +
     ` ${time(other)} without (${how}); of the latest guesses ${percent(drafts.accepted)}` +
     " were right."
   );
