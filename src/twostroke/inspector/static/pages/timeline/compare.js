@@ -7,10 +7,10 @@ import { Canvas } from "../../lib/canvas.js";
 import { CopyButtons } from "../../lib/copy.js";
 import { count, many, percentile, shortId, time } from "../../lib/format.js";
 import { api, description, seesAll } from "../../lib/source.js";
-import { Store } from "../../lib/store.js";
+import { Store, store } from "../../lib/store.js";
 import { drawSides, heightFor, recordIn } from "./compare_drawing.js";
 import { honesty, last, mean, signed, timesOf, verdict } from "./compare_words.js";
-import { bounds, inView, show } from "./view.js";
+import { bounds, fixedEnd, inView, show } from "./view.js";
 
 /** null, or what is compared: `{begin, end, against, tokens, answer, sides, trouble}`. */
 export const compared = signal(null);
@@ -23,6 +23,7 @@ const AGAINST = [
   ["budget", "steps of at most"],
 ];
 const MOST_ROWS = 200;
+const [RECENT, MOST_SHARES] = [120, 60_000]; // seconds, and steps' tokens, that are soon replayed
 const typed = signal(null); // a number of tokens that is not asked for yet
 let asking = null;
 
@@ -40,7 +41,24 @@ export function canCompare() {
 }
 
 export function startComparing() {
-  if (canCompare()) ask({ ...range(), against: "static", tokens: 256 });
+  if (canCompare()) ask({ ...(isChosen() ? range() : recent()), against: "static", tokens: 256 });
+}
+
+/** Whether a person has set what is in view. */
+const isChosen = () =>
+  description.value?.kind !== "live" || fixedEnd.value !== null || extra.value.span !== undefined;
+
+/** More than is in view at first: what one looks for, such as a long prompt, has often gone by. */
+function recent() {
+  const { begin, end } = range();
+  let [from, shares] = [begin, 0];
+  for (let row = store.lastRow; row >= store.steps.first; row -= 1) {
+    const time = store.steps.get("time", row);
+    shares += store.steps.get("running", row);
+    if (time < end - RECENT || shares > MOST_SHARES) break;
+    from = Math.min(from, time);
+  }
+  return { begin: from, end };
 }
 
 export function stopComparing() {

@@ -53,6 +53,13 @@ export function verdict(answer) {
     );
   }
   const gaps = [answer.recorded.longest_gap, answer.other.longest_gap];
+  const longest = Math.max(...answer.requests.map((request) => request.prompt));
+  if (answer.question.against === "chunk" && longest <= answer.question.tokens) {
+    return (
+      `Nothing to cut: the longest of these prompts has ${many(longest, "token")}. Choose a part` +
+      " of the timeline with a long one; \u201cWho stuttered?\u201d leads to it."
+    );
+  }
   return (
     `${SUBJECT[answer.question.against](answer.question.tokens)}, these ${number} take` +
     ` ${time(theirs)} on average instead of ${time(ours)}; the longest gap between two tokens` +
@@ -74,7 +81,10 @@ function aboutTrust(answer, saved) {
   const found = error(answer);
   if (!found || Math.abs(saved) >= Math.abs(found.ours - found.real)) return "";
   const off = time(Math.abs(found.ours - found.real));
-  return ` That is less than the ${off} by which the simulation is off here: take them as equal.`;
+  return (
+    ` The averages differ by less than the ${off} by which simulated requests are off here:` +
+    " take these two as equal."
+  );
 }
 
 /** Shorter pieces are more pieces: the longest gap falls while the 99th percentile rises. */
