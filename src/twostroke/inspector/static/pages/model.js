@@ -30,6 +30,8 @@ const WAITS = {
   host: "the host's own work",
 };
 
+const NEITHER = 2; // times what the cost model says of a step
+
 const perByte = (cost) => cost.flops / cost.bytes;
 
 /** The first batch on the path that computes more for a byte than the ridge. */
@@ -51,11 +53,11 @@ function lead() {
   const from = crossing(found, ridge);
   const begin =
     `Decode of one request computes ${short(one)} FLOPs for each byte that it moves; this device` +
-    ` has arithmetic for ${short(ridge)}.`;
-  if (from === 1) return `${begin} So arithmetic is the nearer limit from the first request on.`;
+    ` has arithmetic for ${short(ridge)}. Of these two`;
+  if (from === 1) return `${begin} arithmetic is the nearer limit from the first request on.`;
   if (from !== null) {
     return (
-      `${begin} So memory is the nearer limit, and further requests cost little, up to about` +
+      `${begin} memory is the nearer limit, and further requests cost little, up to about` +
       ` ${count(from)} of them.`
     );
   }
@@ -63,8 +65,18 @@ function lead() {
     ? "more requests also read more experts"
     : `each has ${count(found.context)} tokens of its own to read`;
   return (
-    `${begin} So memory is the nearer limit: even ${count(found.requests[last])} requests get` +
+    `${begin} memory is the nearer limit: even ${count(found.requests[last])} requests get` +
     ` only to ${short(most)}, since ${why}.`
+  );
+}
+
+/** Where steps take much longer than both limits say, what holds them is neither. */
+function aboutOthers() {
+  const error = errorOfModel();
+  if (error === null || error < NEITHER) return "";
+  return (
+    ` But the latest steps took ${short(error)} times what that comes to: most of their time goes` +
+    " to neither, as Live says."
   );
 }
 
@@ -254,7 +266,7 @@ const Content = view(() => {
     </section>`;
   }
   const text = lead();
-  return html`${text ? html`<p class="lead">${text}</p>` : null}
+  return html`${text ? html`<p class="lead">${text}${aboutOthers()}</p>` : null}
     <div class="modelpage">
       <${Tower} />
       <div class="stack">
