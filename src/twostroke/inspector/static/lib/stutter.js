@@ -7,6 +7,7 @@ const SAMPLE = 2048; // steps from which the usual price of a prompt token is le
 const LEAST_PROMPT = 8; // tokens in a step that tell it
 const MANY_TIMES = 10; // the usual gap: one that stands out
 const NOTICED = 0.1; // seconds
+const TWICE = 2; // what its prompts usually take: more is the machine's
 const ENOUGH = 0.3; // of a gap's excess, so that it is the cause
 
 /**
@@ -49,6 +50,8 @@ function causeOf(found, preempted, pause) {
   if (preempted) return "preempted";
   if (found.causes.length && found.price >= ENOUGH * excess) return "prompts";
   if (pause > 0.5 * excess) return "pause";
+  // On a slow machine, too: these alone had made a gap that stands out.
+  if (found.usual && found.price >= MANY_TIMES * found.usual) return "prompts";
   if (found.held && found.numSteps > 1) return "held";
   return "step";
 }
@@ -116,6 +119,9 @@ export function aboutGap(record, found) {
       `In that time the engine also computed ${many(tokens, "prompt token")} of` +
         ` ${shortId(other.id)}: a long prompt makes the step long for all that share it.`,
     );
+    if (found.gap > TWICE * found.price) {
+      lines.push(`Such prompts usually take ${time(found.price)}: the machine was slow, too.`);
+    }
     if (found.causes.length > 1) {
       const rest = found.causes.slice(1).reduce((sum, cause) => sum + cause[1], 0);
       const number = found.causes.length - 1;

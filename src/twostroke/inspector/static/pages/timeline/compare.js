@@ -23,7 +23,7 @@ const AGAINST = [
   ["budget", "steps of at most"],
 ];
 const MOST_ROWS = 200;
-const [RECENT, MOST_SHARES] = [120, 60_000]; // seconds, and steps' tokens, that are soon replayed
+const [RECENT, MOST_TOKENS] = [120, 60_000]; // seconds, and tokens, that are soon replayed
 const typed = signal(null); // a number of tokens that is not asked for yet
 let asking = null;
 
@@ -51,14 +51,15 @@ const isChosen = () =>
 /** More than is in view at first: what one looks for, such as a long prompt, has often gone by. */
 function recent() {
   const { begin, end } = range();
-  let [from, shares] = [begin, 0];
+  let [from, tokens] = [end, 1];
   for (let row = store.lastRow; row >= store.steps.first; row -= 1) {
-    const time = store.steps.get("time", row);
-    shares += store.steps.get("running", row);
-    if (time < end - RECENT || shares > MOST_SHARES) break;
-    from = Math.min(from, time);
+    if (store.steps.get("time", row) < end - RECENT) break;
+    from = Math.min(from, store.steps.get("time", row));
+    tokens += store.steps.get("running", row);
   }
-  return { begin: from, end };
+  // The page has the latest steps only; the server has those before, as many in a second.
+  const seconds = Math.min(RECENT, (MOST_TOKENS / tokens) * (end - from));
+  return { begin: Math.max(0, Math.min(begin, end - seconds)), end };
 }
 
 export function stopComparing() {
