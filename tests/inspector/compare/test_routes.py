@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+import uvloop
 
 from tests.gateway.test_usage import ADMIN, ALICE, bearer, gateway_with_keys
 from tests.inspector.recorded import recording
@@ -22,6 +23,7 @@ from twostroke.inspector.compare.messages import Question
 from twostroke.inspector.compare.process import NobodyWaitsError, run_replay
 from twostroke.inspector.compare.routes import MAX_WAITING
 from twostroke.inspector.recording import Recording
+from twostroke.questions.replay import Replay
 
 ALL = {"begin": 0.0, "end": 100.0}
 
@@ -110,6 +112,27 @@ def test_the_process_ends_with_its_time_or_its_caller() -> None:
         asyncio.run(run_replay(job, waits, seconds=0, poll=0.01))
     with pytest.raises(NobodyWaitsError):
         asyncio.run(run_replay(job, has_left, poll=0.01))
+
+
+def test_a_server_that_ends_beside_a_comparison_closes_its_loop() -> None:
+    """uvloop's own child processes made closing the loop fail: device or resource busy."""
+    source = Recording(recording())
+    collected = asyncio.run(collect(source, 0.0, 100.0))
+    job, _, _ = make_job(source, Question(0.0, 100.0), collected)
+    source.close()
+    begun = list[asyncio.Task[Replay]]()
+
+    async def waits() -> bool:
+        return False
+
+    async def begin(seconds: float) -> None:
+        begun.append(asyncio.ensure_future(run_replay(job, waits)))
+        await asyncio.sleep(seconds)
+
+    for seconds in (0, 0.1):  # before there is a process, and beside one
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(begin(seconds))
+        assert begun.pop().cancelled()
 
 
 def test_a_live_engine_is_replayed_for_an_admin_only(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ or its caller, whichever comes first.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 
@@ -50,14 +50,16 @@ async def run_replay(
         NobodyWaitsError: ``is_gone`` said so.
         ReplayFailedError: The process failed.
     """
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+    # A thread waits for it: an event loop of uvloop cannot be closed beside a process of its own,
+    # and a server that ends does not let a cancelled call wait for one.
+    process = subprocess.Popen(
+        COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )
-    talk = asyncio.ensure_future(process.communicate(msgspec.json.encode(job)))
+    talk = asyncio.ensure_future(asyncio.to_thread(process.communicate, msgspec.json.encode(job)))
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     try:
@@ -71,10 +73,9 @@ async def run_replay(
             if await is_gone():
                 raise NobodyWaitsError
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it may just have ended by itself
-                process.kill()
-        await asyncio.wait({talk})  # its pipes are closed then
+        if not talk.done() or talk.cancelled():
+            process.kill()  # the thread sees its end, and closes its pipes
+        await asyncio.wait({talk})
     output, complaints = talk.result()
     return _read(output, complaints)
 
