@@ -13,6 +13,7 @@ from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.step import NO_SLOT, ScheduledRequest, StepPlan, StepResult
 from twostroke.engine.clients.thread import AsyncEngine, ThreadLink
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.immediate_executor import ImmediateExecutor
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.kv_cache.connector import KVConnector
 from twostroke.kv_tiers.transfers import Transfers
@@ -55,7 +56,7 @@ def failed_with(error: ErrorMessage | None, kind: type[TwostrokeError]) -> bool:
     return error is not None and type(error.to_exception()) is kind
 
 
-class FakeExecutor:
+class FakeExecutor(ImmediateExecutor):
     """Keeps a fingerprint per slot instead of keys and values, and fails if a request reads a
     wrong one.
 
@@ -65,7 +66,8 @@ class FakeExecutor:
     With ``groups`` it keeps a fingerprint for each of them, and reads what their windows show. With
     ``num_state_slots`` it has recurrent layers, too, whose state is that of all tokens so far. With
     ``repeat_every`` it repeats every so many draws of those that may have to be repeated: after
-    drafts, and of answers that have a form.
+    drafts, and of answers that have a form. With ``runs_ahead`` it takes a plan before the result
+    of the one before is collected, and then computes with the token that it drew.
     """
 
     def __init__(
@@ -78,7 +80,10 @@ class FakeExecutor:
         groups: KVGroups = ONE_GROUP,
         num_state_slots: int = 0,
         repeat_every: int = 0,
+        runs_ahead: bool = False,
     ) -> None:
+        super().__init__()
+        self.last_drawn: dict[str, int] = {}
         self.repeat_every, self.num_draws = repeat_every, 0
         self.states = [b"not written"] * num_state_slots
         self.live: dict[str, int] = {}
@@ -91,6 +96,7 @@ class FakeExecutor:
             eos_token_ids=frozenset({0}),
             kv_groups=groups,
             num_state_slots=num_state_slots,
+            runs_ahead=runs_ahead,
             num_state_parts=STATE_PARTS if num_state_slots and open_tiers is not None else 0,
         )
         self.slots = [EMPTY] * (num_blocks * block_size)
@@ -154,23 +160,37 @@ class FakeExecutor:
             if self.num_draws % self.repeat_every == 0:
                 result.repeated.append(share.request_id)
                 return
-        token_ids, tokens = list(request.token_ids), list[int]()
+        token_ids, tokens = self._token_ids(request), list[int]()
         for draft in [*share.draft_token_ids, None]:
             tokens.append(self.next_token(request, token_ids))
             token_ids.append(tokens[-1])
             if draft != tokens[-1]:
                 break
         result.token_ids[share.request_id] = tokens
+        self.last_drawn[share.request_id] = tokens[-1]
         if share.draft_token_ids:
             result.num_accepted_drafts[share.request_id] = len(tokens) - 1
             self.num_accepted += len(tokens) - 1
         drafts: list[int] = []
-        for _ in range(self.num_drafts):
+        ahead = self.info.runs_ahead  # then only what was asked for: its step is waited for
+        for _ in range(share.max_new_drafts if ahead else self.num_drafts):
             drafts.append(self.next_token(request, [*token_ids, *drafts]))
         if drafts and token_ids[-1] % 3 == 0:
             drafts[token_ids[-1] % len(drafts)] += 1
         if drafts:
             result.draft_token_ids[share.request_id] = drafts
+
+    def _token_ids(self, request: RequestState) -> list[int]:
+        """All tokens, the one that the pass before drew included."""
+        if not request.num_awaited:
+            return list(request.token_ids)
+        return [*request.token_ids, self.last_drawn[request.request_id]]
+
+    def _input_tokens(self, share: ScheduledRequest) -> list[int]:
+        tokens, request = self.requests.input_tokens(share), self.requests[share.request_id]
+        if request.num_awaited:
+            tokens[-1] = self.last_drawn[share.request_id]
+        return tokens
 
     def _slot(self, request_id: str, position: int, group: int) -> int:
         size, index = self.info.block_size, position // self.info.block_size
@@ -189,7 +209,7 @@ class FakeExecutor:
         for token in self.requests[share.request_id].token_ids[: share.start]:
             previous = chain(previous, token)
         self._advance_state(share, previous)
-        for offset, token in enumerate(self.requests.input_tokens(share)):
+        for offset, token in enumerate(self._input_tokens(share)):
             previous = chain(previous, token)
             for group in range(self.info.kv_groups.count):
                 slot = self._slot(share.request_id, share.start + offset, group)
@@ -215,7 +235,7 @@ class FakeExecutor:
         state = self.states[live]
         assert state == before, f"{share.request_id} starts from a state that is not its own"
         copies = [] if share.states is None else share.states.checkpoints
-        for number, token in enumerate(self.requests.input_tokens(share), 1):
+        for number, token in enumerate(self._input_tokens(share), 1):
             state = chain(state, token)
             for slot in [slot for count, slot in copies if count == number]:
                 self.states[slot] = state
@@ -224,7 +244,7 @@ class FakeExecutor:
     def _check(self, share: ScheduledRequest) -> None:
         computed = self.requests[share.request_id].token_ids[: share.start]
         expected = b""
-        for position, token in enumerate([*computed, *self.requests.input_tokens(share)]):
+        for position, token in enumerate([*computed, *self._input_tokens(share)]):
             expected = chain(expected, token)
             for group, window in enumerate(self.info.kv_groups.windows):
                 if window is not None and position <= share.start - window:

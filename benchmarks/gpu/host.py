@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.host
 
 The engine's own scheduler over an executor that draws without computing. On a GPU all this runs
-beside a pass of some milliseconds (docs/decisions/0040-the-executor-runs-ahead.md).
+beside a pass of some milliseconds (docs/decisions/0040-steps-are-launched-ahead.md).
 """
 
 from __future__ import annotations

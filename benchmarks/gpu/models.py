@@ -74,12 +74,11 @@ def mixed_steps(executor: TorchExecutor, writers: int, prompt: int) -> Steps:
 
 
 def drafted_steps(executor: TorchExecutor, batches: tuple[int, ...], output: int) -> Steps:
-    """Seconds a token of each request, where drafts are accepted at a rate; ends what ran ahead."""
+    """Seconds a token of each request, where drafts are accepted at a rate."""
     if executor.kv.recurrent.exist:
         return  # each draft would need a state
     acceptance = DraftsAcceptedAtARate(SyntheticAcceptance(RATE))
     executor.hooks[:] = [ProposedDrafts(SyntheticProposer()), acceptance]
-    executor.info = replace(executor.info, lookahead=0)
     method = {"method": "synthetic", "num_speculative_tokens": DRAFTS, "adaptive": False}
     for batch in batches:
         engine = engine_over(executor, BUDGET, speculative_config=json.dumps(method))
@@ -108,7 +107,8 @@ def measure(name: str, device: torch.device, record: Record) -> None:
         quantization=model.quantization,
     )
     try:
-        record_graphs(executor, graph_sizes(max(BATCHES)), CudaCapture(), ahead=True)
+        record_graphs(executor, graph_sizes(max(BATCHES)), CudaCapture())
+        executor.info = replace(executor.info, runs_ahead=True)
         kinds = steps_of(executor, BATCHES, LENGTHS, OUTPUT), mixed_steps(executor, WRITERS, LONG)
         for steps in (*kinds, drafted_steps(executor, BATCHES, OUTPUT)):
             for step, seconds in steps:

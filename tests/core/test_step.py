@@ -16,11 +16,11 @@ from twostroke.core.errors import (
     TwostrokeError,
 )
 from twostroke.core.generation_request import ResolvedRequest
+from twostroke.core.kv_tier_config import BlockTransfer
 from twostroke.core.logprobs import PositionLogprobs, TokenLogprob
 from twostroke.core.pooling import Pooling, PoolingParams
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import (
-    BlockTransfer,
     Decision,
     NewRequest,
     Reason,

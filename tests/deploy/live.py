@@ -14,7 +14,7 @@ from tests.gateway.test_usage import ALICE, bearer, gateway_with_keys
 from tests.server.running import running_server
 from tests.server.tiny import make_engine, running_engine
 from twostroke.core.config import ObservabilityConfig
-from twostroke.core.step import StepPlan, StepResult
+from twostroke.core.step import StepPlan
 
 TARGETS = (
     *("ttft=p95:0.000001", "tpot=p50:4", "errors=0.001", "kv=0.9", "queue=25"),
@@ -25,15 +25,15 @@ TARGETS = (
 class FaultyExecutor:
     """An executor whose device fails now and then while ``broken`` is set."""
 
-    def __init__(self, execute: Callable[[StepPlan], StepResult], broken: threading.Event) -> None:
-        self._execute = execute
+    def __init__(self, launch: Callable[[StepPlan], None], broken: threading.Event) -> None:
+        self._launch = launch
         self._broken = broken
 
-    def __call__(self, plan: StepPlan) -> StepResult:
+    def __call__(self, plan: StepPlan) -> None:
         # After three failures in a row the engine would give up.
         if self._broken.is_set() and plan.step % 5 == 0:
             raise RuntimeError("the device is broken")
-        return self._execute(plan)
+        self._launch(plan)
 
 
 @contextmanager
@@ -45,9 +45,9 @@ def live_server(folder: Path, broken: threading.Event | None = None) -> Iterator
     """
     config = ObservabilityConfig(target=TARGETS)
     engine = make_engine(observability=config, max_num_seqs=4)
-    execute = FaultyExecutor(engine.executor.execute, broken or threading.Event())
+    launch = FaultyExecutor(engine.executor.launch, broken or threading.Event())
     with (
-        patch.object(engine.executor, "execute", execute),
+        patch.object(engine.executor, "launch", launch),
         running_engine(engine) as running,
         running_server(running, gateway=gateway_with_keys(folder)) as url,
     ):

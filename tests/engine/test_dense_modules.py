@@ -16,11 +16,11 @@ from tests.engine.test_embedding import load, run
 from tests.models.encoders import write_encoder
 from twostroke.core.config import EngineConfig, ModelOptions
 from twostroke.core.errors import ModelLoadError
-from twostroke.core.generation_request import pooling_request
 from twostroke.core.pooling import PoolingParams, unpack_vector
 from twostroke.model_spec.json_files import read_object
 from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.runtime.vectors.encoder_executor import EncoderExecutor
+from twostroke.server.openai.embeddings.pooling_fields import pooling_request
 
 PROMPT = [5, 9, 13, 2, 40]
 MODULES = ("Transformer", "Pooling", "Dense", "Normalize")

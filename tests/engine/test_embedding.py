@@ -17,7 +17,7 @@ from tests import wire
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InvalidRequestError, RequestTooLargeError
-from twostroke.core.generation_request import GenerationRequest, pooling_request
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.pooling import PoolingParams, unpack_vector
 from twostroke.core.request import FinishReason
@@ -28,6 +28,7 @@ from twostroke.runtime.hooks.vectors import Vectors
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.reference import embed_naive, generate_naive
 from twostroke.runtime.torch_executor import TorchExecutor
+from twostroke.server.openai.embeddings.pooling_fields import pooling_request
 
 VOCAB, BLOCK_SIZE = 96, 8
 KINDS = {"last": "lasttoken", "cls": "cls_token", "mean": "mean_tokens"}

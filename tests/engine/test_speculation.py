@@ -16,7 +16,7 @@ from tests.spec_decode.heads import head_tensors, write_heads
 from twostroke import LLM
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
-from twostroke.core.step import DepthChange
+from twostroke.core.speculation_config import DepthChange
 from twostroke.scheduling.speculation import FixedDepth
 
 # Repeats itself, so that there is something to quote.

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from twostroke.core.errors import ConfigError
-from twostroke.core.kv_tier_config import KVTierConfig
-from twostroke.core.step import BlockTransfer, ScheduledRequest, StepPlan, StepResult, TierChange
+from twostroke.core.kv_tier_config import BlockTransfer, KVTierConfig, TierChange
+from twostroke.core.step import ScheduledRequest, StepPlan, StepResult
 from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_tiers import disk_tier
 from twostroke.kv_tiers import transfers as transfers_module

@@ -8,6 +8,7 @@ import pytest
 
 from tests.checkpoints import tiny_config
 from twostroke.core.config import CacheConfig, EngineConfig, SchedulerConfig
+from twostroke.engine.make_kv import capacity_text
 from twostroke.model_spec.layer_groups import group_layers, groups_beside
 from twostroke.model_spec.public_models import find_model
 from twostroke.model_spec.reader import parse_model
@@ -72,7 +73,7 @@ def test_gpt_oss_holds_nearly_twice_the_long_requests() -> None:
     assert info.block_bytes == 16 * spec.kv_bytes_per_token() / 2
     without = 2**34 // (65536 * spec.kv_bytes_per_token())
     assert info.full_requests > 1.8 * without
-    assert info.capacity_text.endswith("tokens of long requests (windows of 128)")
+    assert capacity_text(info).endswith("tokens of long requests (windows of 128)")
 
 
 @pytest.mark.parametrize("kinds", ["ww", "wf", "wwf"])

@@ -20,7 +20,7 @@ from twostroke.core.errors import (
     RequestTooLargeError,
     TwostrokeError,
 )
-from twostroke.core.generation_request import GenerationRequest, pooling_request
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.pooling import PoolingParams, unpack_vector
 from twostroke.engine.llm_engine import LLMEngine
@@ -29,6 +29,7 @@ from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.models.encoder import make_batch
 from twostroke.runtime.choose_executor import load_executor
 from twostroke.runtime.vectors.encoder_executor import EncoderExecutor
+from twostroke.server.openai.embeddings.pooling_fields import pooling_request
 
 PROMPTS = [
     torch.randint(5, 96, (length,), generator=torch.Generator().manual_seed(length)).tolist()

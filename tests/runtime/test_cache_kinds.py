@@ -119,12 +119,12 @@ def test_scales_of_one_shape_are_never_read_as_numbers_of_another() -> None:
 def test_a_failing_request_leaves_zeros_in_every_kind(model: Decoder) -> None:
     kv = executor_of(engine_of(model, num_blocks=8)).kv
     slots = torch.tensor([[4, 8, 12, 16, 20], [5, 9, 13, 17, 21]])  # [tokens, groups]
-    assert kv.all_finite(slots)
+    assert kv.are_finite(slots)
     for cache in (*kv.keys, *kv.values):
         cache.fill_(torch.nan)
-    assert not kv.all_finite(slots)
+    assert not kv.are_finite(slots)
     kv.zero_slots(slots)
-    assert kv.all_finite(slots)
+    assert kv.are_finite(slots)
     for layer, column in kv.tables.items():
         for cache in (kv.keys[layer], kv.values[layer]):
             assert not bool(cache[slots[:, column] // BLOCK, slots[:, column] % BLOCK].any())

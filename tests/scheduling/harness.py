@@ -15,6 +15,7 @@ from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
 from twostroke.core.sampling_params import SamplingParams
 from twostroke.core.step import Reason, StepPlan
+from twostroke.engine.engine import Engine
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.state_slots import StateSlots
 from twostroke.kv_cache.states import NO_STATES, States
@@ -22,6 +23,7 @@ from twostroke.scheduling.policies.base import SchedulingPolicy
 from twostroke.scheduling.policies.choose import choose_policy
 from twostroke.scheduling.preemption import choose_preemption
 from twostroke.scheduling.scheduler import Scheduler
+from twostroke.scheduling.speculation import FixedDepth
 from twostroke.scheduling.tiered_blocks import TieredBlocks
 
 BLOCK = 4
@@ -75,7 +77,10 @@ def draw_prompt(
 
 @dataclass
 class Harness:
-    """Scheduler and fake executor; every step is checked for integrity and written down."""
+    """Scheduler and fake executor; every step is checked for integrity and written down.
+
+    With ``ahead`` an engine launches each step before it collects the one before, where it may.
+    """
 
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
     num_blocks: int = 64
@@ -88,6 +93,7 @@ class Harness:
     num_state_slots: int = 0
     state_spacing: int = 2
     repeat_every: int = 0
+    ahead: bool = False
     plans: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -99,6 +105,7 @@ class Harness:
             groups=self.groups,
             num_state_slots=self.num_state_slots,
             repeat_every=self.repeat_every,
+            runs_ahead=self.ahead,
         )
         states: States = NO_STATES
         if self.num_state_slots:
@@ -125,14 +132,24 @@ class Harness:
             choose_policy(self.config) if self.policy is None else self.policy,
             tiers=self.tiered,
             preemption=choose_preemption(self.preemption, self.tiered),
+            depth=FixedDepth(self.num_drafts) if self.ahead else None,
         )
         self.now = 0.0
         self.last: StepPlan = StepPlan(0, 0.0)
+        self.engine = Engine(self.scheduler, self.executor, clock=lambda: self.now)
+
+    def has_work(self) -> bool:
+        return self.engine.has_work()
 
     def set_aside(self, request_id: str) -> None:
         self.scheduler.waiting.set_aside(self.scheduler.requests[request_id])
 
     def step(self) -> list[RequestOutput]:
+        if self.ahead:
+            self.now += 1.0
+            outputs = self.engine.step()
+            self.kv.check_integrity()
+            return outputs
         self.last = self.scheduler.schedule(self.now)
         assert self.last.num_tokens <= self.config.max_num_batched_tokens
         assert len(self.scheduler.running) <= self.config.max_num_seqs
@@ -150,10 +167,10 @@ class Harness:
 
     def run(self, limit: int = 2000) -> None:
         for _ in range(limit):
-            if not self.scheduler.has_work():
+            if not self.has_work():
                 break
             self.step()
-        assert not self.scheduler.has_work(), "not done within the step limit"
+        assert not self.has_work(), "not done within the step limit"
         assert self.kv.pool.num_free == self.num_blocks, "blocks leaked"
 
     def reasons(self) -> set[Reason]:

@@ -19,9 +19,9 @@ from tests.scheduling.harness import BLOCK, Harness, expected_output, make_reque
 from tests.specs import respecify
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.kv_groups import ONE_GROUP, KVGroups
+from twostroke.core.kv_tier_config import TierChange
 from twostroke.core.prefix_hit import KVOffer
 from twostroke.core.request import BlockKey, FinishReason, Request
-from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import ArrivedBlock, KVConnector, TierInfo
 from twostroke.kv_tiers.change_log import ChangeLog
 from twostroke.kv_tiers.memory_tier import MemoryTier

@@ -7,7 +7,8 @@ from itertools import groupby, pairwise
 from tests.scheduling.harness import make_request
 from tests.scheduling.test_adaptive_depth import Machine
 from twostroke.core.request import Request
-from twostroke.core.step import DepthChange, DepthReason, StepPlan, StepResult
+from twostroke.core.speculation_config import DepthChange, DepthReason
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.scheduling.adaptive_depth import AdaptiveDepth
 from twostroke.scheduling.parts import DraftDepth
 from twostroke.scheduling.speculation import FixedDepth

@@ -66,12 +66,14 @@ def traces(draw: st.DrawFn) -> Trace:
 
 def replay(
     trace: Trace,
+    *,
+    ahead: bool = False,
 ) -> list[bytes]:
     """Run a trace to its end, check every output against the fake model alone, and return the
     plans.
     """
     config, num_blocks, caching, num_drafts, arrivals, aborts = trace
-    harness = Harness(config, num_blocks, caching, num_drafts)
+    harness = Harness(config, num_blocks, caching, num_drafts, ahead=ahead)
     samples: list[tuple[Request, list[int]]] = []
     for step in range(3000):
         for number, (at, prompt, max_tokens, n, priority) in enumerate(arrivals):
@@ -94,7 +96,7 @@ def replay(
             if aborts.get(number) == step:
                 harness.scheduler.finish(f"{number}#0", FinishReason.ABORT, harness.now)
                 harness.kv.check_integrity()
-        if harness.scheduler.has_work():
+        if harness.has_work():
             harness.step()
         elif step > 12:
             break
@@ -116,6 +118,7 @@ def test_every_output_is_what_the_request_alone_would_give(
     never leak.
     """
     replay(trace)
+    replay(trace, ahead=True)
 
 
 @settings(max_examples=60, deadline=None)

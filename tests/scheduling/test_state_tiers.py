@@ -46,6 +46,7 @@ PROMPT = list(range(5 * BLOCK + 1))
     policy=st.sampled_from(["fcfs", "priority", "fair"]),
     num_drafts=st.sampled_from([0, 0, 3]),
     repeat_every=st.sampled_from([0, 3]),
+    ahead=st.booleans(),
 )
 def test_no_token_changes_whatever_moves(
     seed: int,
@@ -61,6 +62,7 @@ def test_no_token_changes_whatever_moves(
     policy: str,
     num_drafts: int,
     repeat_every: int,
+    ahead: bool,
 ) -> None:
     """Turns, samples, salts, aborts, failures and clearing over scarce blocks, slots and tiers."""
     random, groups = Random(seed), KVGroups(windows, budget)
@@ -80,6 +82,7 @@ def test_no_token_changes_whatever_moves(
         repeat_every=repeat_every,
         open_tiers=tiers,
         preemption=preemption,
+        ahead=ahead,
     )
     shared = [random.randrange(50) for _ in range(6 * BLOCK)]
     requests: list[Request] = []
@@ -100,7 +103,7 @@ def test_no_token_changes_whatever_moves(
         requests.append(request)
         harness.scheduler.add(request)
         for _ in range(random.randrange(4)):
-            if harness.scheduler.has_work():
+            if harness.has_work():
                 harness.step()
         if random.random() < 0.15:
             victim = random.choice(requests)

@@ -26,6 +26,7 @@ from twostroke.kv_cache.state_slots import StateSlots
     budget=st.integers(3, 20),
     num_drafts=st.sampled_from([0, 0, 2, 5]),
     repeat_every=st.sampled_from([0, 2, 5]),
+    ahead=st.booleans(),
 )
 def test_every_output_is_what_the_request_alone_would_give(
     seed: int,
@@ -37,6 +38,7 @@ def test_every_output_is_what_the_request_alone_would_give(
     budget: int,
     num_drafts: int,
     repeat_every: int,
+    ahead: bool,
 ) -> None:
     """Shared prefixes, turns, samples, aborts and preemptions over scarce blocks and slots; drafts
     that are rejected, draws that are repeated.
@@ -53,6 +55,7 @@ def test_every_output_is_what_the_request_alone_would_give(
         state_spacing=spacing,
         num_drafts=num_drafts,
         repeat_every=repeat_every,
+        ahead=ahead,
     )
     shared = [random.randrange(50) for _ in range(6 * BLOCK)]
     requests: list[Request] = []
@@ -68,7 +71,7 @@ def test_every_output_is_what_the_request_alone_would_give(
         requests.append(request)
         harness.scheduler.add(request)
         for _ in range(random.randrange(4)):
-            if harness.scheduler.has_work():
+            if harness.has_work():
                 harness.step()
         if random.random() < 0.15:
             victim = random.choice(requests)

@@ -70,6 +70,7 @@ def run(harness: Harness, limit: int = 3000) -> None:
     max_num_seqs=st.sampled_from([2, 5]),
     policy=st.sampled_from(["fcfs", "priority", "fair"]),
     num_drafts=st.sampled_from([0, 0, 3]),
+    ahead=st.booleans(),
 )
 def test_no_token_changes_whatever_moves(
     seed: int,
@@ -82,6 +83,7 @@ def test_no_token_changes_whatever_moves(
     max_num_seqs: int,
     policy: str,
     num_drafts: int,
+    ahead: bool,
 ) -> None:
     """Random arrivals, shared prefixes, samples and aborts over scarce blocks and tiny tiers."""
     random = Random(seed)
@@ -92,7 +94,12 @@ def test_no_token_changes_whatever_moves(
     )
     tiers = Tiers(swap, host, saves_filled=saves_filled)
     harness = Harness(
-        config, num_blocks, num_drafts=num_drafts, open_tiers=tiers, preemption=preemption
+        config,
+        num_blocks,
+        num_drafts=num_drafts,
+        open_tiers=tiers,
+        preemption=preemption,
+        ahead=ahead,
     )
     shared = [random.randrange(50) for _ in range(5 * BLOCK)]
     requests: list[Request] = []
@@ -117,7 +124,7 @@ def test_no_token_changes_whatever_moves(
         requests.append(request)
         harness.scheduler.add(request)
         for _ in range(random.randrange(4)):
-            if harness.scheduler.has_work():
+            if harness.has_work():
                 harness.step()
         if random.random() < 0.15:
             victim = random.choice(requests)

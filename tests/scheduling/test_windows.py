@@ -47,6 +47,7 @@ WINDOWS: list[tuple[int | None, ...]] = [
     budget=st.sampled_from([5, 16, 64]),
     max_num_seqs=st.sampled_from([2, 5]),
     num_drafts=st.sampled_from([0, 0, 3]),
+    ahead=st.booleans(),
 )
 def test_no_token_changes_whatever_is_given_back(
     seed: int,
@@ -59,6 +60,7 @@ def test_no_token_changes_whatever_is_given_back(
     budget: int,
     max_num_seqs: int,
     num_drafts: int,
+    ahead: bool,
 ) -> None:
     """Random arrivals, shared prefixes, samples, drafts and aborts over scarce blocks and tiers."""
     random = Random(seed)
@@ -71,6 +73,7 @@ def test_no_token_changes_whatever_is_given_back(
         open_tiers=None if tiers is None else Tiers(*tiers, saves_filled=saves_filled),
         preemption=preemption if tiers is not None else "recompute",
         groups=groups,
+        ahead=ahead,
     )
     shared = [random.randrange(50) for _ in range(6 * BLOCK)]
     requests: list[Request] = []
@@ -86,7 +89,7 @@ def test_no_token_changes_whatever_is_given_back(
         requests.append(request)
         harness.scheduler.add(request)
         for _ in range(random.randrange(4)):
-            if harness.scheduler.has_work():
+            if harness.has_work():
                 harness.step()
         if random.random() < 0.15:
             victim = random.choice(requests)
@@ -109,7 +112,7 @@ def test_a_long_request_holds_no_more_than_was_promised(windows: tuple[int | Non
     request = make_request("long", [n % 50 for n in range(300)], 300)
     harness.scheduler.add(request)
     most = 0
-    while harness.scheduler.has_work():
+    while harness.has_work():
         harness.step()
         most = max(most, num_blocks - harness.kv.pool.num_free)
     assert request.num_preemptions == 0 and request.num_output_tokens == 300

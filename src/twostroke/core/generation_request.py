@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from twostroke.core.pooling import NOTHING_DRAWN, Pooling, PoolingParams
+from twostroke.core.pooling import Pooling, PoolingParams
 from twostroke.core.sampling_params import SamplingParams
 
 
@@ -52,18 +52,6 @@ class GenerationRequest:
     pooling: PoolingParams | None = None
     ttft_target: float | None = None
     waited: float = 0.0
-
-
-def pooling_request(
-    request_id: str, prompt_token_ids: Sequence[int], pooling: PoolingParams
-) -> GenerationRequest:
-    """A call that wants a vector of its prompt, and no tokens."""
-    return GenerationRequest(
-        request_id=request_id,
-        prompt_token_ids=prompt_token_ids,
-        params=NOTHING_DRAWN,
-        pooling=pooling,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,17 @@
-"""Where keys and values go when the KV cache is full: the flags."""
+"""Where keys and values go when the KV cache is full: the flags, and what moves."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import msgspec
+
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.flags.declared import SIZE, Must, at_least, check_fields, within
+from twostroke.core.kv_groups import is_state_key
 from twostroke.core.network.address import is_address
+from twostroke.core.request import BlockKey
 
 PreemptionName = Literal["recompute", "swap", "auto"]
 
@@ -103,3 +107,40 @@ NO_EXCHANGE = KVTransferConfig()
 def peer_name(number: int) -> str:
     """The tier of the blocks that engine ``number`` of those that offer some has."""
     return f"peer{number}"
+
+
+class BlockTransfer(msgspec.Struct, frozen=True):
+    """Blocks to be loaded from, or saved to, a tier outside the executor's own KV memory.
+
+    Attributes:
+        request_id: The request that waits for them; empty for blocks that are saved for any.
+        block_ids: KV blocks of the executor; ``keys`` are their contents, in the same order. A
+            transfer of recurrent states has parts of slots instead, numbered after all blocks.
+        tier: Its name.
+    """
+
+    request_id: str
+    block_ids: list[int]
+    keys: list[BlockKey]
+    tier: str = ""
+
+    @property
+    def is_of_states(self) -> bool:
+        return any(map(is_state_key, self.keys[:1]))
+
+
+class TierChange(msgspec.Struct, frozen=True):
+    """What a tier has got and lost since it was last asked.
+
+    Attributes:
+        refused: What it was to save and did not: it had no room, or no time to write.
+        num_loaded: Blocks that came from it into the executor's KV blocks.
+        load_seconds: What fetching and copying these took, beside whatever else ran.
+    """
+
+    tier: str
+    stored: list[BlockKey] = []
+    removed: list[BlockKey] = []
+    refused: list[BlockKey] = []
+    num_loaded: int = 0
+    load_seconds: float = 0.0

@@ -8,7 +8,7 @@ from enum import Enum
 from twostroke.core.generation_request import ResolvedRequest
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.core.prefix_hit import KVOffer, PrefixHit
-from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.sampling_params import HostWait, SamplingParams
 
 # Content of a full block and of all blocks before it: a hash of the tokens. Simulated requests
 # have no tokens to hash; their workload numbers equal contents instead.
@@ -48,11 +48,15 @@ class Request:
         arrival_time: When it joined the queue, in seconds on the engine's clock.
         leader: The sample whose prompt blocks this one shares, if it is one of several.
         sequence_number: Order of arrival; breaks ties.
-        request_id: Unique in the engine; it and the five after it are taken from ``spec``.
+        request_id: Unique in the engine; it and the six after it are taken from ``spec``.
+        host_wait: Why no step after one of its steps can be planned before the result is there.
         token_ids: Prompt (``num_prompt_tokens``), then output; grows by what is sampled.
         block_hashes: Prefix-cache keys of its full blocks, as far as they have been computed.
         draft_token_ids: Guesses of its next tokens, to be verified by its next step.
         num_sent_tokens: How many of ``token_ids`` the executor has been told.
+        admitted_step: Number of the step from which on it holds its blocks; -1: none yet.
+        num_assumed_tokens: Those of ``num_computed_tokens`` whose pass still runs.
+        num_awaited_tokens: Tokens that this pass draws and that the next one needs: one, or none.
         num_scored_tokens: Prompt tokens whose log-probabilities have been delivered.
         num_cached_tokens: Prompt tokens that did not have to be computed, at first admission.
         prefix_hit: Explains ``num_cached_tokens``, with recurrent layers; noted at admission.
@@ -72,6 +76,7 @@ class Request:
     num_prompt_tokens: int = field(init=False)
     max_total_tokens: int = field(init=False)
     stop_token_ids: frozenset[int] = field(init=False)
+    host_wait: HostWait | None = field(init=False)
 
     token_ids: list[int] = field(init=False)
     block_hashes: list[BlockKey] = field(default_factory=list)
@@ -79,6 +84,9 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     num_sent_tokens: int = 0
+    admitted_step: int = -1
+    num_assumed_tokens: int = 0
+    num_awaited_tokens: int = 0
     num_cached_tokens: int = 0
     prefix_hit: PrefixHit | None = None
     offer: KVOffer | None = None
@@ -97,6 +105,7 @@ class Request:
         self.num_prompt_tokens = len(self.token_ids)
         self.max_total_tokens = spec.max_total_tokens
         self.stop_token_ids = spec.stop_token_ids
+        self.host_wait = HostWait.VECTORS if spec.vector else spec.params.host_wait
 
     @property
     def received_time(self) -> float:
@@ -122,8 +131,11 @@ class Request:
 
     @property
     def num_missing_tokens(self) -> int:
-        """Tokens known but not in the cache: one while decoding, many for a fresh prompt."""
-        return len(self.token_ids) - self.num_computed_tokens
+        """Tokens that are not in the cache: one while decoding, many for a fresh prompt.
+
+        They are known, or the pass that draws them runs.
+        """
+        return len(self.token_ids) + self.num_awaited_tokens - self.num_computed_tokens
 
     @property
     def prompt_computed(self) -> bool:
@@ -144,6 +156,21 @@ class Request:
         first_new = max(self.num_charged_tokens, self.num_computed_tokens)
         self.num_charged_tokens = max(end, first_new)
         return max(0, min(end, self.num_prompt_tokens) - first_new)
+
+    def assume(self, num_tokens: int, *, draws: bool) -> None:
+        """Count what a pass computes before it ends, to plan the next; ``draws`` a token, too.
+
+        The last token that may be drawn is never computed.
+        """
+        self.num_computed_tokens += num_tokens
+        self.num_assumed_tokens = num_tokens
+        if draws and self.num_tokens + 1 < self.max_total_tokens:
+            self.num_awaited_tokens = 1
+
+    def forget_assumed(self) -> None:
+        """Take back what was assumed: the pass has ended, and tells what is so."""
+        self.num_computed_tokens -= self.num_assumed_tokens
+        self.num_assumed_tokens = self.num_awaited_tokens = 0
 
     def drop_tokens(self, count: int) -> None:
         """Take back the last ``count`` tokens: they come after the one that ended it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Annotated
 
 from twostroke.core.errors import InvalidRequestError
@@ -75,6 +76,23 @@ FORM = Must(
 
 def _ascending(token_ids: Iterable[int]) -> bytearray:
     return bytearray(array("q", sorted(set(token_ids))).tobytes())
+
+
+class HostWait(str, Enum):
+    """Why the step after one is planned only when its result is there, and a GPU waits for that.
+
+    ``FORM``: an answer's form decides what may be drawn next. ``DRAFTS``: how many are accepted
+    decides where the next step begins. ``LOGPROBS``, ``VECTORS``: a request wants these, and they
+    are made from what the next pass overwrites. ``PENALTIES``: they count all tokens so far.
+    ``BLOCKS``: there were too few, so a request may have to yield.
+    """
+
+    FORM = "form"
+    DRAFTS = "drafts"
+    LOGPROBS = "logprobs"
+    PENALTIES = "penalties"
+    VECTORS = "vectors"
+    BLOCKS = "blocks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +287,19 @@ class SamplingParams:
     def is_constrained(self) -> bool:
         """Whether each token is drawn from a mask of its own."""
         return self.structured_outputs is not None or self.thinking_token_budget is not None
+
+    @property
+    def host_wait(self) -> HostWait | None:
+        """What every step of such a request is waited for; ``None``: nothing, or drafts alone."""
+        if self.is_constrained:
+            return HostWait.FORM
+        scores = (self.logprobs, self.prompt_logprobs, self.distribution)
+        if any(asked is not None for asked in scores):
+            return HostWait.LOGPROBS
+        repetition, presence = self.repetition_penalty != 1, self.presence_penalty != 0
+        if repetition or presence or self.frequency_penalty != 0 or self.bad_words:
+            return HostWait.PENALTIES
+        return None
 
     @property
     def greedy(self) -> bool:

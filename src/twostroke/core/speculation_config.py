@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Annotated, Any, Literal
+
+import msgspec
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.flags.declared import Count, Must, check_fields, within
@@ -136,3 +139,41 @@ def _resolve(settings: dict[str, Any]) -> Speculation:
     method = settings.get("method")
     depth = _DEFAULT_DEPTH.get(str(method), _MODEL_DEPTH)
     return Speculation(**{"method": method, "num_speculative_tokens": depth, **settings})
+
+
+class DepthReason(str, Enum):
+    """Why a request gets as many drafts as it does.
+
+    ``FIXED``: always as many. ``ASKED``: the request allows no more.
+    ``PAYS``: this many give the most tokens a second. ``DOES_NOT_PAY``: none do, and none are made
+    for a while. ``CANNOT_PAY``: none would, were all accepted.
+    ``TRIAL``: a few, to see how they fare; ``AWAITED``: this step verifies what a trial gave.
+    ``NO_BUDGET``: what drafts may lose is spent.
+    ``REMEASURE``: a step without drafts, to measure how long one takes.
+    """
+
+    FIXED = "fixed"
+    ASKED = "asked"
+    PAYS = "pays"
+    DOES_NOT_PAY = "does_not_pay"
+    CANNOT_PAY = "cannot_pay"
+    TRIAL = "trial"
+    AWAITED = "awaited"
+    NO_BUDGET = "no_budget"
+    REMEASURE = "remeasure"
+
+
+class DepthChange(msgspec.Struct, frozen=True):
+    """From this step on a request may get ``depth`` drafts at a time, for another reason or number.
+
+    Attributes:
+        gain: Tokens a second at the best depth, as a multiple of those without drafts, as estimated
+            for the decision; 0 where nothing was.
+        pause: Steps for which a pause was decided.
+    """
+
+    request_id: str
+    depth: int
+    reason: DepthReason
+    gain: float = 0.0
+    pause: int = 0

@@ -14,10 +14,11 @@ import msgspec
 from twostroke.core.distribution import Distribution
 from twostroke.core.errors import ErrorMessage
 from twostroke.core.generation_request import ResolvedRequest
-from twostroke.core.kv_groups import is_state_key
+from twostroke.core.kv_tier_config import BlockTransfer, TierChange
 from twostroke.core.logprobs import PositionLogprobs
-from twostroke.core.request import BlockKey, Request
-from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.request import Request
+from twostroke.core.sampling_params import HostWait, SamplingParams
+from twostroke.core.speculation_config import DepthChange
 
 
 class NewRequest(msgspec.Struct, frozen=True):
@@ -136,81 +137,6 @@ class Decision(msgspec.Struct):
     behind: int = 0
 
 
-class DepthReason(str, Enum):
-    """Why a request gets as many drafts as it does.
-
-    ``FIXED``: always as many. ``ASKED``: the request allows no more.
-    ``PAYS``: this many give the most tokens a second. ``DOES_NOT_PAY``: none do, and none are made
-    for a while. ``CANNOT_PAY``: none would, were all accepted.
-    ``TRIAL``: a few, to see how they fare; ``AWAITED``: this step verifies what a trial gave.
-    ``NO_BUDGET``: what drafts may lose is spent.
-    ``REMEASURE``: a step without drafts, to measure how long one takes.
-    """
-
-    FIXED = "fixed"
-    ASKED = "asked"
-    PAYS = "pays"
-    DOES_NOT_PAY = "does_not_pay"
-    CANNOT_PAY = "cannot_pay"
-    TRIAL = "trial"
-    AWAITED = "awaited"
-    NO_BUDGET = "no_budget"
-    REMEASURE = "remeasure"
-
-
-class DepthChange(msgspec.Struct, frozen=True):
-    """From this step on a request may get ``depth`` drafts at a time, for another reason or number.
-
-    Attributes:
-        gain: Tokens a second at the best depth, as a multiple of those without drafts, as estimated
-            for the decision; 0 where nothing was.
-        pause: Steps for which a pause was decided.
-    """
-
-    request_id: str
-    depth: int
-    reason: DepthReason
-    gain: float = 0.0
-    pause: int = 0
-
-
-class BlockTransfer(msgspec.Struct, frozen=True):
-    """Blocks to be loaded from, or saved to, a tier outside the executor's own KV memory.
-
-    Attributes:
-        request_id: The request that waits for them; empty for blocks that are saved for any.
-        block_ids: KV blocks of the executor; ``keys`` are their contents, in the same order. A
-            transfer of recurrent states has parts of slots instead, numbered after all blocks.
-        tier: Its name.
-    """
-
-    request_id: str
-    block_ids: list[int]
-    keys: list[BlockKey]
-    tier: str = ""
-
-    @property
-    def is_of_states(self) -> bool:
-        return any(map(is_state_key, self.keys[:1]))
-
-
-class TierChange(msgspec.Struct, frozen=True):
-    """What a tier has got and lost since it was last asked.
-
-    Attributes:
-        refused: What it was to save and did not: it had no room, or no time to write.
-        num_loaded: Blocks that came from it into the executor's KV blocks.
-        load_seconds: What fetching and copying these took, beside whatever else ran.
-    """
-
-    tier: str
-    stored: list[BlockKey] = []
-    removed: list[BlockKey] = []
-    refused: list[BlockKey] = []
-    num_loaded: int = 0
-    load_seconds: float = 0.0
-
-
 class StepPlan(msgspec.Struct):
     """Which tokens of which requests go through the model in one step.
 
@@ -230,6 +156,8 @@ class StepPlan(msgspec.Struct):
         depth_changes: How far ahead requests are guessed, where that changes; nor this.
         num_tokens: Tokens of ``scheduled`` together.
         token_budget: Most tokens that the step might have carried; executors need not read it.
+        is_ahead: Whether it was made before the result of the step before was there.
+        host_wait: Why the next one may not be, on an executor that runs ahead.
     """
 
     step: int
@@ -245,6 +173,8 @@ class StepPlan(msgspec.Struct):
     depth_changes: list[DepthChange] = []
     num_tokens: int = 0
     token_budget: int = 0
+    is_ahead: bool = False
+    host_wait: HostWait | None = None
 
     def add(self, share: ScheduledRequest) -> None:
         self.scheduled[share.request_id] = share

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from twostroke.core.errors import (
     EngineDeadError,
     ErrorMessage,
     InsufficientMemoryError,
-    RequestFailedError,
-    TwostrokeError,
 )
 from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason, Request
+from twostroke.core.sampling_params import HostWait
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import Executor
+from twostroke.engine.failed_step import failed_result
 from twostroke.observability.events import RefusedRequest
 from twostroke.observability.observer import ObservedStep, Observer
 from twostroke.observability.profile import NO_PROFILE, REST, Profiler
@@ -27,6 +29,25 @@ from twostroke.scheduling.stats import read_stats
 logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 3
+
+
+@dataclass(slots=True)
+class _Launched:
+    """A step whose pass runs.
+
+    Attributes:
+        requests: Those of the plan, in its order.
+        began: When it was launched, on the engine's clock.
+        prefix_queries: Since the start; ``prefix_hits`` likewise.
+        error: What the launch raised, if it did.
+    """
+
+    plan: StepPlan
+    requests: list[Request]
+    began: float
+    prefix_queries: int
+    prefix_hits: int
+    error: Exception | None = None
 
 
 class Engine:
@@ -59,6 +80,9 @@ class Engine:
         self.observers = observers
         self.clock = clock
         self.dead: EngineDeadError | None = None
+        self._launched: deque[_Launched] = deque()  # two at most: one runs, and one waits for it
+        self._runs_ahead = executor.info.runs_ahead
+        self._last_end = 0.0  # of a step
         self._consecutive_failures = 0
         self._fatal: EngineDeadError | None = None  # raised by the executor
         self._ended_between_steps: list[Request] = []
@@ -74,16 +98,19 @@ class Engine:
             observer.on_add(requests)
 
     def step(self) -> list[RequestOutput]:
-        now = self.clock()
-        plan = self.scheduler.schedule(now)
-        requests = self.scheduler.requests_in(plan)
-        result = self._execute(plan)
-        outputs = self.scheduler.update(plan, result, self.clock())
-        self._observe(plan, requests, result, outputs)
+        if self._may_plan():
+            plan = self.scheduler.schedule(self.clock())
+            self._launch(plan)
+            if self._may_run_ahead():  # another is launched beside it
+                return []
+        launched = self._launched.popleft()
+        result = self._collect(launched)
+        outputs = self.scheduler.update(launched.plan, result, self.clock())
+        self._observe(launched, result, outputs)
         return outputs + self._give_up()
 
     def has_work(self) -> bool:
-        return self.scheduler.has_work()
+        return bool(self._launched) or self.scheduler.has_work()
 
     def end(
         self, requests: Iterable[Request], reason: FinishReason, error: ErrorMessage | None = None
@@ -131,59 +158,92 @@ class Engine:
         if self.dead:  # a fresh exception: raised again and again, one would keep all frames
             raise EngineDeadError(self.dead.message, hint=self.dead.hint) from self.dead
 
-    def _execute(self, plan: StepPlan) -> StepResult:
-        """Run the plan; a pass that raises fails every request in it, with the cause."""
-        started = self.clock()
+    def _may_plan(self) -> bool:
+        """Whether the next step can be planned: none runs, or requests go on after that one.
+
+        The result of a step that runs is taken for granted, as far as plans depend on it.
+        """
+        if not self._launched:
+            return True
+        return self._may_run_ahead() and self.scheduler.assume(self._launched[-1].plan)
+
+    def _may_run_ahead(self) -> bool:
+        """Whether a step may be launched beside the one that was: none of its result matters."""
+        if not self._runs_ahead or len(self._launched) > 1:
+            return False
+        return self._launched[-1].plan.host_wait is None and self._launched[-1].error is None
+
+    def _launch(self, plan: StepPlan) -> None:
+        kv, requests = self.scheduler.kv, self.scheduler.requests_in(plan)
+        plan.host_wait = plan.host_wait or self._why_wait(plan)
+        launched = _Launched(plan, requests, self.clock(), kv.prefix_queries, kv.prefix_hits)
+        self._launched.append(launched)
         try:
             with self._profiler.measure(REST):
-                result = self.executor.execute(plan)
-            self._consecutive_failures = 0
+                self.executor.launch(plan)
         except MemoryError:  # the executor's own shortage is an InsufficientMemoryError
             raise
         except Exception as cause:
+            launched.error = cause
+
+    def _why_wait(self, plan: StepPlan) -> HostWait | None:
+        if not self._runs_ahead:
+            return None
+        for request_id, share in plan.scheduled.items():
+            if share.draft_token_ids or share.max_new_drafts:
+                return HostWait.DRAFTS
+            if (wait := self.scheduler.requests[request_id].host_wait) is not None:
+                return wait
+        return None
+
+    def _collect(self, launched: _Launched) -> StepResult:
+        """What a step gave; a pass that raises fails every request in it, with the cause."""
+        plan = launched.plan
+        try:
+            if launched.error is not None:
+                raise launched.error
+            with self._profiler.measure(REST):
+                result = self.executor.collect()
+            self._consecutive_failures = 0
+        except MemoryError:
+            raise
+        except Exception as cause:
             logger.exception("step %d failed with %d requests", plan.step, len(plan.scheduled))
-            failure = f"the forward pass failed: {type(cause).__name__}: {cause}"
             self._fatal = cause if isinstance(cause, EngineDeadError) else None
-            hint = cause.hint if isinstance(cause, TwostrokeError) else None
-            error = ErrorMessage.of(self._fatal or RequestFailedError(failure, hint=hint))
-            result = StepResult(
-                errors=dict.fromkeys(plan.scheduled, error),
-                failure=failure,
-                duration=self.clock() - started,
-            )
+            result = failed_result(plan, cause, self.clock() - launched.began)
             # Too little memory is the batch's fault; other failures may be the device's.
             self._consecutive_failures += not isinstance(cause, InsufficientMemoryError)
-        result.timings["schedule"] = started - plan.time
+        result.timings["schedule"] = launched.began - plan.time
         return result
 
     def _observe(
-        self,
-        plan: StepPlan,
-        requests: list[Request],
-        result: StepResult,
-        outputs: list[RequestOutput],
+        self, launched: _Launched, result: StepResult, outputs: list[RequestOutput]
     ) -> None:
         """Show the step to the observers. Text comes first: stop strings may end requests."""
-        kv = self.scheduler.kv
+        plan, kv = launched.plan, self.scheduler.kv
         step = ObservedStep(
             plan,
             result,
-            requests,
+            launched.requests,
             outputs,
             self.clock,
             partial(read_stats, self.scheduler),
             token_budget=plan.token_budget,
-            prefix_queries=kv.prefix_queries - self._prefix_queries,
-            prefix_hits=kv.prefix_hits - self._prefix_hits,
+            prefix_queries=launched.prefix_queries - self._prefix_queries,
+            prefix_hits=launched.prefix_hits - self._prefix_hits,
+            previous_end=self._last_end,
             ended_before=self._ended_between_steps,
             refused=self._refused,
             tells_tables=not kv.groups.has_windows,
         )
-        self._prefix_queries, self._prefix_hits = kv.prefix_queries, kv.prefix_hits
+        self._prefix_queries = launched.prefix_queries
+        self._prefix_hits = launched.prefix_hits
         self._ended_between_steps, self._refused = [], []
         with self._profiler.measure(REST):
             for observer in self.observers:
                 observer.on_step(step)
+        if self._runs_ahead:
+            self._last_end = step.finished
 
     def _give_up(self) -> list[RequestOutput]:
         """After too many failures in a row, or one that is for good, end everything."""

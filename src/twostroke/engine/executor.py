@@ -38,8 +38,7 @@ class ExecutorInfo:
         max_new_tokens: Most tokens of an answer, if the operator has set that.
         generates: Whether it draws tokens at all; encoders do not.
         pooling: What vectors it gives.
-        lookahead: Tokens for which blocks should be there before they are scheduled, since the
-            executor may compute them ahead.
+        runs_ahead: Whether a plan may be launched before the result of the one before is collected.
         device: Where it runs, as people write it ("cpu", "cuda:0", "simulated").
         tiers: Where KV blocks can be saved to and loaded from, the fastest first.
         load_seconds: Start-up time by phase ("import", "weights", "kv_cache", ...).
@@ -63,7 +62,7 @@ class ExecutorInfo:
     max_new_tokens: int | None = None
     generates: bool = True
     pooling: PoolingAbility = NO_VECTORS
-    lookahead: int = 0
+    runs_ahead: bool = False
     device: str = "cpu"
     tiers: Sequence[TierInfo] = ()
     load_seconds: dict[str, float] = field(default_factory=dict)
@@ -85,16 +84,6 @@ class ExecutorInfo:
         return groups.num_requests(self.num_blocks, self.max_model_len, self.block_size)
 
     @property
-    def capacity_text(self) -> str:
-        """What the KV cache holds, for people: tokens, or more than that where windows end."""
-        tokens = max(self.cache_tokens, self.full_requests * self.max_model_len)
-        windows = sorted({window for window in self.kv_groups.windows if window is not None})
-        if not windows:
-            return f"{tokens:,} tokens"
-        listed = " and ".join(f"{window:,}" for window in windows)
-        return f"{tokens:,} tokens of long requests (windows of {listed})"
-
-    @property
     def longest_request(self) -> int:
         """Most tokens of one request, prompt and output: of the model, and of its KV cache."""
         cached = self.kv_groups.longest_request(self.num_blocks, self.block_size)
@@ -102,28 +91,35 @@ class ExecutorInfo:
 
 
 class Executor(Protocol):
-    """Runs one step.
+    """Runs steps.
 
-    ``execute`` takes in what is new in the plan (see ``StepPlan``). It reads the blocks to be saved
-    before it writes any, carries out the block copies, and begins the block loads. Then it runs one
-    forward pass over all scheduled tokens, drafts included. For each request whose last known token
-    was in the pass it draws the next token, and one more for each draft that is accepted. The
-    result names the requests whose loads have arrived or will not, and it may carry drafts for the
-    next step. Plans come in order, and none may be left out: each says only what changed since the
-    one before.
+    ``launch`` takes in what is new in the plan (see ``StepPlan``). It reads the blocks to be saved
+    before it writes any, carries out the block copies, and begins the block loads. Then it starts
+    one forward pass over all scheduled tokens, drafts included. For each request whose last known
+    token is in the pass it draws the next token, and one more for each draft that is accepted.
+    ``collect`` waits for the oldest pass that was launched. Its result names the requests whose
+    loads have arrived or will not, and it may carry drafts for the next step. Plans come in order,
+    and none may be left out: each says only what changed since the one before.
+
+    An executor that ``runs_ahead`` takes one more plan before the result of the last is collected,
+    if nothing of that has to be known for it (``scheduling/run_ahead.py``). A share of it may then
+    reach one token beyond those that plans have told: the one that the pass before draws.
 
     The executor owns the KV tensors and a state for each request that holds blocks. It does not
     change the plan, which is valid until the next one is made. The result is the caller's.
 
     A failure of one request's numbers is reported in ``StepResult.errors``. The executor then also
     zeroes what the request wrote in this step, since another request may read these blocks later (a
-    masked NaN times zero is still NaN). An exception means that the whole pass failed; the engine
-    then fails every request in the plan. ``EngineDeadError`` means that no pass will succeed again.
+    masked NaN times zero is still NaN). An exception of either call means that the whole pass
+    failed; the engine then fails every request in the plan, and a launch that raised is not
+    collected. ``EngineDeadError`` means that no pass will succeed again.
     """
 
     @property
     def info(self) -> ExecutorInfo: ...
 
-    def execute(self, plan: StepPlan) -> StepResult: ...
+    def launch(self, plan: StepPlan) -> None: ...
+
+    def collect(self) -> StepResult: ...
 
     def close(self) -> None: ...

@@ -268,6 +268,4 @@ def make_scheduler(info: ExecutorInfo, config: EngineConfig) -> MadeScheduler:
     kv = make_kv(info, enable_prefix_caching=config.cache.enable_prefix_caching)
     speculation, tiers = config.speculation.resolve(), config.tiers
     scheduler = config.scheduler.for_device(gpu=info.device.startswith("cuda"))
-    return assemble_scheduler(
-        scheduler, kv, speculation, tiers.preemption, info.tiers, info.lookahead
-    )
+    return assemble_scheduler(scheduler, kv, speculation, tiers.preemption, info.tiers)

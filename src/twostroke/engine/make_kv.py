@@ -30,3 +30,13 @@ def _make_slots(info: ExecutorInfo, enable_prefix_caching: bool) -> StateSlots:
         enable_prefix_caching=enable_prefix_caching,
         num_parts=info.num_state_parts,
     )
+
+
+def capacity_text(info: ExecutorInfo) -> str:
+    """What a KV cache holds, for people: tokens, or more than that where windows end."""
+    tokens = max(info.cache_tokens, info.full_requests * info.max_model_len)
+    windows = sorted({window for window in info.kv_groups.windows if window is not None})
+    if not windows:
+        return f"{tokens:,} tokens"
+    listed = " and ".join(f"{window:,}" for window in windows)
+    return f"{tokens:,} tokens of long requests (windows of {listed})"

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from twostroke.core.kv_tier_config import TierChange
 from twostroke.core.request import BlockKey
-from twostroke.core.step import TierChange
 
 
 class ArrivedBlock(NamedTuple):

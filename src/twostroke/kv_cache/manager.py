@@ -81,7 +81,7 @@ class KVCacheManager:
     def num_blocks_missing(self, request: Request) -> int:
         """Blocks to be allocated before all known tokens of a running request have a slot."""
         table = self._tables[request.request_id]
-        num_known = self.blocks_for(request.num_tokens)
+        num_known = self.blocks_for(request.num_tokens + request.num_awaited_tokens)
         if not self._windows:
             return max(0, num_known * self._num_groups - len(table.blocks))
         num_held = self._length(table)
@@ -149,7 +149,8 @@ class KVCacheManager:
         if leader is None or leader.status is not RequestStatus.RUNNING or self.states.exist:
             return None
         shared = request.num_prompt_tokens - 1
-        if request.num_output_tokens > 0 or leader.num_computed_tokens < shared:
+        num_computed = leader.num_computed_tokens - leader.num_assumed_tokens
+        if request.num_output_tokens > 0 or num_computed < shared:
             return None
         dropped = self._tables[leader.request_id].num_dropped
         for group, window in self._windows:
@@ -227,15 +228,19 @@ class KVCacheManager:
         table.num_writable = self._length(table) * self.block_size
         return TableChange(first_new, blocks[first_new:], block_copies)
 
-    def commit(self, request: Request) -> None:
-        """After a step: index the blocks that it filled, give back what no later token sees."""
+    def commit(self, request: Request, start: int = 0) -> None:
+        """After a step: index the blocks that it filled, give back what no later token sees.
+
+        Args:
+            start: Where its share began; the next step may be planned already.
+        """
         table = self._tables[request.request_id]
         num_full = request.num_computed_tokens // self.block_size
         if num_full > table.num_full:
             self._index_full_blocks(request, table, num_full)
             self._drop_unseen(table, num_full)
             table.num_full = num_full
-        self.states.commit(request)
+        self.states.commit(request, start)
 
     def free(self, request: Request, *, discard: bool = False) -> None:
         """Release all blocks of a request, the last first: its tail is evicted before its start.

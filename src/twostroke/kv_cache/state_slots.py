@@ -194,13 +194,18 @@ class StateSlots:
             return None
         return StateChange(states.live, start, sorted(copies))
 
-    def commit(self, request: Request) -> None:
+    def commit(self, request: Request, start: int) -> None:
         states, keys = self._requests[request.request_id], request.block_hashes
-        if states.trial is not None:
+        had_trial = states.trial is not None and states.trial.begin <= start  # else the next step's
+        if states.trial is not None and had_trial:
             self._end_trial(states, states.trial, request)
+        of_next = list[tuple[int, int]]()
         for num_blocks, slot in states.pending:
             entry = (num_blocks - 1) * self._num_groups
             is_computed = num_blocks * self._size <= request.num_computed_tokens
+            if not (is_computed or had_trial):  # its step runs: only drafts can be taken back
+                of_next.append((num_blocks, slot))
+                continue
             if is_computed and entry < len(keys) and self.pool.index(slot, keys[entry]):
                 self._drop_latest(states)
                 lasts = self._is_kept(request, num_blocks)
@@ -209,7 +214,7 @@ class StateSlots:
                     states.latest = slot
                     continue
             self.pool.release(slot)
-        states.pending.clear()
+        states.pending = of_next
 
     def free(self, request: Request, *, discard: bool = False) -> None:
         states = self._requests.pop(request.request_id, None)

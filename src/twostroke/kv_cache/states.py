@@ -93,8 +93,12 @@ class States(Protocol):
         """What a step does with slots, whose last tokens are drafts; ``None``: nothing new."""
         ...
 
-    def commit(self, request: Request) -> None:
-        """After a step, with the keys of full blocks known: keep what was accepted."""
+    def commit(self, request: Request, start: int) -> None:
+        """After a step, with the keys of full blocks known: keep what was accepted.
+
+        Args:
+            start: Where its share began; the next step may be planned already.
+        """
         ...
 
     def latest(self, request: Request, keys: Sequence[BlockKey]) -> tuple[int, int] | None:
@@ -165,7 +169,7 @@ class NoStates:
     def plan(self, request: Request, num_tokens: int, num_drafts: int = 0) -> StateChange | None:
         return None
 
-    def commit(self, request: Request) -> None:
+    def commit(self, request: Request, start: int) -> None:
         """There is no checkpoint."""
 
     def latest(self, request: Request, keys: Sequence[BlockKey]) -> tuple[int, int] | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from twostroke.core.kv_groups import is_state_key
+from twostroke.core.kv_tier_config import TierChange
 from twostroke.core.request import BlockKey
-from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import TierInfo
 
 

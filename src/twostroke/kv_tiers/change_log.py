@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from twostroke.core.kv_tier_config import TierChange
 from twostroke.core.request import BlockKey
-from twostroke.core.step import TierChange
 
 
 class ChangeLog:

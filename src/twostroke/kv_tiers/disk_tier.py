@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from twostroke.core.errors import ConfigError
+from twostroke.core.kv_tier_config import TierChange
 from twostroke.core.request import BlockKey
-from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import ArrivedBlock, TierInfo
 from twostroke.kv_tiers.block_file import BlockFileError
 from twostroke.kv_tiers.change_log import ChangeLog

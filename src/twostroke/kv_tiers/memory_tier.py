@@ -6,8 +6,8 @@ import mmap
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 
+from twostroke.core.kv_tier_config import TierChange
 from twostroke.core.request import BlockKey
-from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import ArrivedBlock, TierInfo
 from twostroke.kv_tiers.change_log import ChangeLog
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from twostroke.core.errors import ConfigError
 from twostroke.core.files import reason
+from twostroke.core.kv_tier_config import TierChange
 from twostroke.core.network.address import Address, bind, is_address, watch_connection
 from twostroke.core.request import BlockKey
-from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import ArrivedBlock, TierInfo
 from twostroke.kv_tiers.block_channels import SOCKET_CHANNEL, BlockChannel
 from twostroke.kv_tiers.block_file import BlockKind

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from twostroke.core.kv_tier_config import TierChange
 from twostroke.core.network.address import Address, is_address, watch_connection
 from twostroke.core.request import BlockKey
-from twostroke.core.step import TierChange
 from twostroke.kv_cache.connector import ArrivedBlock, TierInfo
 from twostroke.kv_tiers.block_channels import SOCKET_CHANNEL, BlockChannel, BlockReader
 from twostroke.kv_tiers.block_file import BlockKind

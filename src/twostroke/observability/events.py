@@ -10,7 +10,9 @@ import msgspec
 
 from twostroke.core.prefix_hit import PrefixHit
 from twostroke.core.request import FinishReason
-from twostroke.core.step import DepthChange, Reason
+from twostroke.core.sampling_params import HostWait
+from twostroke.core.speculation_config import DepthChange
+from twostroke.core.step import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +232,8 @@ class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
         depths: How far ahead requests are guessed from this step on, and why, where that changes.
         block_tables: What the requests of ``scheduled`` got, in its order.
         timings: Seconds by component ("input", "forward", "sample", ...).
+        host_wait: Why the next step was planned only when the result of this one was there, where
+            that could be otherwise: on a GPU.
         error: Why the whole pass failed.
     """
 
@@ -263,6 +267,7 @@ class StepEvent(msgspec.Struct, frozen=True, kw_only=True):
     depths: list[DepthChange] = []
     block_tables: list[ChangedTable] = []
     timings: dict[str, float] = {}
+    host_wait: HostWait | None = None
     error: str | None = None
 
     @property

@@ -14,9 +14,9 @@ from itertools import islice
 import msgspec
 
 from twostroke.core.kv_groups import group_of, is_state_key
+from twostroke.core.kv_tier_config import TierChange
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import BlockKey, Request
-from twostroke.core.step import TierChange
 from twostroke.observability.observer import ObservedStep
 
 # Kept for subscribers that were away; a batch may be a few more than that.

@@ -179,7 +179,7 @@ class EngineMetrics:
             self._speculation.observe(step.plan, step.result)
         if step.plan.num_tokens:
             self._step_tokens.observe(step.plan.num_tokens + num_first)
-            self._step_seconds.observe(step.finished - step.plan.time)
+            self._step_seconds.observe(step.finished - step.began)
 
     def on_end(self, requests: Sequence[Request], outputs: Sequence[RequestOutput]) -> None:
         for request in requests:

@@ -14,17 +14,10 @@ from typing import Protocol
 
 from msgspec import UNSET
 
+from twostroke.core.kv_tier_config import BlockTransfer, TierChange
 from twostroke.core.output import RequestOutput
 from twostroke.core.request import Request
-from twostroke.core.step import (
-    BlockTransfer,
-    Decision,
-    Reason,
-    ScheduledRequest,
-    StepPlan,
-    StepResult,
-    TierChange,
-)
+from twostroke.core.step import Decision, Reason, ScheduledRequest, StepPlan, StepResult
 from twostroke.observability.events import (
     ChangedTable,
     FinishedRequest,
@@ -68,6 +61,7 @@ class ObservedStep:
         token_budget: Most tokens that it might have carried.
         prefix_queries: Tokens looked up in the prefix cache in this step.
         prefix_hits: Tokens found there in this step.
+        previous_end: When the step before it ended, on that clock.
         ended_before: Requests that ended after the step before this one, and not by a step.
         refused: Calls that were refused after it.
         tells_tables: Whether what block tables got is all that happens to them: blocks that leave a
@@ -84,6 +78,7 @@ class ObservedStep:
     token_budget: int = 0
     prefix_queries: int = 0
     prefix_hits: int = 0
+    previous_end: float = 0.0
     ended_before: Sequence[Request] = ()
     refused: Sequence[RefusedRequest] = ()
     tells_tables: bool = True
@@ -92,11 +87,13 @@ class ObservedStep:
     _event: StepEvent | None = None
 
     @property
-    def finished(self) -> float:
-        """When the step ended: with its text, so when it is first asked for after that.
+    def began(self) -> float:
+        """When it was planned or, if the step before still ran then, when that had ended."""
+        return max(self.plan.time, self.previous_end)
 
-        ``plan.time`` is when it began.
-        """
+    @property
+    def finished(self) -> float:
+        """When the step ended: with its text, so when it is first asked for after that."""
         if self._finished is None:
             self._finished = self.clock()
         return self._finished
@@ -133,8 +130,8 @@ class ObservedStep:
             self.stats,
             plan.decisions,
             step=plan.step,
-            time=plan.time,
-            duration=self.finished - plan.time,
+            time=self.began,
+            duration=self.finished - self.began,
             scheduled=[_scheduled_tokens(share, r, plan, result) for share, r in pairs],
             num_tokens=plan.num_tokens,
             token_budget=self.token_budget,
@@ -163,6 +160,7 @@ class ObservedStep:
                 if share.new_block_ids and self.tells_tables
             ],
             timings=result.timings,
+            host_wait=plan.host_wait,
             error=result.failure,
         )
 

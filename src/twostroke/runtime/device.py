@@ -74,23 +74,6 @@ def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
-def start_transfer(tensor: Tensor) -> Callable[[], list[int]]:
-    """Start to copy ``tensor`` [n] to the host; the result waits for that copy alone."""
-    if tensor.device.type != "cuda":
-        copied = tensor.clone()
-        return copied.tolist
-    target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    target.copy_(tensor, non_blocking=True)
-    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record()
-
-    def wait() -> list[int]:
-        arrived.synchronize()
-        return target.tolist()
-
-    return wait
-
-
 def free_memory(device: torch.device) -> int:
     """Bytes that can still be allocated on ``device``, within the limits of control groups."""
     if device.type == "cuda":

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
 from twostroke.core.errors import ErrorMessage
 from twostroke.runtime.step_run import StepRun
-from twostroke.runtime.verification import Draw, draw_and_verify
+from twostroke.runtime.verification import Draw, begin_draws, verify_draws
+from twostroke.sampling.begun_draw import BegunDraw
 from twostroke.sampling.sampler import Sampler
 
 
-def draw_tokens(step: StepRun, hidden: Tensor, sampler: Sampler) -> None:
-    """Draw from ``hidden``, the rows of each of ``batch.sampling``, and accept drafts.
+@dataclass(frozen=True, slots=True)
+class StepDraws:
+    """What a step draws; the host has waited for nothing of it.
+
+    Attributes:
+        indices: The shares that draw.
+        parts: Their draws, in order.
+    """
+
+    indices: list[int]
+    parts: list[BegunDraw]
+
+    @property
+    def tokens(self) -> Tensor:
+        """The tokens on the device, int64 [rows]; below 0 where there is none."""
+        if len(self.parts) == 1:
+            return self.parts[0].tokens
+        return torch.cat([part.tokens for part in self.parts])
+
+
+NO_DRAWS = StepDraws([], [])
+
+
+def begin_step_draws(step: StepRun, hidden: Tensor, sampler: Sampler) -> StepDraws:
+    """Begin to draw from ``hidden``, the rows of each of ``batch.sampling``.
 
     Args:
         hidden: ``[rows, hidden]``, one row for each share that draws, and one for each draft.
@@ -21,7 +48,7 @@ def draw_tokens(step: StepRun, hidden: Tensor, sampler: Sampler) -> None:
     failed = [step.has_failed(batch.shares[index].request_id) for index in batch.sampling]
     indices = [index for index, bad in zip(batch.sampling, failed) if not bad]
     if not indices:
-        return
+        return NO_DRAWS
     if any(failed):
         counts = [len(batch.drawn_rows(index)) for index in batch.sampling]
         hidden = hidden[[not bad for bad, count in zip(failed, counts) for _ in range(count)]]
@@ -29,8 +56,16 @@ def draw_tokens(step: StepRun, hidden: Tensor, sampler: Sampler) -> None:
     def logits_of(rows: slice) -> Tensor:
         return step.model.logits(hidden[rows])
 
-    for drawn in draw_and_verify(batch, indices, logits_of, sampler, step.accept, step.masks):
-        _take(step, drawn)
+    return StepDraws(indices, begin_draws(batch, indices, logits_of, sampler, step.masks))
+
+
+def finish_step_draws(step: StepRun, draws: StepDraws) -> None:
+    """Wait for the tokens, accept drafts, and put them into the step's result."""
+    if not draws.indices:
+        return
+    for drawn in verify_draws(step.batch, draws.indices, draws.parts, step.accept):
+        if not step.has_failed(step.batch.shares[drawn.index].request_id):
+            _take(step, drawn)
 
 
 def _take(step: StepRun, drawn: Draw) -> None:

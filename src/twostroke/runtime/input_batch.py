@@ -112,10 +112,7 @@ class InputBatch:
         Args:
             requests: Up to date with the plan.
         """
-        return self.build_shares(list(plan.scheduled.values()), requests)
-
-    def build_shares(self, shares: list[ScheduledRequest], requests: LiveRequests) -> Batch:
-        """The tensors of some shares of a plan, as ``build``."""
+        shares = list(plan.scheduled.values())
         rows = [self._update_row(share) for share in shares]
         counts = np.array([share.num_tokens for share in shares])
         starts = np.array([share.start for share in shares])
@@ -135,17 +132,6 @@ class InputBatch:
             [index for index, share in enumerate(shares) if share.samples],
             metadata,
         )
-
-    def num_slots(self, request_id: str) -> int:
-        """Tokens for which a live request has blocks, as far as plans have said."""
-        return self._num_filled[self._rows[request_id]] // len(self._windows) * self._block_size
-
-    def one_token_each(self, request_ids: Sequence[str], positions: list[int]) -> AttentionMetadata:
-        """Tables of a step with the tokens at ``positions``, for which there are slots."""
-        rows = [self._rows[request_id] for request_id in request_ids]
-        starts, ones = np.array(positions), np.ones(len(rows), dtype=np.int64)
-        offsets = np.arange(len(rows) + 1)
-        return self._metadata(rows, offsets, starts, ones, starts)
 
     def _metadata(
         self,

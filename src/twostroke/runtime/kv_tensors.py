@@ -83,17 +83,18 @@ class KVTensors:
         for cache in self.block_tensors():
             cache[destination] = cache[source]  # indexing gathers into a new tensor first
 
-    def all_finite(self, slots: Tensor) -> bool:
+    def are_finite(self, slots: Tensor) -> Tensor:
         """Whether ``slots`` [slots] hold finite keys and values in the last layer that has some.
 
         NaN of an earlier layer would be there too. With groups, ``slots`` are [slots, groups].
+        Returns one bool on the device, which is not waited for.
         """
         if self._last is None:
-            return True
+            return torch.tensor(True)
         slots = self._of_layer(slots, self._last)
         # One sum of everything: a third of the time that one for each slot takes.
         sums = [layout.probe(cache, slots) for layout, cache in self._pairs(self._last)]
-        return bool(torch.isfinite(sum(sums[1:], start=sums[0])))
+        return torch.isfinite(sum(sums[1:], start=sums[0]))
 
     def zero_slots(self, slots: Tensor) -> None:
         """Zero ``slots`` in every layer, so that no other request reads a NaN there."""

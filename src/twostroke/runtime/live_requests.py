@@ -25,11 +25,17 @@ class LiveRequests:
         for request_id, new in plan.new_requests.items():
             self._requests[request_id] = RequestState.of(new)
         for request_id, share in plan.scheduled.items():
+            state = self._requests[request_id]
             if share.new_token_ids:
-                self._requests[request_id].token_ids += share.new_token_ids
+                state.token_ids += share.new_token_ids
+            end = share.start + share.num_tokens - len(share.draft_token_ids)
+            state.num_awaited = max(0, end - len(state.token_ids))
 
     def input_tokens(self, share: ScheduledRequest) -> list[int]:
-        """The tokens that a share computes: known ones, then drafts."""
-        tokens = self._requests[share.request_id].token_ids
+        """The tokens that a share computes: known ones, then drafts; 0 for one that is drawn yet.
+
+        That is the last, and of a share without drafts.
+        """
+        state = self._requests[share.request_id]
         end = share.start + share.num_tokens - len(share.draft_token_ids)
-        return tokens[share.start : end] + share.draft_token_ids
+        return state.token_ids[share.start : end] + share.draft_token_ids + [0] * state.num_awaited

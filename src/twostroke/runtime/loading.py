@@ -155,6 +155,7 @@ def _load(
         generates=score_head is None and _generates(config.model, target, spec),
         pooling=pooling,
         device=str(device),
+        runs_ahead=device.type == "cuda" and profiler is NO_PROFILE,
         num_state_parts=num_parts,
         tiers=_tier_infos(transfers, caches.target),
         load_seconds=clock.seconds,

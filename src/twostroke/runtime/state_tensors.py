@@ -119,13 +119,16 @@ class StateTensors:
         """The states of passes over one token each of at most ``rows`` requests."""
         return FixedStates(self._layers, rows)
 
-    def all_finite(self, request_ids: Sequence[str]) -> bool:
-        """Whether the states of these requests are finite in all layers, asked all at once."""
+    def are_finite(self, request_ids: Sequence[str]) -> Tensor:
+        """Whether the states of these requests are finite in all layers, asked all at once.
+
+        Returns one bool on the device, which is not waited for.
+        """
         if not (tensors := self.tensors()):
-            return True
+            return torch.tensor(True)
         slots = on_device([self._live[request_id] for request_id in request_ids], self._device)
         sums = [tensor[slots].sum(dtype=torch.float32) for tensor in tensors]
-        return bool(torch.isfinite(torch.stack(sums)).all())
+        return torch.isfinite(torch.stack(sums)).all()
 
     def tensors(self) -> list[Tensor]:
         """Each [slots, ...], of all layers."""

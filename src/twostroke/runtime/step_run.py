@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from torch import Tensor
 
-from twostroke.core.errors import ErrorMessage, NonFiniteLogitsError
+from twostroke.core.errors import ErrorMessage
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.models.language_model import LanguageModel
+from twostroke.runtime.constraints.mask_source import NO_MASKS, MaskSource, StepMasks
 from twostroke.runtime.input_batch import NO_ROWS, Batch
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.phase_clock import PhaseClock
 from twostroke.runtime.verification import Acceptance
-from twostroke.sampling.token_masks import TokenMask
-
-StepMasks = Mapping[str, Sequence[TokenMask]]  # by request id, for the first of its drawn rows
-
-
-class MaskSource(Protocol):
-    """The masks of one step, as they are being computed."""
-
-    def take(self, result: StepResult, seconds: float) -> StepMasks:
-        """Wait for them. A request whose masks fail or are late draws nothing, as ``result`` says.
-
-        Args:
-            seconds: That the pass has taken.
-        """
-
-
-class NoMasks:
-    """No answer of the step has a form."""
-
-    def take(self, result: StepResult, seconds: float) -> StepMasks:
-        return {}
-
-
-NO_MASKS = NoMasks()
+from twostroke.sampling.report import non_finite_error
 
 
 @dataclass(slots=True)
 class StepRun:
-    """One step being carried out. Valid until the executor's next step.
+    """One step being carried out. Valid until its result is collected.
 
     Attributes:
+        dropped: Requests that lost their blocks while the pass ran: nothing of theirs counts, and
+            what they wrote is zeroed.
         result: Stages and hooks add to it; it is the caller's afterwards.
         batch: The rows of the pass; empty until it is built, and if nothing is scheduled.
         needs_all_rows: Whether the pass gives ``hidden`` of every row. Hooks set it in ``before``.
@@ -56,6 +35,7 @@ class StepRun:
         masks: What it gave for the draws.
         raw_logits: float32 [1, vocab] by request id, where a distribution is asked for; of the
             draws.
+        are_finite: Waits for whether the numbers that the pass writes are, where that was asked.
         accept: For measurements, decides on drafts instead of what is drawn. A hook sets it in
             ``before``.
         forced: Requests whose next tokens leave no choice, so that they get no drafts. The hook of
@@ -74,12 +54,23 @@ class StepRun:
     mask_source: MaskSource = NO_MASKS
     masks: StepMasks = field(default_factory=dict)
     raw_logits: dict[str, Tensor] = field(default_factory=dict)
+    are_finite: Callable[[], list[int]] | None = None
     accept: Acceptance | None = None
     forced: set[str] = field(default_factory=set)
+    dropped: set[str] = field(default_factory=set)
 
     def has_failed(self, request_id: str) -> bool:
         """Whether a request draws nothing in this step: it ended, or it is to run once more."""
-        return request_id in self.result.errors or request_id in self.result.repeated
+        result = self.result
+        is_over = request_id in result.errors or request_id in self.dropped
+        return is_over or request_id in result.repeated
+
+    def drop(self, request_ids: Collection[str]) -> None:
+        """Zero what some requests write in this step, and count nothing of theirs."""
+        for index, share in enumerate(self.batch.shares):
+            if share.request_id in request_ids and share.request_id not in self.dropped:
+                self.kv.zero_slots(self.batch.attention.slots[self.batch.rows(index)])
+                self.dropped.add(share.request_id)
 
     def fail(self, index: int) -> None:
         """End the request of a share whose numbers are not finite, and zero what it wrote.
@@ -91,14 +82,7 @@ class StepRun:
         if share.draft_token_ids:
             self.repeat(share.request_id)
             return
-        error = NonFiniteLogitsError(
-            f"the model produced NaN or infinite values for request {share.request_id} "
-            f"at positions {share.start} to {share.start + share.num_tokens - 1}",
-            hint=(
-                "the weights may be broken, or --dtype bfloat16 or float32 may be needed instead of"
-                " float16"
-            ),
-        )
+        error = non_finite_error(share)
         self.end(share.request_id, ErrorMessage.of(error))
 
     def end(self, request_id: str, error: ErrorMessage) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
@@ -24,11 +25,18 @@ from twostroke.runtime.device import (
     on_device,
     release_cached_memory,
 )
-from twostroke.runtime.drawing_step import draw_tokens
+from twostroke.runtime.drawing_step import (
+    NO_DRAWS,
+    StepDraws,
+    begin_step_draws,
+    finish_step_draws,
+)
+from twostroke.runtime.finite_check import begin_finite_check, fail_non_finite
 from twostroke.runtime.hooks.base import PassHook
 from twostroke.runtime.input_batch import InputBatch
 from twostroke.runtime.kv_tensors import KVTensors
 from twostroke.runtime.live_requests import LiveRequests
+from twostroke.runtime.passes.awaited_tokens import take_awaited
 from twostroke.runtime.passes.passes import Passes
 from twostroke.runtime.step_run import StepRun
 from twostroke.runtime.verification import rows_to_draw_from
@@ -64,17 +72,18 @@ class TorchExecutor:
         self.requests = LiveRequests()
         self.hooks = list(hooks)
         self.info = info
+        self._launched: deque[tuple[StepRun, StepDraws]] = deque()
+        self._last_end = 0.0  # of a step, in seconds of ``perf_counter``
         self._profiler = profiler
         if model.device.type != "cpu":
             profiler.use_clock(clock_of(model.device))
-        passes = Passes(model, kv, backend, self.inputs, self.requests, profiler)
+        passes = Passes(model, kv, backend, profiler)
         self._loaded: _Loaded | None = _Loaded(model, kv, passes)
         library = load_library() if model.device.type == "cpu" else None
         self._sampler = Sampler(
             info.vocab_size,
             model.device,
             None if library is None else compiled_peaks(library),
-            self._read,
             load_draws(model.device),
         )
 
@@ -96,30 +105,42 @@ class TorchExecutor:
         return self._loaded
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Carry out one step, see ``Executor``. An exception means that the whole pass failed."""
+    def launch(self, plan: StepPlan) -> None:
+        """Start one step, see ``Executor``: on a GPU without waiting for the one before."""
         step = StepRun(plan, self.model, self.kv)
         self._update(step)
-        try:
+        draws = NO_DRAWS
+        with self._undoing(step):
             self.kv.copy_blocks(plan.block_copies)
             if plan.scheduled:
                 with self._profiler.measure(INPUT):
                     step.batch = self.inputs.build(plan, self.requests)
                 with as_current(self.model.device):
-                    self._run(step)
+                    draws = self._begin(step)
+        self._launched.append((step, draws))
+
+    @torch.inference_mode()
+    def collect(self) -> StepResult:
+        """Wait for the oldest step that was launched, see ``Executor``."""
+        step, draws = self._launched.popleft()
+        step.clock.resume()
+        with self._undoing(step, *(later for later, _ in self._launched)):
+            with as_current(self.model.device), self._profiler.measure(SAMPLING):
+                self._finish(step, draws)
+            step.clock.mark("sample")
             for hook in reversed(self.hooks):
                 hook.after(step)
-        except Exception as error:
-            # What the pass had written by then may be anything, and its blocks go to others next.
-            if plan.scheduled:
-                self.kv.zero_slots(step.batch.attention.slots)
-            self.passes.drop_ahead()
-            if (out_of_memory := memory_error(error)) is not None:
-                release_cached_memory()  # in pieces, of which none may fit the next step
-                raise out_of_memory from error
-            raise
-        step.result.timings, step.result.duration = step.clock.seconds, step.clock.total()
+        for later, _ in self._launched:  # what failed may have been computed with
+            later.drop(step.result.errors)
+        duration = step.clock.total(since=self._last_end)
+        step.result.timings, step.result.duration = step.clock.seconds, duration
+        self._last_end = time.perf_counter()
         return step.result
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """A whole step: ``launch`` and ``collect``."""
+        self.launch(plan)
+        return self.collect()
 
     def _update(self, step: StepRun) -> None:
         """Let everything take in the plan, which says only what changed: a failure comes after."""
@@ -129,35 +150,57 @@ class TorchExecutor:
                 hook.update(step)
             except Exception as error:
                 errors.append(error)
+        for running, _ in self._launched if step.plan.released else ():
+            running.drop(step.plan.released)  # before others write into their blocks
         self.requests.update(step.plan)
         self.inputs.release(step.plan.released)
         self.kv.recurrent.update(step.plan)
         if errors:
             raise errors[0]
 
-    def _run(self, step: StepRun) -> None:
-        """One forward pass over all tokens of the batch, then one draw per request."""
-        batch, passes = step.batch, self.passes
+    @contextmanager
+    def _undoing(self, step: StepRun, *later: StepRun) -> Iterator[None]:
+        """Zero what a pass that fails in here may have written: its blocks go to others next.
+
+        Likewise what its requests have written in ``later`` passes.
+        """
+        try:
+            yield
+        except Exception as error:
+            for each in (step, *later):
+                each.drop(step.plan.scheduled)
+            if (out_of_memory := memory_error(error)) is not None:
+                release_cached_memory()  # in pieces, of which none may fit the next step
+                raise out_of_memory from error
+            raise
+
+    def _begin(self, step: StepRun) -> StepDraws:
+        """Start one forward pass over all tokens of the batch, and one draw per request."""
+        batch = step.batch
+        if self._launched:
+            before, drawn_before = self._launched[-1]
+            take_awaited(batch, before.batch, drawn_before)
         for hook in self.hooks:
             hook.before(step)
         wanted = rows_to_draw_from(batch)
         drawn = None if wanted is None else on_device(wanted, self.model.device)
         step.clock.mark("input")
         rows = None if step.needs_all_rows else drawn
-        step.hidden = hidden = passes.hidden(step, rows)  # [rows, hidden]
+        step.hidden = hidden = self.passes.hidden(step, rows)  # [rows, hidden]
         if drawn is not None:
-            _fail_non_finite(step)
+            step.are_finite = begin_finite_check(step)
         step.clock.mark("forward")
         with self._profiler.measure(SAMPLING):
             step.drawn_from = hidden if rows is drawn else hidden[drawn]
-            passes.draws_begin(step)
-            draw_tokens(step, step.drawn_from, self._sampler)
-            if step.result.errors:
-                passes.drop_ahead()
+            draws = begin_step_draws(step, step.drawn_from, self._sampler)
         step.clock.mark("sample")
+        return draws
 
-    def _read(self, tokens: Tensor) -> list[int]:
-        return self.passes.read(tokens)
+    def _finish(self, step: StepRun, draws: StepDraws) -> None:
+        """Wait for the pass, and put what it gave into the result."""
+        if step.are_finite is not None and not all(step.are_finite()):
+            fail_non_finite(step)
+        finish_step_draws(step, draws)
 
     def close(self) -> None:
         """Free weights and KV tensors; only ``info`` and ``close`` can be used afterwards."""
@@ -176,20 +219,3 @@ class _Loaded:
     model: LanguageModel
     kv: KVTensors
     passes: Passes
-
-
-def _fail_non_finite(step: StepRun) -> None:
-    """End requests whose keys or values are not finite.
-
-    Logits show what is wrong with rows that are sampled from. Others may not reach them (in a chunk
-    before the last, or beyond a window), but they lie in the cache.
-    """
-    batch, kv = step.batch, step.kv
-    slots = batch.attention.slots
-    names = [share.request_id for share in batch.shares]
-    if kv.all_finite(slots) and kv.recurrent.all_finite(names):
-        return
-    for index, name in enumerate(names):  # drafts may be rejected: their logits decide
-        known = slots[batch.known_rows(index)]
-        if not (kv.recurrent.all_finite([name]) and kv.all_finite(known)):
-            step.fail(index)

@@ -16,6 +16,7 @@ from torch import Tensor
 from twostroke.core.errors import TwostrokeError
 from twostroke.core.logprobs import PositionLogprobs
 from twostroke.runtime.input_batch import Batch
+from twostroke.sampling.begun_draw import BegunDraw
 from twostroke.sampling.report import NO_TOKEN, SamplerOutput
 from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.sampler import Sampler
@@ -25,8 +26,7 @@ from twostroke.sampling.token_masks import TokenMask
 Acceptance = Callable[[int, int, int], int]
 # Logits that are drawn from at once, in elements: 64 MiB of float32.
 MAX_LOGITS = 16 * 2**20
-# On a GPU 512 MiB, where nothing but their maxima is made of them: what runs ahead needs the tokens
-# of all rows.
+# On a GPU 512 MiB, where nothing but their maxima is made of them: fewer kernels are launched.
 MAX_LOGITS_OF_GPU = 128 * 2**20
 
 
@@ -60,24 +60,36 @@ def rows_to_draw_from(batch: Batch) -> list[int] | None:
     return None if len(rows) == batch.query_start[-1] else rows
 
 
-def draw_and_verify(
+def begin_draws(
     batch: Batch,
     indices: Sequence[int],
     logits_of: Callable[[slice], Tensor],
     sampler: Sampler,
-    accept: Acceptance | None = None,
     masks: Mapping[str, Sequence[TokenMask]] = {},
-) -> Iterator[Draw]:
-    """Draw for the shares ``indices`` of a step.
+) -> list[BegunDraw]:
+    """Begin to draw for the shares ``indices`` of a step, in parts of bounded size, in order.
 
     Args:
         logits_of: Logits, float32 [rows, vocab], of some of the rows that belong to these shares;
             they are changed in place.
-        accept: For measurements: decides on drafts, whatever is drawn.
         masks: For requests whose answers have a form, the mask of the first of their rows.
     """
     states = list(_states(batch, indices))
-    output = _sample(states, logits_of, sampler, _masks_by_row(batch, indices, masks))
+    return _begin(states, logits_of, sampler, _masks_by_row(batch, indices, masks))
+
+
+def verify_draws(
+    batch: Batch,
+    indices: Sequence[int],
+    begun: Sequence[BegunDraw],
+    accept: Acceptance | None = None,
+) -> Iterator[Draw]:
+    """Wait for what ``begin_draws`` has begun, and accept drafts.
+
+    Args:
+        accept: For measurements: decides on drafts, whatever is drawn.
+    """
+    output = _finish(begun)
     non_finite, row = set(output.non_finite), 0
     for index in indices:
         drafts = batch.shares[index].draft_token_ids
@@ -123,24 +135,34 @@ def _masks_by_row(
     return by_row
 
 
-def _sample(
+def _begin(
     states: Sequence[RequestState],
     logits_of: Callable[[slice], Tensor],
     sampler: Sampler,
     masks: Mapping[int, TokenMask],
-) -> SamplerOutput:
-    """Draw from all rows, in parts of bounded size. No row's draw depends on other rows."""
+) -> list[BegunDraw]:
+    """Draw from all rows. No row's draw depends on other rows."""
     at_once = MAX_LOGITS
     if sampler.device.type == "cuda" and all(map(sampler.draws_in_place, states)):
         at_once = MAX_LOGITS_OF_GPU
     count = max(1, at_once // sampler.vocab_size)
     if len(states) <= count:
-        return sampler.sample(logits_of(slice(0, count)), states, masks)
-    whole = SamplerOutput([])
+        return [sampler.begin(logits_of(slice(0, count)), states, masks)]
+    begun = []
     for start in range(0, len(states), count):
         rows = slice(start, start + count)
         own = {row - start: mask for row, mask in masks.items() if rows.start <= row < rows.stop}
-        part = sampler.sample(logits_of(rows), states[rows], own)
+        begun.append(sampler.begin(logits_of(rows), states[rows], own))
+    return begun
+
+
+def _finish(begun: Sequence[BegunDraw]) -> SamplerOutput:
+    """The output of all parts; rows count on from one to the next."""
+    if len(begun) == 1:
+        return begun[0].finish()
+    whole = SamplerOutput([])
+    for each in begun:
+        start, part = len(whole.token_ids), each.finish()
         whole.token_ids += part.token_ids
         whole.logprobs |= {start + row: entry for row, entry in part.logprobs.items()}
         whole.raw_logits |= {start + row: raw for row, raw in part.raw_logits.items()}

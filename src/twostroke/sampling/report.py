@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from twostroke.core.errors import TwostrokeError
+from twostroke.core.errors import NonFiniteLogitsError, TwostrokeError
 from twostroke.core.logprobs import PositionLogprobs
+from twostroke.core.step import ScheduledRequest
 from twostroke.sampling.logprobs import logprobs_of, position_logprobs
 from twostroke.sampling.masks import nothing_left
 from twostroke.sampling.request_state import RequestState
@@ -88,3 +89,15 @@ class DrawReport:
                 entries[place].top = logprobs_of(self._raw[place], each.logprob_token_ids)
         pairs = zip(self._asking, entries)
         return {row: entry for row, entry in pairs if token_ids[row] != NO_TOKEN}
+
+
+def non_finite_error(share: ScheduledRequest) -> NonFiniteLogitsError:
+    """Why a request ends in whose share of a step numbers are not finite."""
+    return NonFiniteLogitsError(
+        f"the model produced NaN or infinite values for request {share.request_id} "
+        f"at positions {share.start} to {share.start + share.num_tokens - 1}",
+        hint=(
+            "the weights may be broken, or --dtype bfloat16 or float32 may be needed instead of"
+            " float16"
+        ),
+    )

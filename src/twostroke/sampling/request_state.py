@@ -19,6 +19,7 @@ class RequestState:
         edits_logits: Whether it masks, biases or penalises tokens. Most requests do not, and the
             sampler skips all of that for a batch of those.
         stop_token_ids: May not be drawn before ``params.min_tokens``.
+        num_awaited: Tokens after these that the pass before draws: one, or none.
     """
 
     spec: ResolvedRequest
@@ -27,6 +28,7 @@ class RequestState:
     params: SamplingParams
     stop_token_ids: frozenset[int]
     edits_logits: bool
+    num_awaited: int = 0
 
     @classmethod
     def of(cls, new: NewRequest) -> RequestState:
@@ -61,11 +63,11 @@ class RequestState:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.token_ids)
+        return len(self.token_ids) + self.num_awaited
 
     @property
     def num_answer_tokens(self) -> int:
-        return len(self.token_ids) - self.answer_start
+        return self.num_tokens - self.answer_start
 
     @property
     def answer_token_ids(self) -> list[int]:

@@ -15,6 +15,7 @@ from twostroke.sampling.batch_parameters import (
     truncation_of,
     uniforms_of,
 )
+from twostroke.sampling.begun_draw import NON_FINITE, BegunDraw
 from twostroke.sampling.device_draws import DeviceDraws
 from twostroke.sampling.drawing import draw, draw_truncated, first_width
 from twostroke.sampling.editing import edit_logits
@@ -22,9 +23,7 @@ from twostroke.sampling.penalties import apply_penalties
 from twostroke.sampling.report import NO_TOKEN, DrawReport, SamplerOutput
 from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.token_masks import NO_MASKS, TokenMask
-from twostroke.sampling.transfer import to_tensor
-
-_NON_FINITE = -2  # in place of a token, until it is on the host
+from twostroke.sampling.transfer import start_transfer, to_tensor
 
 
 def takes_likeliest(request: RequestState) -> bool:
@@ -53,9 +52,7 @@ class Sampler:
         vocab_size: Columns of the logits.
         device: Where the logits are.
         peaks: Finds each row's maximum and its first index, faster than PyTorch does.
-        read: Brings drawn tokens to the host, int64 [rows]; called once for each call of
-            ``sample``, when they are on the device or about to be.
-        draws: Kernels that draw in PyTorch's place; then nothing is waited for before ``read``.
+        draws: Kernels that draw in PyTorch's place; then nothing is waited for before ``finish``.
     """
 
     def __init__(
@@ -63,13 +60,11 @@ class Sampler:
         vocab_size: int,
         device: torch.device | str,
         peaks: Peaks | None = None,
-        read: Callable[[Tensor], list[int]] = Tensor.tolist,
         draws: DeviceDraws | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self.device = torch.device(device)
         self._peaks = peaks or torch_peaks
-        self._read = read
         self._draws = draws
 
     def draws_in_place(self, request: RequestState) -> bool:
@@ -83,7 +78,17 @@ class Sampler:
         requests: Sequence[RequestState],
         token_masks: Mapping[int, TokenMask] = NO_MASKS,
     ) -> SamplerOutput:
-        """One token for each row, drawn at position ``len(request.token_ids)``.
+        """One token for each row: ``begin``, and wait."""
+        return self.begin(logits, requests, token_masks).finish() if requests else SamplerOutput([])
+
+    @torch.inference_mode()
+    def begin(
+        self,
+        logits: Tensor,
+        requests: Sequence[RequestState],
+        token_masks: Mapping[int, TokenMask] = NO_MASKS,
+    ) -> BegunDraw:
+        """Begin to draw a token for each row, at position ``request.num_tokens``.
 
         Args:
             logits: float32 [rows, vocab]; changed in place. -inf is fine.
@@ -92,8 +97,6 @@ class Sampler:
             token_masks: By row, what the answer's form allows.
         """
         assert logits.shape == (len(requests), self.vocab_size) and logits.dtype == torch.float32
-        if not requests:
-            return SamplerOutput([])
         report = DrawReport(logits, requests)
         highest, tokens = self._peaks(logits)
         failed = ~(highest < torch.inf)  # NaN is not less, either
@@ -107,11 +110,8 @@ class Sampler:
             highest = highest.masked_fill(failed, -torch.inf)
             self._draw(logits, highest, tokens, requests)
         tokens.masked_fill_(highest == -torch.inf, NO_TOKEN)
-        token_ids = self._read(tokens.masked_fill_(failed, _NON_FINITE))
-        if _NON_FINITE in token_ids:
-            report.rule_out([row for row, token in enumerate(token_ids) if token == _NON_FINITE])
-            token_ids = [max(token, NO_TOKEN) for token in token_ids]
-        return report.finish(token_ids)
+        tokens.masked_fill_(failed, NON_FINITE)
+        return BegunDraw(tokens, report, start_transfer(tokens))
 
     def _draw(
         self, logits: Tensor, highest: Tensor, tokens: Tensor, requests: Sequence[RequestState]

@@ -1,8 +1,8 @@
-"""Small tensors on their way to where the logits are."""
+"""Small tensors on their way to where the logits are, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,3 +18,20 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
 def to_tensor(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
     """``values`` on the device."""
     return moved(torch.tensor(values, dtype=dtype), device)
+
+
+def start_transfer(tensor: Tensor) -> Callable[[], list[int]]:
+    """Start to copy ``tensor`` [n] to the host; the result waits for that copy alone."""
+    if tensor.device.type != "cuda":
+        copied = tensor.clone()
+        return copied.tolist
+    target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    target.copy_(tensor, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+
+    def wait() -> list[int]:
+        arrived.synchronize()
+        return target.tolist()
+
+    return wait

@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from twostroke.core.request import Request
-from twostroke.core.step import DepthChange, DepthReason, StepPlan, StepResult
+from twostroke.core.speculation_config import DepthChange, DepthReason
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.scheduling.draft_estimates import HOLDS_FOR, DraftEstimator, DraftRecord
 from twostroke.scheduling.speculation import ToldDepths
 from twostroke.timing.draft_times import DOUBTED_AFTER

@@ -40,11 +40,10 @@ def assemble_scheduler(
     speculation: Speculation | None,
     preemption: PreemptionName = "recompute",
     tiers: Sequence[TierInfo] = (),
-    lookahead: int = 0,
 ) -> MadeScheduler:
     """Policy, depth of speculation, budget and tiers as configured, on these block tables.
 
-    Hits of models with recurrent layers are explained. ``lookahead`` is the executor's.
+    Hits of models with recurrent layers are explained.
     """
     times = StepTimes()
 
@@ -62,6 +61,5 @@ def assemble_scheduler(
         preemption=choose_preemption(preemption, tiered),
         depth=choose_depth(speculation),
         budget=choose_budget(config, times),
-        lookahead=lookahead,
     )
     return MadeScheduler(scheduler, times, tiered)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from twostroke.core.speculation_config import Speculation
 from twostroke.scheduling.adaptive_depth import AdaptiveDepth
-from twostroke.scheduling.parts import DraftDepth, NoDrafts
+from twostroke.scheduling.parts import DraftDepth
+from twostroke.scheduling.plain_parts import NoDrafts
 from twostroke.scheduling.speculation import FixedDepth
 
 

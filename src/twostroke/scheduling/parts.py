@@ -1,4 +1,4 @@
-"""What a scheduler is given: each part is a Protocol, with the plainest way to fill it.
+"""What a scheduler is given; ``plain_parts.py`` has the plainest way to fill each part.
 
 All are pure, like the scheduler. Those that do more are features, which ``assemble.py`` puts in.
 """
@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from twostroke.core.request import Request
-from twostroke.core.step import DepthChange, StepPlan, StepResult
+from twostroke.core.speculation_config import DepthChange
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.kv_cache.block_table import Prefix
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.observability.events import TierStats
@@ -24,14 +25,6 @@ class Preemption(Protocol):
     """
 
     def preempt(self, request: Request, kv: KVCacheManager, plan: StepPlan) -> None: ...
-
-
-class Recompute:
-    """Drop the blocks. What the prefix cache has lost by the next admission is computed again."""
-
-    def preempt(self, request: Request, kv: KVCacheManager, plan: StepPlan) -> None:
-        kv.free(request)
-        request.num_computed_tokens = 0
 
 
 class Tiers(Protocol):
@@ -68,27 +61,6 @@ class Tiers(Protocol):
         ...
 
 
-class WithoutTiers:
-    """Blocks that the KV cache has no room for are lost."""
-
-    def has_work(self) -> bool:
-        return False
-
-    def begin_load(self, request: Request, prefix: Prefix, plan: StepPlan) -> bool:
-        return False
-
-    def complete(self, plan: StepPlan, requests: Mapping[str, Request]) -> None:
-        """Nothing moves."""
-
-    def update(
-        self, plan: StepPlan, result: StepResult, requests: Mapping[str, Request]
-    ) -> Sequence[str]:
-        return ()
-
-    def stats(self) -> TierStats | None:
-        return None
-
-
 class DraftDepth(Protocol):
     """Says how many drafts a request may get.
 
@@ -112,18 +84,6 @@ class DraftDepth(Protocol):
         ...
 
 
-class NoDrafts:
-    """Nothing is guessed."""
-
-    needs_slots = False
-
-    def choose(self, request: Request, changes: list[DepthChange] | None = None) -> int:
-        return 0
-
-    def observe(self, plan: StepPlan, result: StepResult) -> None:
-        """There is nothing to learn."""
-
-
 class StepBudget(Protocol):
     """Chooses each step's budget. ``observe`` is called once after each step.
 
@@ -139,15 +99,3 @@ class StepBudget(Protocol):
     ) -> None:
         """Take in a step that ended at ``now``; ``running`` are those that run after it."""
         ...
-
-
-class FixedBudget:
-    """A ``StepBudget`` that never changes."""
-
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
-
-    def observe(
-        self, plan: StepPlan, result: StepResult, running: Collection[Request], now: float
-    ) -> None:
-        """Nothing changes it."""

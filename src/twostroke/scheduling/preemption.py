@@ -8,7 +8,8 @@ from twostroke.core.request import Request
 from twostroke.core.step import StepPlan
 from twostroke.kv_cache.manager import KVCacheManager
 from twostroke.kv_cache.tiered_prefix import find_savable
-from twostroke.scheduling.parts import Preemption, Recompute
+from twostroke.scheduling.parts import Preemption
+from twostroke.scheduling.plain_parts import Recompute
 from twostroke.scheduling.tiered_blocks import TieredBlocks
 
 

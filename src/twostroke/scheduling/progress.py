@@ -32,6 +32,7 @@ def take_result(
     ``finish_reason`` is its last.
     """
     request_id = request.request_id
+    request.forget_assumed()
     if request_id in result.repeated:
         return None
     num_rejected = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from twostroke.core.request import Request, RequestStatus
+from twostroke.core.sampling_params import HostWait
 from twostroke.core.step import Decision, Reason, StepPlan
 from twostroke.kv_cache.block_table import TableChange
 from twostroke.kv_cache.manager import KVCacheManager
@@ -66,11 +67,13 @@ class RunningBatch:
     ) -> Slots | None:
         """Blocks for a share. Where they are short, it goes without drafts; then others yield.
 
+        None yields while a step runs, which may give blocks back: the next plan waits for that.
+
         Args:
             depth: Drafts to make after the step, which need ``ahead`` slots.
 
         Returns:
-            ``None``: the request itself is the one that yielded.
+            ``None``: the request itself is the one that yielded, or it gets nothing in this step.
         """
         if (num_missing := request.num_missing_tokens) < num_tokens:  # the rest are drafts
             num_tokens = min(num_tokens, num_missing + self._kv.states.max_drafts(request))
@@ -79,6 +82,10 @@ class RunningBatch:
                 depth = ahead = 0
             elif num_tokens > num_missing:
                 num_tokens = num_missing
+            elif plan.is_ahead:
+                plan.host_wait = HostWait.BLOCKS
+                plan.decisions.append(Decision(request.request_id, Reason.NO_FREE_BLOCK))
+                return None
             else:
                 victim = max(self.requests.values(), key=self._policy.rank)
                 self.preempt(victim, plan, by=request)

@@ -15,10 +15,11 @@ from __future__ import annotations
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.output import RequestOutput, make_output
 from twostroke.core.request import FinishReason, Request, RequestStatus
+from twostroke.core.sampling_params import HostWait
 from twostroke.core.step import Decision, NewRequest, Reason, ScheduledRequest, StepPlan, StepResult
 from twostroke.kv_cache.block_table import NO_PREFIX, Prefix
 from twostroke.kv_cache.manager import KVCacheManager
-from twostroke.scheduling import parts
+from twostroke.scheduling import parts, plain_parts
 from twostroke.scheduling.policies.base import SchedulingPolicy
 from twostroke.scheduling.progress import keep_drafts, room_for_drafts, share_size, take_result
 from twostroke.scheduling.running_batch import RunningBatch
@@ -36,7 +37,6 @@ class Scheduler:
         preemption: How a running request is made to wait; by default its blocks are dropped.
         depth: How many tokens are guessed ahead; by default none.
         budget: Most tokens of each step; by default always the configured ones.
-        lookahead: Slots of a request that decodes beyond those of the step, where there is room.
 
     Attributes:
         num_steps: Planned so far; the number of the next one.
@@ -53,20 +53,19 @@ class Scheduler:
         preemption: parts.Preemption | None = None,
         depth: parts.DraftDepth | None = None,
         budget: parts.StepBudget | None = None,
-        lookahead: int = 0,
     ) -> None:
         self.config = config
         self.kv = kv
         self.policy = policy
-        self.tiers = tiers or parts.WithoutTiers()
-        self.depth = depth or parts.NoDrafts()
+        self.tiers = tiers or plain_parts.WithoutTiers()
+        self.depth = depth or plain_parts.NoDrafts()
         most = config.max_num_batched_tokens
-        self.budget = budget or parts.FixedBudget(most)
-        self._lookahead = lookahead
+        self.budget = budget or plain_parts.FixedBudget(most)
+        self._assumes = False  # what the last plan computes
         self.num_steps = 0
         self.released: list[str] = []
         self.requests: dict[str, Request] = {}
-        self.batch = RunningBatch(kv, policy, preemption or parts.Recompute())
+        self.batch = RunningBatch(kv, policy, preemption or plain_parts.Recompute())
         self.running = self.batch.requests
         self.waiting = WaitingRequests(policy, self.requests)
         self._chunk = min(config.max_prefill_chunk or most, most)
@@ -116,6 +115,7 @@ class Scheduler:
         plan = StepPlan(
             self.num_steps, now, released=self.released, token_budget=self.budget.tokens
         )
+        plan.is_ahead, self._assumes = self._assumes, False
         self.num_steps += 1
         self.released = []
         self._admit_waiting(plan, boosted=True)
@@ -124,6 +124,19 @@ class Scheduler:
         self.tiers.complete(plan, self.requests)
         plan.decisions += self.waiting.decisions()
         return plan
+
+    def assume(self, plan: StepPlan) -> bool:
+        """Take for granted what a plan computes, so that the next is made before its result is in.
+
+        ``update`` for this plan comes after that. Returns whether a request goes on: then the next
+        is to be made.
+        """
+        for request_id, share in plan.scheduled.items():
+            request = self.running.get(request_id)
+            if request is not None:
+                request.assume(share.num_tokens, draws=share.samples)
+        self._assumes = any(request.num_missing_tokens for request in self.running.values())
+        return self._assumes
 
     def requests_in(self, plan: StepPlan) -> list[Request]:
         """The requests that a plan schedules, in its order; before its result is taken in."""
@@ -134,14 +147,14 @@ class Scheduler:
         outputs, no_longer_loading = [], self.tiers.update(plan, result, self.requests)
         for request_id, share in plan.scheduled.items():
             request = self.requests.get(request_id)
-            if request is None:
-                continue  # aborted while the step ran
+            if request is None or not 0 <= request.admitted_step <= plan.step:
+                continue  # it ended while the step ran
             if error := result.errors.get(request_id):
                 self.finish(request_id, FinishReason.ERROR, now, discard=True)
                 outputs.append(make_output(request, [], FinishReason.ERROR, error))
                 continue
             output = take_result(request, share, result, now)
-            self.kv.commit(request)
+            self.kv.commit(request, share.start)
             if share.start < request.num_prompt_tokens and request.prompt_computed:
                 self.waiting.leader_is_ready(request)
             if output is not None:
@@ -184,7 +197,7 @@ class Scheduler:
         if num_tokens >= num_missing:
             room = room_for_drafts(request, num_tokens)
             depth = min(self.depth.choose(request, plan.depth_changes), room)
-            ahead = max(depth if self.depth.needs_slots else 0, min(self._lookahead, room))
+            ahead = depth if self.depth.needs_slots else 0
         slots = self.batch.allocate(request, num_tokens, depth, ahead, plan)
         if slots is None:
             return
@@ -262,6 +275,9 @@ class Scheduler:
     def _make_room(self, request: Request, entry: Entry, plan: StepPlan) -> tuple[Entry, bool]:
         """How a boosted request enters once all have been preempted that yield to it, if any."""
         full, displaces = (Reason.MAX_NUM_SEQS, Reason.NO_FREE_BLOCK), False
+        if plan.is_ahead and entry.obstacle in full:  # none yields while a step runs
+            plan.host_wait = HostWait.BLOCKS
+            return entry, False
         while entry.obstacle in full and (victim := self.policy.boost.pick_displaced(request)):
             self.batch.preempt(victim, plan, by=request)
             entry = self.find_entry(request, self.batch.num_promised(), plan, boosted=True)
@@ -290,7 +306,7 @@ class Scheduler:
 
     def _admit(self, request: Request, prefix: Prefix, plan: StepPlan) -> None:
         """Let a waiting request run from this step on. There is room for all its known tokens."""
-        request.status = RequestStatus.RUNNING
+        request.status, request.admitted_step = RequestStatus.RUNNING, plan.step
         if request.first_scheduled_time is None:
             request.first_scheduled_time = plan.time
         self.batch.add(request)

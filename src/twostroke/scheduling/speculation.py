@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from twostroke.core.request import Request
-from twostroke.core.step import DepthChange, DepthReason, StepPlan, StepResult
+from twostroke.core.speculation_config import DepthChange, DepthReason
+from twostroke.core.step import StepPlan, StepResult
 
 
 class ToldDepths:

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from twostroke.core.config import SchedulerConfig
 from twostroke.core.request import Request
 from twostroke.core.step import StepPlan, StepResult
-from twostroke.scheduling.parts import FixedBudget, StepBudget
+from twostroke.scheduling.parts import StepBudget
+from twostroke.scheduling.plain_parts import FixedBudget
 from twostroke.scheduling.tuned_budget import TunedBudget
 from twostroke.timing.step_times import StepTimes
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from twostroke.core.kv_groups import is_state_key, state_key
+from twostroke.core.kv_tier_config import BlockTransfer, TierChange
 from twostroke.core.network.address import is_address
 from twostroke.core.prefix_hit import KVOffer
 from twostroke.core.request import BlockKey, Request
-from twostroke.core.step import BlockTransfer, StepPlan, StepResult, TierChange
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.kv_cache.block_table import Prefix
 from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.manager import KVCacheManager
@@ -33,8 +34,7 @@ from twostroke.scheduling.awaited_prompts import (
 )
 from twostroke.timing.transfer_times import TransferTimes
 
-# A request whose loads keep failing, or whose blocks are lost again before its turn, computes.
-MAX_LOADS = 3
+MAX_LOADS = 3  # a request whose loads keep failing, or whose blocks are lost again, computes
 # Tiers of other engines that offers may bring: each has a connection, a thread and metrics.
 MAX_PEERS = 64
 

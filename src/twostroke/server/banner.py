@@ -11,6 +11,7 @@ from twostroke.core.config import PolicyName
 from twostroke.core.flags.byte_sizes import format_bytes
 from twostroke.core.speculation_config import Speculation
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.make_kv import capacity_text
 from twostroke.observability.process import age_of_process
 from twostroke.server.state.served_model import ServedModel
 from twostroke.server.version import package_version
@@ -81,7 +82,7 @@ def memory_summary(info: ExecutorInfo) -> list[str]:
         f"  {'weights':<10} {format_bytes(info.weight_bytes)}",
         (
             f"  {'KV cache':<10} {kv_cache}{kind}: {info.num_blocks:,} blocks of {info.block_size},"
-            f" {info.capacity_text}, {share} of maximum length ({info.max_model_len:,})"
+            f" {capacity_text(info)}, {share} of maximum length ({info.max_model_len:,})"
         ),
     ]
 
@@ -91,7 +92,7 @@ def beside_summary(model: ServedModel) -> list[str]:
     return [
         f"  {'beside it':<10} {other.name} on {other.client.info.device}, weights"
         f" {format_bytes(other.client.info.weight_bytes)}, KV cache of"
-        f" {other.client.info.capacity_text}"
+        f" {capacity_text(other.client.info)}"
         for other in model.beside
     ]
 

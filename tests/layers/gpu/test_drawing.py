@@ -145,24 +145,16 @@ def test_penalties_have_the_bits_of_pytorch(operators: GpuOperators, device: tor
     assert torch.equal(own, expected)
 
 
-def test_nothing_is_read_before_the_tokens(
-    sampler: Sampler, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What would wait for a GPU is not called before ``read``."""
+def test_nothing_is_read_before_the_tokens(sampler: Sampler, device: torch.device) -> None:
+    """What would wait for a GPU is not called before the draw is finished."""
     requests = [make_request(seed=row, top_k=5, top_p=0.9) for row in range(3)]
-    logits, reached = logits_of(2, 3).to(device), list[bool]()
-
-    def read(tokens: Tensor) -> list[int]:
-        reached.append(True)
-        patch.undo()
-        return list(map(int, tokens))
+    logits = logits_of(2, 3).to(device)
 
     def refuse(*_: Any) -> Any:
         raise AssertionError("the host waits for the device")
 
-    sampler._read = read
     with pytest.MonkeyPatch.context() as patch:
         for name in ("tolist", "item", "__bool__", "nonzero"):
             patch.setattr(Tensor, name, refuse)
-        sampler.sample(logits, requests)
-    assert reached
+        begun = sampler.begin(logits, requests)
+    assert begun.finish().token_ids == begun.tokens.tolist()

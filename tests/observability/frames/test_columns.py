@@ -8,7 +8,8 @@ import pytest
 
 from tests.inspector.recorded import events
 from twostroke.core.request import FinishReason
-from twostroke.core.step import DepthChange, DepthReason, Reason
+from twostroke.core.speculation_config import DepthChange, DepthReason
+from twostroke.core.step import Reason
 from twostroke.observability.events import (
     FinishedRequest,
     HeldBackRequest,

@@ -12,11 +12,12 @@ import torch
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.errors import InvalidRequestError, ModelLoadError
-from twostroke.core.generation_request import GenerationRequest, pooling_request
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.output import RequestOutput
 from twostroke.core.pooling import PoolingParams, unpack_vector
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.runtime.loading import load_torch_executor
+from twostroke.server.openai.embeddings.pooling_fields import pooling_request
 
 PROMPTS = [[5, 6, 7, 9], [11] * 30, [5, 6, 7, 8, 3]]
 CLASSIFIER: dict[str, Any] = {"architectures": ["Qwen3ForSequenceClassification"], "num_labels": 1}

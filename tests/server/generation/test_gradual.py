@@ -9,10 +9,11 @@ import pytest
 
 from tests.server.scripted import ScriptedEngine, ScriptedStream
 from twostroke.core.errors import InvalidRequestError
-from twostroke.core.generation_request import GenerationRequest, pooling_request
+from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.pooling import PoolingParams
 from twostroke.gateway.caller import Caller
 from twostroke.server.generation.generation import PROMPTS_AT_ONCE, Generation
+from twostroke.server.openai.embeddings.pooling_fields import pooling_request
 from twostroke.server.state.served_model import ServedModel
 
 

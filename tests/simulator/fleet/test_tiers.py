@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from twostroke.core.config import CacheConfig, SchedulerOptions
-from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.kv_tier_config import BlockTransfer, KVTierConfig
 from twostroke.core.request import BlockKey
-from twostroke.core.step import BlockTransfer, StepPlan, StepResult
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.simulator.deployment.options import DeploymentOptions
 from twostroke.simulator.fleet.tiers import Bandwidths, SimulatedTiers

@@ -18,8 +18,8 @@ from twostroke.constraints.compiling.turn_threads import Pieces, TurnThreads
 from twostroke.core.errors import ErrorMessage, TwostrokeError
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.runtime.constraints.answer import ConstrainedAnswer, needs_logits
+from twostroke.runtime.constraints.mask_source import StepMasks
 from twostroke.runtime.input_batch import Batch
-from twostroke.runtime.step_run import StepMasks
 from twostroke.sampling.request_state import RequestState
 from twostroke.sampling.token_masks import TokenMask
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -20,7 +19,7 @@ from twostroke.runtime.torch_executor import TorchExecutor
 def record_passes(
     executor: TorchExecutor, config: EngineConfig, profiler: Profiler, clock: PhaseClock
 ) -> TorchExecutor:
-    """On a GPU, unless ``--enforce-eager``; they run ahead where nothing guesses further.
+    """On a GPU, unless ``--enforce-eager``.
 
     Not under a profiler, which measures each part of a pass. Returns the executor.
     """
@@ -28,9 +27,8 @@ def record_passes(
     if not on_gpu or config.model.enforce_eager or profiler is not NO_PROFILE:
         return executor
     sizes = graph_sizes(config.scheduler.for_device(gpu=True).max_num_seqs)
-    is_alone = config.speculation.resolve() is None
     try:
-        record_graphs(executor, sizes, CudaCapture(), _shown, ahead=is_alone)
+        record_graphs(executor, sizes, CudaCapture(), _shown)
     except torch.OutOfMemoryError as error:
         executor.close()
         raise InsufficientMemoryError(
@@ -49,22 +47,15 @@ def record_graphs(
     sizes: Sequence[int],
     capture: Capture,
     progress: Callable[[int], Iterable[int]] = range,
-    *,
-    ahead: bool = False,
 ) -> None:
     """Record passes over one token of each request, if the model allows.
 
     Args:
         sizes: The numbers of requests, rising.
         progress: Gives the numbers below one, as each is to be recorded.
-        ahead: Start such a pass before the host knows the tokens of the one before, if the model
-            has no recurrent layers.
     """
-    length, ahead = executor.info.max_model_len, ahead and executor.passes.may_run_ahead
     with as_current(executor.model.device):
-        recorded = executor.passes.record(sizes, capture, progress, length, ahead=ahead)
-    if recorded and ahead:
-        executor.info = replace(executor.info, lookahead=1)
+        executor.passes.record(sizes, capture, progress, executor.info.max_model_len)
 
 
 def _shown(count: int) -> Iterable[int]:

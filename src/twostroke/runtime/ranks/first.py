@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from twostroke.core.errors import EngineDeadError
@@ -132,10 +133,11 @@ class FirstKV(KVTensors):
             self._processes.tell(CopyBlocks(copies))
         super().copy_blocks(copies)
 
-    def all_finite(self, slots: Tensor) -> bool:
+    def are_finite(self, slots: Tensor) -> Tensor:
         with exchanging(self._processes):
             self._processes.tell(CheckFinite(bytes_of(slots), _groups_of(slots)))
-            return self._processes.ranks.all_true(super().all_finite(slots))
+            own = bool(super().are_finite(slots))
+            return torch.tensor(self._processes.ranks.all_true(own))
 
     def zero_slots(self, slots: Tensor) -> None:
         self._processes.tell(ZeroSlots(bytes_of(slots), _groups_of(slots)))

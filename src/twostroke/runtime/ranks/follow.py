@@ -81,7 +81,7 @@ class Follower:
             self._kv.zero_slots(numbers_of(order.slots, device, order.groups))
         else:
             slots = numbers_of(order.slots, device, order.groups)
-            self._ranks.all_true(self._kv.all_finite(slots))
+            self._ranks.all_true(bool(self._kv.are_finite(slots)))
 
 
 def main(descriptor: int) -> None:

@@ -123,7 +123,7 @@ class ZeroSlots(msgspec.Struct, frozen=True, tag=True):
 
 
 class CheckFinite(msgspec.Struct, frozen=True, tag=True):
-    """See ``KVTensors.all_finite``; the ranks agree on it."""
+    """See ``KVTensors.are_finite``; the ranks agree on it."""
 
     slots: bytes
     groups: int

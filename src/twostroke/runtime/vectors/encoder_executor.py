@@ -12,6 +12,7 @@ from twostroke.core.errors import ConfigError, ErrorMessage, NonFiniteLogitsErro
 from twostroke.core.pooling import Pooling, PoolingAbility, pack_vector
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.immediate_executor import ImmediateExecutor
 from twostroke.model_spec.vectors.encoder_spec import EncoderSpec, parse_encoder
 from twostroke.model_spec.vectors.pooling_ability import read_pooling_ability
 from twostroke.model_spec.vectors.pooling_files import read_text_length
@@ -27,7 +28,7 @@ from twostroke.runtime.vectors.encoder_weights import load_encoder
 from twostroke.runtime.vectors.pooling import finish_embedding, pool_whole
 
 
-class EncoderExecutor:
+class EncoderExecutor(ImmediateExecutor):
     """One encoder on one device, see ``Executor``.
 
     Its KV blocks exist by number only: the scheduler counts them, and they hold nothing.
@@ -40,6 +41,7 @@ class EncoderExecutor:
         profiler: Profiler = NO_PROFILE,
         dense: DenseModules | None = None,
     ) -> None:
+        super().__init__()
         self._dense = dense or DenseModules()
         self.requests = LiveRequests()
         self._model: Encoder | None = model

@@ -12,6 +12,7 @@ from twostroke.core.errors import ConfigError
 from twostroke.core.flags.byte_sizes import format_decimal_bytes
 from twostroke.core.kv_groups import KVGroups
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.make_kv import capacity_text
 from twostroke.kv_cache.state_room import (
     CacheSize,
     StateSize,
@@ -350,7 +351,7 @@ def describe(deployment: Deployment, options: DeploymentOptions) -> str:
     in_groups = f" in all {groups} groups" if groups > 1 else ""
     cache = (
         f"{format_decimal_bytes(deployment.kv_bytes)} of {deployment.info.kv_cache_dtype} KV cache"
-        f" for {deployment.info.capacity_text}{in_groups}"
+        f" for {capacity_text(deployment.info)}{in_groups}"
         if per_token
         else "no KV cache"
     )

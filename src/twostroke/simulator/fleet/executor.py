@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
+from twostroke.engine.immediate_executor import ImmediateExecutor
 from twostroke.simulator.cost.estimate import CostModel
 from twostroke.simulator.fleet.clock import VirtualClock
 from twostroke.simulator.fleet.tiers import SimulatedTiers
@@ -18,8 +19,8 @@ from twostroke.timing.step_shape import StepShape
 TOKEN = 0
 
 
-class SimulatedExecutor:
-    """Implements ``engine.executor.Executor``; ``execute`` advances the clock by the step's time.
+class SimulatedExecutor(ImmediateExecutor):
+    """Implements ``engine.executor.Executor``; ``launch`` advances the clock by the step's time.
 
     Args:
         info: The pretended model and its KV cache.
@@ -44,6 +45,7 @@ class SimulatedExecutor:
         waking: bool = False,
         tiers: SimulatedTiers | None = None,
     ) -> None:
+        super().__init__()
         self.info = info if tiers is None else replace(info, tiers=tiers.infos)
         self.tiers = tiers
         self.clock = clock

@@ -62,9 +62,7 @@ class Replica:
         self.executor = executor
         self.clock = executor.clock
         self.kv = make_kv(info, enable_prefix_caching=enable_prefix_caching)
-        made = assemble_scheduler(
-            config, self.kv, speculation, preemption, info.tiers, info.lookahead
-        )
+        made = assemble_scheduler(config, self.kv, speculation, preemption, info.tiers)
         self.scheduler = made.scheduler
         self._targets = targets or TTFTTargets((), info.model_id)
         self.log = StepLog(executor, self.scheduler)

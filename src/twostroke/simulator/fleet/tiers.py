@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from twostroke.core.kv_tier_config import KVTierConfig
+from twostroke.core.kv_tier_config import KVTierConfig, TierChange
 from twostroke.core.request import BlockKey
-from twostroke.core.step import StepPlan, StepResult, TierChange
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.state_room import MAX_PART_BYTES

@@ -9,8 +9,8 @@ from msgspec import structs
 from pydantic import Field
 
 from twostroke.core.errors import InvalidRequestError
-from twostroke.core.generation_request import GenerationRequest, pooling_request
-from twostroke.core.pooling import PoolingParams
+from twostroke.core.generation_request import GenerationRequest
+from twostroke.core.pooling import NOTHING_DRAWN, PoolingParams
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.openai.embeddings.prompt_tokens import PoolingPrompt
 from twostroke.server.openai.field_limits import RequestFields
@@ -86,3 +86,15 @@ def make_pooling_requests(
             )
         )
     return requests
+
+
+def pooling_request(
+    request_id: str, prompt_token_ids: Sequence[int], pooling: PoolingParams
+) -> GenerationRequest:
+    """A call that wants a vector of its prompt, and no tokens."""
+    return GenerationRequest(
+        request_id=request_id,
+        prompt_token_ids=prompt_token_ids,
+        params=NOTHING_DRAWN,
+        pooling=pooling,
+    )

@@ -1,4 +1,4 @@
-"""Passes that run ahead of their plans change nothing: not a token, not with aborts in between."""
+"""Protects: steps launched before the result of the one before change no token, on a real model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.request import FinishReason
-from twostroke.core.sampling_params import SamplingParams
+from twostroke.core.sampling_params import HostWait, SamplingParams
+from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.layers.attention.base import AttentionMetadata
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.passes.record import record_graphs
-from twostroke.runtime.passes.run_ahead import RunAhead
 from twostroke.runtime.torch_executor import TorchExecutor
 
 BLOCK_SIZE = 4
@@ -73,18 +73,12 @@ def load(folder: Path, *, ahead: bool, num_blocks: int = 40, **options: Any) -> 
     config = EngineConfig.from_flat({**flat, "max_num_seqs": 8, **options})
     executor = load_torch_executor(config)
     if ahead:
+        assert isinstance(executor, TorchExecutor)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SdpaBackend, "fixed_tables", lambda self, *_: PreparedAnew(self))
-            record_graphs(executor, range(1, 9), run_each_time, ahead=True)
-        assert executor.info.lookahead == 1
+            record_graphs(executor, range(1, 9), run_each_time)
+        executor.info = replace(executor.info, runs_ahead=True)
     return LLMEngine(executor, config=config)
-
-
-def ahead_of(executor: Any) -> RunAhead:
-    assert isinstance(executor, TorchExecutor)
-    ahead = executor.passes._ahead
-    assert ahead is not None
-    return ahead
 
 
 def request(number: int, **params: Any) -> GenerationRequest:
@@ -94,44 +88,51 @@ def request(number: int, **params: Any) -> GenerationRequest:
     return GenerationRequest(request_id=str(number), prompt_token_ids=prompt, params=sampling)
 
 
-class Count:
-    """How many rows were taken from passes that ran ahead."""
-
-    def __init__(self, engine: LLMEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.rows = self.steps = 0
-        ahead = ahead_of(engine.executor)
-        take = ahead.take
-
-        def counted(*args: Any) -> Any:
-            taken = take(*args)
-            self.rows += 0 if taken is None else len(taken[0])
-            self.steps += taken is not None
-            return taken
-
-        monkeypatch.setattr(ahead, "take", counted)
-
-
 @pytest.mark.parametrize(
-    "params",
+    ("params", "wait"),
     [
-        {},
-        {"temperature": 1.0, "seed": 5},
-        {"temperature": 1.0, "seed": 5, "top_k": 4},
-        {"logprobs": 2},
-        {"repetition_penalty": 1.3},
-        {"temperature": 1.0, "seed": 3, "n": 3},
+        ({}, None),
+        ({"temperature": 1.0, "seed": 5}, None),
+        ({"temperature": 1.0, "seed": 5, "top_k": 4}, None),
+        ({"min_tokens": 5, "stop_token_ids": [3]}, None),
+        ({"temperature": 1.0, "seed": 3, "n": 3}, None),
+        ({"logit_bias": {7: 5.0}}, None),
+        ({"logprobs": 2}, HostWait.LOGPROBS),
+        ({"repetition_penalty": 1.3}, HostWait.PENALTIES),
     ],
     ids=str,
 )
-def test_nearly_every_row_is_computed_ahead(
-    folder: Path, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_steps_are_launched_ahead_or_say_why_not(
+    folder: Path, params: dict[str, Any], wait: HostWait | None
 ) -> None:
     expected = run(load(folder, ahead=False), [request(i, **params) for i in range(3)], {})
     engine = load(folder, ahead=True)
-    count = Count(engine, monkeypatch)
+    launches = Launches(engine)
     assert run(engine, [request(i, **params) for i in range(3)], {}) == expected
-    drawn = sum(map(len, expected.values()))
-    assert count.rows >= 0.75 * drawn
+    events = engine.recorder.events()
+    assert [event.step for event in events] == list(range(len(events)))
+    assert {event.host_wait for event in events} == {wait}
+    assert launches.ahead == (0 if wait else launches.all - 1)
+
+
+class Launches:
+    """How many passes were launched, and how many of them beside one that was not collected."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self.all = self.ahead = self._running = 0
+        executor = engine.executor
+        launch, collect = executor.launch, executor.collect
+
+        def counted(plan: StepPlan) -> None:
+            self.all, self.ahead = self.all + 1, self.ahead + self._running
+            self._running += 1
+            launch(plan)
+
+        def ended() -> StepResult:
+            self._running -= 1
+            return collect()
+
+        executor.launch, executor.collect = counted, ended  # type: ignore[method-assign]
 
 
 def run(
@@ -232,8 +233,9 @@ def test_a_pass_that_raises_leaves_nothing_ahead(
     assert isinstance(engine.executor, TorchExecutor)
     with monkeypatch.context() as patch:
         patch.setattr(engine.executor.model, "logits", lambda hidden: 1 / 0)
-        outputs = engine.step()
-    assert {output.finish_reason for output in outputs} == {FinishReason.ERROR}
+        outputs = engine.step()  # the step that was launched before is as it should be
+    assert {output.finish_reason for output in outputs} == {None}
+    assert {output.finish_reason for output in engine.step()} == {FinishReason.ERROR}
     again = [replace(each, request_id=f"again-{each.request_id}") for each in calls]
     expected = run(load(folder, ahead=False), again, {})
     assert run(engine, again, {}) == expected
@@ -272,7 +274,7 @@ def test_passes_that_fail_take_their_own_requests_alone(folder: Path, data: st.D
             name = f"{output.request_id}-{output.index}"
             tokens.setdefault(name, []).extend(output.token_ids)
             if output.finish_reason is FinishReason.ERROR:
-                assert step in failing
+                assert step in failing or step - 1 in failing  # when it was launched
                 failed.add(output.request_id)
         engine.scheduler.kv.check_integrity()
     assert engine.dead is None

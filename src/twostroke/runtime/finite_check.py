@@ -1,0 +1,33 @@
+"""Whether the keys, values and states that a pass writes are finite, without waiting for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from twostroke.runtime.step_run import StepRun
+from twostroke.sampling.transfer import start_transfer
+
+
+def begin_finite_check(step: StepRun) -> Callable[[], list[int]]:
+    """Begin to ask whether the keys and values that the pass writes are finite.
+
+    Logits show what is wrong with rows that are sampled from. Others may not reach them (in a chunk
+    before the last, or beyond a window), but they lie in the cache.
+    """
+    names = [share.request_id for share in step.batch.shares]
+    of_cache = step.kv.are_finite(step.batch.attention.slots)
+    of_states = step.kv.recurrent.are_finite(names)
+    return start_transfer(torch.stack((of_cache, of_states.to(of_cache.device))))
+
+
+def fail_non_finite(step: StepRun) -> None:
+    """End requests whose keys or values are not finite."""
+    batch, kv = step.batch, step.kv
+    for index, share in enumerate(batch.shares):
+        if share.request_id in step.dropped:
+            continue
+        known = batch.attention.slots[batch.known_rows(index)]  # of drafts, logits decide
+        if not (kv.recurrent.are_finite([share.request_id]) and kv.are_finite(known)):
+            step.fail(index)
