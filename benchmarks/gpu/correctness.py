@@ -5,8 +5,9 @@
 For each model family, and for a checkpoint of 8 and of 4 bits: tiny random weights in float32,
 requests that share prefixes, run in chunks, in too few blocks, greedy and sampled, through the
 engine on the device, on a GPU by recorded passes too; every token is compared with the loop without
-a cache on the CPU. And in bfloat16: whether a request's log-probabilities are the same bits alone
-and in company.
+a cache on the CPU. Of one family of each kind that is recorded: at several numbers of requests, the
+tokens of recorded passes are compared with those of ``--enforce-eager``. And in bfloat16: whether a
+request's log-probabilities are the same bits alone and in company.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import argparse
 import multiprocessing
 import tempfile
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from benchmarks.gpu.environment import Record
 from tests.checkpoints import write_checkpoint
@@ -30,20 +34,28 @@ from twostroke.engine.answer import raise_output_error
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.runtime.checkpoints.quantise import quantise
 from twostroke.runtime.loading import load_torch_executor
+from twostroke.runtime.passes.decode_graphs import DecodeGraphs
 from twostroke.runtime.reference import generate_naive
+from twostroke.runtime.torch_executor import TorchExecutor
 
 QUANTISED = ("llama int8", "llama int4")
+# Families whose recorded passes are compared with eager ones: dense, experts, recurrent, latents.
+RECORDED = ("llama", "qwen3-moe", "qwen3-next", "deepseek-v2")
+# Requests at a time: as many as a graph has rows, and fewer; more than a product of few rows takes.
+BATCHES = (1, 3, 8, 13, 21)
+Answers = dict[int, dict[str, list[int]]]  # tokens of each request, by how many there were
+Load = Callable[[EngineConfig], TorchExecutor]
 BLOCK_SIZE = 8
 BLOCKS = 24
 
 
-def calls() -> list[GenerationRequest]:
-    """Twelve requests: half share a prefix, half are sampled."""
+def calls(count: int = 12) -> list[GenerationRequest]:
+    """Requests of which half share a prefix, a third are sampled."""
     shared = [(7 * i) % 96 for i in range(20)]
     made = []
-    for number in range(12):
+    for number in range(count):
         prompt = (shared if number % 2 else []) + [
-            (number * 13 + i * 5) % 96 for i in range(5 + number)
+            (number * 13 + i * 5) % 96 for i in range(5 + number % 12)
         ]
         params = SamplingParams(
             temperature=0.0 if number % 3 else 1.0,
@@ -80,14 +92,7 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
     config = EngineConfig.from_flat({**options, "kv_cache_memory": memory})
     executor = load_torch_executor(config)
     engine = LLMEngine(executor, config=config)
-    outputs: dict[str, list[int]] = {}
-    for call in calls():
-        engine.submit(call)
-    while engine.has_work():
-        for output in engine.step():
-            raise_output_error(output)
-            outputs.setdefault(output.request_id, []).extend(output.token_ids)
-        engine.scheduler.kv.check_integrity()
+    outputs = answers(engine, calls())
     wrong = []
     for call in calls():
         expected, _ = generate_naive(
@@ -106,6 +111,63 @@ def compare(folder: Path, family: str, device: str) -> dict[str, Any]:
         "backend": type(executor_backend).__name__,
         "recorded": is_recorded,
     }
+
+
+def answers(engine: LLMEngine, requests: list[GenerationRequest]) -> dict[str, list[int]]:
+    """The tokens of each, all of them submitted at once."""
+    outputs: dict[str, list[int]] = {}
+    for call in requests:
+        engine.submit(call)
+    while engine.has_work():
+        for output in engine.step():
+            raise_output_error(output)
+            outputs.setdefault(output.request_id, []).extend(output.token_ids)
+        engine.scheduler.kv.check_integrity()
+    return outputs
+
+
+def against_eager(
+    folder: Path, family: str, device: str, load: Load = load_torch_executor
+) -> dict[str, Any]:
+    """Run ``BATCHES`` by recorded passes and by eager ones; list the requests that differ."""
+    options = {"model": str(folder), "device": device, "dtype": "float32", "max_model_len": 64}
+    options |= {"max_num_seqs": max(BATCHES), "block_size": BLOCK_SIZE, "kv_cache_memory": 2**22}
+    options["max_num_batched_tokens"] = 1024  # all prompts in one step, and then a token of each
+    replayed, runs = set[int](), list[Answers]()
+    for eager in (False, True):
+        config = EngineConfig.from_flat({**options, "enforce_eager": eager})
+        executor = load(config)
+        if (graphs := executor.passes.graphs) is not None:
+            assert not eager
+            note_rows(graphs, replayed)
+        engine = LLMEngine(executor, config=config)
+        runs.append({count: answers(engine, calls(count)) for count in BATCHES})
+        engine.close()
+    row: dict[str, Any] = {"family": family, "replayed_rows": sorted(replayed)}
+    if eager_too := [count for count in BATCHES if count not in replayed]:
+        row["failed"] = f"no recorded pass of {eager_too} rows was run"
+    return row | {"against_eager": list(BATCHES), "different": differing(*runs)}
+
+
+def note_rows(graphs: DecodeGraphs, replayed: set[int]) -> None:
+    """Add to ``replayed`` the number of rows of each recorded pass that runs."""
+    replay = graphs.replay
+
+    def noted(rows: int) -> Tensor:
+        replayed.add(rows)
+        return replay(rows)
+
+    graphs.replay = noted  # type: ignore[method-assign]
+
+
+def differing(recorded: Answers, eager: Answers) -> list[str]:
+    """Which requests have other tokens, as in "request 3 of 8"."""
+    return [
+        f"request {request_id} of {count}"
+        for count, own in eager.items()
+        for request_id, tokens in own.items()
+        if recorded[count].get(request_id) != tokens
+    ]
 
 
 def same_bits(folder: Path, device: str) -> dict[str, Any]:
@@ -150,11 +212,13 @@ def written(folder: Path, family: str) -> Path:
     return folder / to
 
 
-def attempt(family: str, device: str) -> dict[str, Any]:
-    """One family; what fails is a row, too."""
+def attempt(family: str, device: str, *, eager: bool = False) -> dict[str, Any]:
+    """One family; what fails is a row, too. ``eager``: recorded passes against eager ones."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
             folder = written(Path(scratch), family)
+            if eager:
+                return against_eager(folder, family, device)
             row = compare(folder, family, device)
             return row | (same_bits(folder, device) if family == "llama" else {})
         except Exception as error:
@@ -173,14 +237,16 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("benchmarks/gpu/results"))
     args = parser.parse_args()
     families = args.families or [*FAMILIES, *QUANTISED]
+    recorded = [each for each in RECORDED if each in families and args.device != "cpu"]
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     with ProcessPoolExecutor(args.workers, mp_context=context) as pool:
-        attempts = [pool.submit(attempt, name, args.device) for name in families]
+        attempts = [pool.submit(attempt, name, args.device, eager=True) for name in recorded]
+        attempts += [pool.submit(attempt, name, args.device) for name in families]
         record = Record(args.results, "correctness", args.device)
         for each in as_completed(attempts):
             record.add(each.result())
     if any(row.get("different") or "failed" in row for row in record.rows):
-        raise SystemExit("some outputs differ from the reference")
+        raise SystemExit("some outputs differ from the reference, or from those of eager passes")
 
 
 if __name__ == "__main__":

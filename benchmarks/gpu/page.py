@@ -119,8 +119,8 @@ def kernels(record: Record) -> list[str]:
 
 
 def correctness(record: Record) -> list[str]:
-    rows = record["rows"]
-    wrong = [row["family"] for row in rows if row.get("different") or "failed" in row]
+    eager = [row for row in record["rows"] if "against_eager" in row]
+    rows = [row for row in record["rows"] if row not in eager]
     recorded = sum(row.get("recorded", False) for row in rows)
     bits: dict[str, bool] = next(
         (row["same_bits_beside"] for row in rows if "same_bits_beside" in row), {}
@@ -132,11 +132,26 @@ def correctness(record: Record) -> list[str]:
         wrapped(
             f"{len(rows)} families in float32, {recorded} of them by recorded passes that run"
             " ahead, 12 requests each with prefix hits, chunks and preemptions. Different:"
-            f" {', '.join(wrong) or 'none'}. In bfloat16 a request's log-probabilities are the"
+            f" {wrong(rows)}. In bfloat16 a request's log-probabilities are the"
             f" same bits alone and beside {same} others; beside {other} they are not."
         )
     ]
+    if eager:
+        batches = ", ".join(map(str, eager[0]["against_eager"]))
+        families = ", ".join(row["family"] for row in eager)
+        lines += [
+            wrapped(
+                f"Recorded passes against `--enforce-eager`, {batches} requests at a time of"
+                f" {families}. Different: {wrong(eager)}."
+            )
+        ]
     return lines
+
+
+def wrong(rows: list[Record]) -> str:
+    """Families whose tokens differ, or that failed."""
+    names = [row["family"] for row in rows if row.get("different") or "failed" in row]
+    return ", ".join(names) or "none"
 
 
 def attention(record: Record) -> list[str]:

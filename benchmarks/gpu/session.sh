@@ -1,8 +1,8 @@
 #!/bin/sh
 # Everything that wants a GPU, in three runs of at most 8 minutes each:
 #     sh benchmarks/gpu/session.sh RESULTS_FOLDER first|second|third|PART ...
-# first: correctness against the CPU; second: models against the roofline, the sealed prediction and
-# transformers; third: kernels one by one. By default all of them.
+# first: tokens against the CPU's, and of recorded passes against eager ones; second: models against
+# the roofline, the sealed prediction and transformers; third: kernels one by one. By default all.
 # A part that fails, or takes longer than its limit, does not stop the others; each writes a row as
 # soon as it has it. `python -m benchmarks.gpu.page` makes a page of benchmarks/gpu/results.
 set -u

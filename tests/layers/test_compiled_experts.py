@@ -19,6 +19,7 @@ from twostroke.layers.packing import pack
 from twostroke.layers.recurrent_state import NO_LAYER_STATES
 from twostroke.model_spec.layer_specs import ExpertsSpec, LayerSpec
 from twostroke.model_spec.routing import RoutingSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.branches.expert_stacks import ExpertStack
 from twostroke.models.branches.experts import ExpertsBranch, ExpertsKind
@@ -80,6 +81,10 @@ def _branch(
     return kind.build(_layer(spec), parts)
 
 
+def _run(branch: ExpertsBranch, x: Tensor, rows: Tensor | None = None) -> Tensor:
+    return branch(Hidden(x), INPUTS, rows).sum()
+
+
 def _rows(count: int) -> Tensor:
     return torch.randn(count, HIDDEN, generator=torch.Generator().manual_seed(count)).bfloat16()
 
@@ -88,8 +93,8 @@ def _rows(count: int) -> Tensor:
 @pytest.mark.parametrize("rows", [1, 5, 70])
 def test_equals_pytorch_up_to_rounding(library: Library, name: str, rows: int) -> None:
     spec, x = CASES[name], _rows(rows)
-    actual = _branch(spec, torch.bfloat16, library, scale=0.5)(x, INPUTS, None)
-    expected = _branch(spec, torch.float32, None, scale=0.5)(x.float(), INPUTS, None)
+    actual = _run(_branch(spec, torch.bfloat16, library, scale=0.5), x)
+    expected = _run(_branch(spec, torch.float32, None, scale=0.5), x.float())
     added = expected - x.float()
     assert added.abs().mean() > 0.1
     error = (actual.float() - expected).abs().mean() / added.abs().mean()
@@ -103,25 +108,25 @@ def test_a_row_has_the_same_bits_in_any_company(
 ) -> None:
     branch = _branch(CASES[name], torch.bfloat16, library, quantization=quantization)
     x = _rows(60)
-    together = branch(x, INPUTS, None)
+    together = _run(branch, x)
     for count in (1, 2, 7, 30):
         for first in (0, 60 - count):
             rows = torch.arange(first, first + count)
-            assert torch.equal(branch(x[rows].clone(), INPUTS, None), together[rows])
-            assert torch.equal(branch(x, INPUTS, rows), together[rows])
+            assert torch.equal(_run(branch, x[rows].clone()), together[rows])
+            assert torch.equal(_run(branch, x, rows), together[rows])
 
 
 def test_more_tokens_than_a_turn_takes(library: Library) -> None:
     branch, x = _branch(CASES["shared"], torch.bfloat16, library), _rows(1030)
-    assert torch.equal(branch(x, INPUTS, None)[1000:], branch(x[1000:].clone(), INPUTS, None))
+    assert torch.equal(_run(branch, x)[1000:], _run(branch, x[1000:].clone()))
 
 
 def test_what_is_not_a_number_stays_with_its_row(library: Library) -> None:
     for name in ("softmax", "groups", "clamped"):
         branch, x = _branch(CASES[name], torch.bfloat16, library), _rows(8)
-        expected = branch(x.clone(), INPUTS, None)
+        expected = _run(branch, x.clone())
         x[3, 5] = float("nan")
-        out = branch(x, INPUTS, None)
+        out = _run(branch, x)
         assert out[3].isnan().all()
         others = torch.arange(8) != 3
         assert torch.equal(out[others], expected[others])

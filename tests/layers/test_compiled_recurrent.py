@@ -23,6 +23,7 @@ from twostroke.model_spec.recurrent_forms import (
     Mamba2Form,
     RecurrentForm,
 )
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import BranchKind, BranchParts, PassInputs
 from twostroke.models.branches.gated_delta import GatedDeltaBranch, GatedDeltaKind
 from twostroke.models.branches.mamba2 import Mamba2Branch, Mamba2Kind
@@ -89,7 +90,7 @@ def _fresh(shapes: Sequence[StateShape], matrix_dtype: torch.dtype = torch.float
 
 def _run(branch: Recurrent, x: Tensor, state: LayerState, segments: Sequence[Segment]) -> Tensor:
     step = PassInputs({}, ReferenceAttention([]), StepStates([state], segments))
-    return branch(x.clone(), step, None)
+    return branch(Hidden(x.clone()), step, None).sum()
 
 
 def _tokens() -> Tensor:

@@ -16,6 +16,7 @@ from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerSpec, MlpSpec
 from twostroke.model_spec.spec import ModelSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.attention import AttentionKind
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.decoder import Decoder
@@ -55,10 +56,11 @@ class GeluBranch:
         self._fc, self._projection = parts.linear("fc"), parts.linear("projection")
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        x = hidden.sum()
         x = x if rows is None else x[rows]
-        return self._projection(F.gelu(self._fc(self._norm(x))), residual=x)
+        return Hidden(self._projection(F.gelu(self._fc(self._norm(x))), residual=x))
 
     @property
     def linears(self) -> tuple[Linear, ...]:

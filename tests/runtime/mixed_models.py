@@ -27,6 +27,7 @@ from twostroke.model_spec.layer_groups import group_layers
 from twostroke.model_spec.layer_specs import AttentionSpec, LatentSpec, LayerSpec, RecurrentSpec
 from twostroke.model_spec.rope import RopeSpec
 from twostroke.model_spec.spec import ModelSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.attention import AttentionKind
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.branches.mlp import MlpKind
@@ -77,8 +78,9 @@ class DecayBranch:
         self._qkv, self._out = parts.linear("decay_qkv"), parts.linear("decay_out")
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        x = hidden.sum()
         query, key, value = (
             self._qkv(self._norm(x)).view(len(x), 3, SIZE).unbind(1)
         )  # [tokens, size]
@@ -92,7 +94,7 @@ class DecayBranch:
             step.states.write(self._index, segment, (state, last))
         if rows is not None:
             mixed, x = mixed[rows], x[rows]
-        return self._out(mixed, residual=x)
+        return Hidden(self._out(mixed, residual=x))
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -145,8 +147,9 @@ class LatentBranch:
         self.keys, self.values = up[:, : self.plain], up[:, self.plain :]  # [heads, _, latent]
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        x = hidden.sum()
         query, latents = self.query_and_latents(x, step)
         plain, rotated = query[..., : self.plain], query[..., self.plain :]
         absorbed = torch.einsum("thk,hkl->thl", plain, self.keys)  # [tokens, heads, latent]
@@ -156,7 +159,7 @@ class LatentBranch:
         mixed = torch.einsum("thl,hvl->thv", attended, self.values).flatten(1)
         if rows is not None:
             mixed, x = mixed[rows], x[rows]
-        return self._out(mixed, residual=x)
+        return Hidden(self._out(mixed, residual=x))
 
     def query_and_latents(self, x: Tensor, step: PassInputs) -> tuple[Tensor, Tensor]:
         """``[tokens, heads, key_dim]``, and ``[tokens, width]`` as they are cached."""

@@ -27,6 +27,7 @@ from twostroke.layers.attention.reference import ReferenceAttention
 from twostroke.layers.recurrent_state import NO_LAYER_STATES
 from twostroke.model_spec.layer_groups import group_layers
 from twostroke.model_spec.layer_specs import LayerSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import PassInputs
 from twostroke.models.decoder import Decoder
 from twostroke.runtime.block_bytes import BlockBytes
@@ -155,7 +156,7 @@ def test_latents_give_what_keys_and_values_made_of_them_would(model: Decoder) ->
     specs = [layer.attention for layer in model.spec.each_layer()]
     attention = ReferenceAttention(model.spec.sliding_windows, None, specs)
     step = PassInputs(rotations, attention, NO_LAYER_STATES)
-    attended = branch(x, step, None)
+    attended = branch(Hidden(x), step, None).sum()
     query, latents = branch.query_and_latents(x, step)  # [tokens, heads, 16], [tokens, 20]
     plain = torch.einsum("tl,hkl->thk", latents[:, :12], branch.keys)
     rotated = latents[:, None, 12:].expand(-1, 4, -1)

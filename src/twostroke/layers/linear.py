@@ -36,6 +36,10 @@ class Linear(Protocol):
         """Map ``[rows, in]`` to ``[rows, out]`` in x's dtype; then add ``residual``, if given."""
         ...
 
+    def adds(self, x: Tensor) -> bool:
+        """Whether adding to the products of ``x`` costs no pass over them of its own."""
+        ...
+
     def wide(self, x: Tensor) -> Tensor:
         """Map ``[rows, in]`` to float32 ``[rows, out]``."""
         ...
@@ -146,6 +150,9 @@ class TorchLinear:
         out = F.linear(x, self.weight, self.bias)
         return out if residual is None else residual + out
 
+    def adds(self, x: Tensor) -> bool:
+        return self._gpu is not None and self._gpu.are_few(x)
+
     def wide(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias).float()
 
@@ -186,6 +193,9 @@ class PackedLinear:
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         out = torch.empty(len(x), self.packed.outputs, dtype=torch.bfloat16)
         return multiply(self._call, x, out, residual, self._library)
+
+    def adds(self, x: Tensor) -> bool:
+        return True
 
     def wide(self, x: Tensor) -> Tensor:
         out = torch.empty(len(x), self.packed.outputs)
@@ -229,6 +239,9 @@ class JoinedLinear:
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         out = torch.empty(len(x), self._call.outputs, dtype=torch.bfloat16)
         return multiply(self._call, x, out, residual, self._library)
+
+    def adds(self, x: Tensor) -> bool:
+        return True
 
     def wide(self, x: Tensor) -> Tensor:
         out = torch.empty(len(x), self._call.outputs)
@@ -286,6 +299,9 @@ class MultipliedLinear:
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         out = self.wide(x).to(x.dtype)
         return out if residual is None else residual + out
+
+    def adds(self, x: Tensor) -> bool:
+        return False
 
     def wide(self, x: Tensor) -> Tensor:
         return self._linear.wide(x) * self._factor

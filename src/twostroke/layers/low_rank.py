@@ -142,6 +142,9 @@ class AdaptedLinear:
                 out.index_copy_(0, rows, added)
         return out
 
+    def adds(self, x: Tensor) -> bool:
+        return True  # what a pass adds comes after it
+
     def wide(self, x: Tensor) -> Tensor:
         """The other layer's alone: none that may be added to is asked for it."""
         return self._linear.wide(x)

@@ -53,6 +53,9 @@ class Mxfp4Linear:
         out = F.linear(x, decode_mxfp4(self._blocks, self._scales, x.dtype), self._bias)
         return out if residual is None else residual + out
 
+    def adds(self, x: Tensor) -> bool:
+        return False
+
     def wide(self, x: Tensor) -> Tensor:
         return self(x).float()
 

@@ -30,6 +30,10 @@ class Norm(Protocol):
         """Normalize ``[..., size]``."""
         ...
 
+    def of_sum(self, residual: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        """``residual + update`` [tokens, size], and its norm: on a GPU in one launch."""
+        ...
+
 
 # From weight, epsilon and the compiled kernels, if they are to be used.
 MakeNorm = Callable[[Tensor, float, Library | None], Norm]
@@ -63,6 +67,11 @@ class RMSNorm:
         # Rounded before the weight is applied, as transformers does: the reference for parity.
         return self.weight * _unit(x.float(), self.eps).to(x.dtype)
 
+    def of_sum(self, residual: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        if self.gpu is None:
+            return _one_by_one(self, residual, update)
+        return self.gpu.add_and_normalize(residual, update, self.weight, self.eps, rounded=True)
+
 
 class OffsetNorm:
     """RMS norm that multiplies by ``1 + weight``, and rounds after that (Gemma)."""
@@ -83,6 +92,11 @@ class OffsetNorm:
         if self._library is not None and self.kernel_call is not None:
             return _compiled(self._library, self.kernel_call, self._factor, x, self.eps)
         return (_unit(x.float(), self.eps) * self._factor).to(x.dtype)
+
+    def of_sum(self, residual: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        if self.gpu is None:
+            return _one_by_one(self, residual, update)
+        return self.gpu.add_and_normalize(residual, update, self._factor, self.eps, rounded=False)
 
 
 class CenteredNorm:
@@ -106,6 +120,13 @@ class CenteredNorm:
         wide = x.float()
         centered = wide - wide.mean(-1, keepdim=True)
         return (_unit(centered, self.eps) * self._wide).to(x.dtype)
+
+    def of_sum(self, residual: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        if self.gpu is None:
+            return _one_by_one(self, residual, update)
+        return self.gpu.add_and_normalize(
+            residual, update, self._wide, self.eps, centered=True, rounded=False
+        )
 
 
 class UnitNorm:
@@ -142,6 +163,16 @@ class MultipliedNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._norm(x) * self._factor
+
+    def of_sum(self, residual: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+        total, normed = self._norm.of_sum(residual, update)
+        return total, normed * self._factor
+
+
+def _one_by_one(norm: Norm, residual: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+    """What ``of_sum`` is to give, in PyTorch's operators or the compiled kernels."""
+    total = residual + update
+    return total, norm(total)
 
 
 def _kernel_call(weight: Tensor, kind: int, library: Library | None) -> NormCall | None:

@@ -20,6 +20,7 @@ from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import NO_LAYER_STATES, LayerStates, StateShape
 from twostroke.layers.rotary import rotary_tables
 from twostroke.model_spec.spec import ModelSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import Branch, BranchParts, PassInputs, asks_host
 from twostroke.models.family import DecoderFamily
 from twostroke.models.layer_inputs import LayerInputs
@@ -173,10 +174,11 @@ class Decoder:
                 return self._norm(self.compiled_pass(x, positions, cache, rows, states, inputs))
             rotations = {how: table.rotation(positions) for how, table in self._rotary.items()}
             step = PassInputs(rotations, attention, states, inputs, rows, positions)
+            hidden = Hidden(x)
             for layer in self._layers:
                 for branch in layer:
-                    x = branch(x, step, rows if branch is self._last_mixing else None)
-            return self._norm(x)
+                    hidden = branch(hidden, step, rows if branch is self._last_mixing else None)
+            return hidden.normed(self._norm)[1]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of every token: ``[rows, hidden]`` to float32 ``[rows, vocab]``."""

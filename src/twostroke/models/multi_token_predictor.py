@@ -17,6 +17,7 @@ from twostroke.layers.linear import make_linear
 from twostroke.layers.recurrent_state import NO_LAYER_STATES
 from twostroke.layers.rotary import rotary_tables
 from twostroke.model_spec.spec import ModelSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.decoder import Decoder
 from twostroke.models.family import DecoderFamily
@@ -99,12 +100,12 @@ class MultiTokenPredictor:
             Normed states ``[rows, hidden]``, from which the token after ``token_ids`` is guessed.
         """
         embedded = self._embedding_norm(self._target.embed(token_ids))
-        x = self._join(torch.cat([embedded, self._hidden_norm(hidden)], dim=-1))
+        x = Hidden(self._join(torch.cat([embedded, self._hidden_norm(hidden)], dim=-1)))
         rotations = {how: table.rotation(positions) for how, table in self._rotary.items()}
         step = PassInputs(rotations, attention, NO_LAYER_STATES)
         for branch in self._branches:
             x = branch(x, step, rows if branch.mixes_tokens else None)
-        return self._norm(x)
+        return x.normed(self._norm)[1]
 
     def likeliest(self, states: Tensor) -> list[int]:
         """The token that each of ``states`` [rows, hidden] guesses."""

@@ -76,6 +76,9 @@ class DividedTable:
         out = self.wide(x).to(x.dtype)
         return out if residual is None else residual + out
 
+    def adds(self, x: Tensor) -> bool:
+        return False
+
     def wide(self, x: Tensor) -> Tensor:
         return self._ranks.join_columns(self._own.wide(x))
 

@@ -16,6 +16,7 @@ from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import LayerState, Segment
 from twostroke.model_spec.layer_specs import LayerSpec, RecurrentSpec
 from twostroke.model_spec.recurrent_forms import DeltaForm
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.branches.gated_delta import GatedDeltaBranch, GatedDeltaKind
 from twostroke.observability.profile import NO_PROFILE
@@ -61,7 +62,7 @@ def run(
     branch: GatedDeltaBranch, x: Tensor, state: LayerState, segments: Sequence[Segment]
 ) -> Tensor:
     step = PassInputs({}, ReferenceAttention([]), StepStates([state], segments))
-    return branch(x.clone(), step, None)
+    return branch(Hidden(x.clone()), step, None).sum()
 
 
 def tokens(dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -175,10 +175,14 @@ def test_operators_compile(capability: int, check: Check) -> None:
 
     operators = GpuOperators(overlaps=capability >= 90)
     x, heads = torch.zeros(4, 4096, dtype=BF16), torch.zeros(4, 40, 128, dtype=BF16)
+    wide = torch.zeros(4, 18432, dtype=BF16)  # as in the largest of models
     with compiling(capability) as made:
         for rounded in (True, False):
             operators.normalize(x, x[0], 1e-5, rounded=rounded)
             operators.normalize(heads, heads[0], 1e-5, centered=True, rounded=rounded)
+            for own in (x, wide):
+                operators.add_and_normalize(own, own, own[0], 1e-5, rounded=rounded)
+        operators.add_and_normalize(x, x, x[0].float(), 1e-5, centered=True, rounded=False)
         table = torch.zeros(64, 64)
         operators.rotate(heads, torch.zeros(4, dtype=torch.int64), table, table)
         for kind in range(3):
@@ -186,7 +190,8 @@ def test_operators_compile(capability: int, check: Check) -> None:
         for weight in (torch.zeros(4096, 4096, dtype=BF16), torch.zeros(28672, 4096, dtype=BF16)):
             operators.multiply_few(x, weight, None, None)
             operators.multiply_few(x, weight, weight[:, 0].contiguous(), x @ weight.T)
-    assert {each.name for each in made} == {"normalize", "rotate", "gated_mul", "multiply_few"}
+    norms, products = {"normalize", "add_and_normalize"}, {"gated_mul", "multiply_few"}
+    assert {each.name for each in made} == {"rotate"} | norms | products
     check(made, capability, "multiply_few")
 
 

@@ -32,9 +32,53 @@ def normalize(
     wait_for_earlier(OVERLAPS)
     own = x + token * token_stride + within * row_stride
     wide = tl.load(own + column, mask=inside, other=0.0).to(tl.float32)
+    normed = _normed(wide, factor, inside, eps, x.dtype.element_ty, SIZE, CENTERED, ROUNDED)
+    tl.store(out + row * SIZE + column, normed, mask=inside)
+
+
+@triton.jit
+def add_and_normalize(
+    residual,  # [tokens, size], contiguous as all that follow
+    update,  # [tokens, size]
+    weight,  # [size]
+    total,  # [tokens, size]
+    out,  # [tokens, size]
+    eps,
+    SIZE: tl.constexpr,
+    TILE: tl.constexpr,  # these as in ``normalize``
+    CENTERED: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):
+    """``normalize`` of ``residual + update``, which is rounded as if it were added before."""
+    column = tl.arange(0, TILE)
+    inside = column < SIZE
+    place = tl.program_id(0).to(tl.int64) * SIZE + column
+    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    wait_for_earlier(OVERLAPS)
+    wide = tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
+    wide += tl.load(update + place, mask=inside, other=0.0).to(tl.float32)
+    added = wide.to(total.dtype.element_ty)
+    tl.store(total + place, added, mask=inside)
+    wide = added.to(tl.float32)
+    normed = _normed(wide, factor, inside, eps, out.dtype.element_ty, SIZE, CENTERED, ROUNDED)
+    tl.store(out + place, normed, mask=inside)
+
+
+@triton.jit
+def _normed(
+    wide,  # [TILE], float32, zero where not ``inside``
+    factor,
+    inside,
+    eps,
+    TYPE: tl.constexpr,
+    SIZE: tl.constexpr,
+    CENTERED: tl.constexpr,
+    ROUNDED: tl.constexpr,
+):
     if CENTERED:
         wide = tl.where(inside, wide - tl.sum(wide, 0) / SIZE, 0.0)
     unit = wide * tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + eps)
     if ROUNDED:
-        unit = unit.to(x.dtype.element_ty).to(tl.float32)
-    tl.store(out + row * SIZE + column, unit * factor, mask=inside)
+        unit = unit.to(TYPE).to(tl.float32)
+    return unit * factor

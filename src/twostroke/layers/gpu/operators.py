@@ -9,7 +9,7 @@ from torch import Tensor
 
 from twostroke.kernels.triton.activations import gated_mul
 from twostroke.kernels.triton.few_rows import multiply_few
-from twostroke.kernels.triton.norms import normalize
+from twostroke.kernels.triton.norms import add_and_normalize, normalize
 from twostroke.kernels.triton.rotary import rotate
 
 # A product of up to so many rows is bounded by the bytes of its weight.
@@ -61,6 +61,28 @@ class GpuOperators:
                 self.overlaps, num_warps=_warps_for(tile), launch_pdl=self.overlaps,
             )  # fmt: skip
         return out
+
+    def add_and_normalize(
+        self,
+        residual: Tensor,
+        update: Tensor,
+        weight: Tensor,
+        eps: float,
+        *,
+        centered: bool = False,
+        rounded: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """The sum of two ``[tokens, size]``, and ``normalize`` of it, in one launch."""
+        tokens, size = residual.shape
+        residual, update = residual.contiguous(), update.contiguous()
+        total, out = torch.empty_like(residual), torch.empty_like(residual)
+        if tokens:
+            tile = triton.next_power_of_2(size)
+            add_and_normalize[tokens,](
+                residual, update, weight, total, out, eps, size, tile, centered, rounded,
+                self.overlaps, num_warps=_warps_for(tile), launch_pdl=self.overlaps,
+            )  # fmt: skip
+        return total, out
 
     def rotate(self, x: Tensor, positions: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotate heads ``[tokens, heads, head_dim]`` in place."""

@@ -54,6 +54,9 @@ class QuantizedLinear:
         product = F.linear(x, self.matrix.decoded(x.dtype, self._operators), self.bias)
         return product if residual is None else residual + product
 
+    def adds(self, x: Tensor) -> bool:
+        return len(x) <= MOST_ROWS
+
     def wide(self, x: Tensor) -> Tensor:
         return self._multiply(x, None, torch.float32) if len(x) <= MOST_ROWS else self(x).float()
 

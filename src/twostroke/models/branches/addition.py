@@ -1,6 +1,8 @@
-"""How a branch's last product is added to the hidden state."""
+"""The hidden state between branches, and how a branch's last product is added to it."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -9,6 +11,26 @@ from twostroke.kernels.pass_calls import AdditionCall
 from twostroke.layers.compiled.branches import norm_call
 from twostroke.layers.linear import Linear
 from twostroke.layers.norm import Norm
+
+
+class Hidden(NamedTuple):
+    """A hidden state ``x`` [tokens, hidden], to which ``update`` is still to be added, if given.
+
+    So that a GPU does it in one launch with the norm that follows.
+    """
+
+    x: Tensor
+    update: Tensor | None = None
+
+    def sum(self) -> Tensor:
+        return self.x if self.update is None else self.x + self.update
+
+    def normed(self, norm: Norm | None) -> tuple[Tensor, Tensor]:
+        """``sum()`` and its norm."""
+        if norm is not None and self.update is not None:
+            return norm.of_sum(self.x, self.update)
+        total = self.sum()
+        return total, total if norm is None else norm(total)
 
 
 class Addition:
@@ -34,13 +56,13 @@ class Addition:
             return None
         return AdditionCall(linear=linear, norm=norm, scale=self._scale)
 
-    def __call__(self, inner: Tensor, onto: Tensor) -> Tensor:
+    def __call__(self, inner: Tensor, onto: Tensor) -> Hidden:
         if self._ranks is not None:
             added = self._ranks.sum(self.linear.wide(inner)).to(onto.dtype)
-        elif self._is_plain:
-            return self.linear(inner, residual=onto)
+        elif self._is_plain and self.linear.adds(inner):
+            return Hidden(self.linear(inner, residual=onto))
         else:
             added = self.linear(inner)
         if self._norm is not None:
             added = self._norm(added)
-        return onto + (added if self._scale == 1.0 else added * self._scale)
+        return Hidden(onto, added if self._scale == 1.0 else added * self._scale)

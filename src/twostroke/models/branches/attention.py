@@ -11,6 +11,7 @@ from twostroke.layers.compiled.branches import CompiledBranch, compile_attention
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import AttentionSpec, LayerSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.branches.heads import (
     head_norm,
@@ -98,10 +99,11 @@ class AttentionBranch:
         self._add = parts.addition("output", "added_norm")
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        x, normed = hidden.normed(self._norm)
         onto = x if onto is None else onto
-        attended = self._attend(x if self._norm is None else self._norm(x), step)
+        attended = self._attend(normed, step)
         if rows is not None:  # attended: [tokens, heads * value_dim]
             attended, onto = attended[rows], onto[rows]
         with self._profiler.measure(GEMM):

@@ -21,7 +21,7 @@ from twostroke.layers.stored_blocks import KeptWeight
 from twostroke.layers.stored_weights import StoredWeight
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.rope import RopeSpec
-from twostroke.models.branches.addition import Addition
+from twostroke.models.branches.addition import Addition, Hidden
 from twostroke.models.parameters import AdaptableSource, Parameter, ParameterSource, take_kept
 from twostroke.observability.profile import Profiler
 
@@ -65,13 +65,13 @@ class Branch(Protocol):
     state: tuple[StateShape, ...]
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
-        """Map ``[tokens, hidden]`` to ``[rows, hidden]``, which may be ``x`` itself, changed.
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        """Map ``[tokens, hidden]`` to ``[rows, hidden]``, which may be ``hidden.x``, changed.
 
         Args:
             rows: Which tokens' states go on, int64; ``None`` is all.
-            onto: ``[rows, hidden]`` that is added to, and may be changed, in place of ``x``.
+            onto: ``[rows, hidden]`` that is added to, and may be changed, in place of ``hidden``.
         """
         ...
 

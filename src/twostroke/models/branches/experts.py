@@ -17,6 +17,7 @@ from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.layers.routing import route
 from twostroke.model_spec.layer_specs import ExpertsSpec, LayerSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.branches.expert_stacks import ExpertStack
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
@@ -139,7 +140,7 @@ class ExpertsBranch:
         self._kernels, self._profiler = parts.kernels, parts.profiler
         self._scale, self._ranks = parts.residual_scale, parts.ranks
         self._activation = activation_of(spec.activation, gated=spec.gated)
-        self._norm = parts.norm("experts_norm")
+        self.norm = parts.norm("experts_norm")
         self._router = parts.linear("router", is_exact=True)
         self._correction = parts.tensor("correction").float() if spec.routing.corrected else None
         self._expert_scale = parts.tensor("expert_scale") if parts.has("expert_scale") else None
@@ -155,38 +156,37 @@ class ExpertsBranch:
         self._compiled = self._compile()
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        x, normed = hidden.normed(self.norm)
         onto = x if onto is None else onto
         if rows is not None:
-            x, onto = x[rows], onto[rows]
-        if not len(x):  # no row goes on
-            return onto
+            normed, onto = normed[rows], onto[rows]
+        if not len(normed):  # no row goes on
+            return Hidden(onto)
         if self._compiled is not None and self._ranks is None:
-            normed = self._norm(x)
             with self._profiler.measure(GEMM):
-                return self._compiled(normed, onto)
-        return onto + self.given(x)
+                return Hidden(self._compiled(normed, onto))
+        return Hidden(onto, self.given(normed))
 
-    def given(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
-        """What is added, in the dtype of ``x`` [tokens, hidden].
+    def given(self, normed: Tensor, routed: Tensor | None = None) -> Tensor:
+        """What is added, in the dtype of ``normed`` [tokens, hidden].
 
         Args:
-            routed: Read by the router in place of the normed ``x``.
+            routed: Read by the router in place of ``normed``.
         """
         if self._compiled is None:
-            added = self._summed(self._added(x, routed)).to(x.dtype)
+            added = self._summed(self._added(normed, routed)).to(normed.dtype)
             return added if self._scale == 1.0 else added * self._scale
         with self._profiler.measure(GEMM):
-            added = self._compiled(self._norm(x), None, routed)
-        return self._summed(added).to(x.dtype)
+            added = self._compiled(normed, None, routed)
+        return self._summed(added).to(normed.dtype)
 
     def _summed(self, part: Tensor) -> Tensor:
         return part if self._ranks is None else self._ranks.sum(part)
 
-    def _added(self, x: Tensor, routed: Tensor | None = None) -> Tensor:
+    def _added(self, normed: Tensor, routed: Tensor | None = None) -> Tensor:
         """What is added, float32 ``[tokens, hidden]``; the router reads ``routed``, if given."""
-        normed = self._norm(x)
         with self._profiler.measure(GEMM):
             logits = self._router.wide(normed if routed is None else routed)
             chosen, weights = route(
@@ -198,7 +198,7 @@ class ExpertsBranch:
                 added = self._mix(normed, chosen, weights)
             else:
                 down, up = self._narrow
-                added = up(self._mix(down(normed), chosen, weights).to(x.dtype)).float()
+                added = up(self._mix(down(normed), chosen, weights).to(normed.dtype)).float()
             return added if self._shared is None else added + self._share(normed, *self._shared)
 
     @property
@@ -207,7 +207,7 @@ class ExpertsBranch:
         return (self._router, *own, *(self._shared or ()), *(self._narrow or ()))
 
     def compiled(self) -> CompiledBranch | None:
-        norm = norm_call(self._norm)
+        norm = norm_call(self.norm)
         if norm is None or self._compiled is None or self._ranks is not None:
             return None
         return CompiledBranch(self._compiled.branch_call(norm))
@@ -246,7 +246,7 @@ class ExpertsBranch:
         self, experts: Sequence[tuple[Linear, Linear]], parts: BranchParts
     ) -> GpuExperts | None:
         """What computes all experts on a GPU, if the kernel there can."""
-        operators = load_operators(self._norm.weight.device)
+        operators = load_operators(self.norm.weight.device)
         if operators is None:
             return None
         from twostroke.layers.gpu.experts import GpuExperts

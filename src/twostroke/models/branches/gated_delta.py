@@ -19,6 +19,7 @@ from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import LayerState, StateShape, run_segments
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.recurrent_forms import DeltaForm
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
@@ -109,9 +110,10 @@ class GatedDeltaBranch:
         )
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
-        onto, normed = x if onto is None else onto, self._norm(x)
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        x, normed = hidden.normed(self._norm)
+        onto = x if onto is None else onto
         with self._profiler.measure(GEMM):
             inputs, gates = self._input(normed), self._gates.wide(normed)
         with self._profiler.measure(ATTENTION):

@@ -19,6 +19,7 @@ from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import AttentionSpec, LatentSpec, LayerSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
@@ -89,10 +90,11 @@ class LatentBranch:
         self._add = parts.addition("output", "")
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        x, normed = hidden.normed(self._norm)
         onto = x if onto is None else onto
-        query, latents = self.query_and_latents(x, step)
+        query, latents = self.query_and_latents(normed, step)
         plain, rotated = query[..., : self.plain], query[..., self.plain :]
         absorbed = self.keys(plain)  # [tokens, heads, latent]
         with self._profiler.measure(ATTENTION):
@@ -106,8 +108,8 @@ class LatentBranch:
             return self._add(mixed, onto)
 
     def query_and_latents(self, x: Tensor, step: PassInputs) -> tuple[Tensor, Tensor]:
-        """``[tokens, heads, key_dim]``, and ``[tokens, width]`` as they are cached."""
-        x, size = self._norm(x), self._latent.value
+        """``[tokens, heads, key_dim]``, and ``[tokens, width]`` as cached, of a normed ``x``."""
+        size = self._latent.value
         assert self._spec.rope is not None  # part of each query is rotated
         rotation = step.rotations[self._spec.rope, self._spec.rotated]
         with self._profiler.measure(GEMM):

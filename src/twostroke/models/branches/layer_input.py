@@ -16,6 +16,7 @@ from twostroke.layers.compiled.branches import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerInputSpec, LayerSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import GEMM
@@ -61,11 +62,12 @@ class LayerInputBranch:
             self._add = parts.addition("input_output", "input_added_norm", is_divided=False)
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
         assert rows is None and onto is None  # it neither mixes tokens nor runs beside others
+        x = hidden.sum()
         if self._gate is None:
-            return x * self._scalar
+            return Hidden(x * self._scalar)
         assert step.layer_inputs is not None
         own = step.layer_inputs[:, self._index]  # [tokens, size]
         if len(own) != len(x):  # only some tokens went on
@@ -74,7 +76,7 @@ class LayerInputBranch:
             gate = self._gate(x)
         inner = self._activation(torch.cat((gate, own), -1), self._kernels)
         with self._profiler.measure(GEMM):
-            return self._add(inner, x) * self._scalar
+            return Hidden(self._add(inner, x).sum() * self._scalar)
 
     @property
     def linears(self) -> tuple[Linear, ...]:

@@ -12,6 +12,7 @@ from twostroke.layers.compiled.branches import CompiledBranch, norm_call
 from twostroke.layers.linear import Linear
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerSpec, MlpSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import GEMM
@@ -68,12 +69,12 @@ class MlpBranch:
         self._add = parts.addition("down", "mlp_added_norm")
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        x, normed = hidden.normed(self._norm)
         onto = x if onto is None else onto
         if rows is not None:
-            x, onto = x[rows], onto[rows]
-        normed = x if self._norm is None else self._norm(x)
+            normed, onto = normed[rows], onto[rows]
         with self._profiler.measure(GEMM):
             gate_up = self._gate_up(normed)  # [tokens, 2 * size], or size without a gate
         inner = self._activation(gate_up, self._kernels)

@@ -14,6 +14,7 @@ from twostroke.layers.linear import Linear
 from twostroke.layers.norm import RMSNorm
 from twostroke.layers.recurrent_state import StateShape
 from twostroke.model_spec.layer_specs import LayerSpec, MlpSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import Branch, BranchParts, PassInputs
 from twostroke.models.branches.experts import ExpertsBranch, ExpertsKind
 from twostroke.models.branches.mlp import MlpKind
@@ -69,18 +70,19 @@ class MlpBesideExpertsBranch:
         self._router_norm = RMSNorm(scale * len(scale) ** -0.5, parts.norm_eps, parts.kernels)
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        x, normed = hidden.normed(self._norm)
         onto = x if onto is None else onto
         if rows is not None:
-            x, onto = x[rows], onto[rows]
+            x, normed, onto = x[rows], normed[rows], onto[rows]
         if not len(x):  # no row goes on
-            return onto
+            return Hidden(onto)
         with self._profiler.measure(GEMM):
-            inner = self._activation(self._gate_up(self._norm(x)), self._kernels)
+            inner = self._activation(self._gate_up(normed), self._kernels)
             mlp = self._mlp_norm(self._multiplied(inner))
-        experts = self._experts_norm(self._experts.given(x, self._router_norm(x)))
-        return onto + self._added_norm(mlp + experts)
+        experts = self._experts.given(self._experts.norm(x), self._router_norm(x))
+        return Hidden(onto, self._added_norm(mlp + self._experts_norm(experts)))
 
     def _multiplied(self, inner: Tensor) -> Tensor:
         if self._ranks is None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from twostroke.layers.compiled.branches import CompiledBranch
 from twostroke.layers.linear import Linear
 from twostroke.model_spec.layer_specs import LayerSpec
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import Branch, BranchKind, BranchParts, PassInputs, asks_host
 from twostroke.models.parameters import Parameter
 
@@ -46,16 +47,17 @@ class ParallelBranch:
         self.asks_host = any(map(asks_host, branches))
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
-        out = x if onto is None else onto
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        x = hidden.sum()
+        added = Hidden(x if onto is None else onto)
         for branch in self._branches:
             if branch in self._last_mixing or not self.mixes_tokens:
-                out = branch(x, step, rows, out)
+                added = branch(Hidden(x), step, rows, added.sum())
                 x, rows = x if rows is None else x[rows], None
             else:
-                out = branch(x, step, None, out)
-        return out
+                added = branch(Hidden(x), step, None, added.sum())
+        return added
 
     @property
     def linears(self) -> tuple[Linear, ...]:

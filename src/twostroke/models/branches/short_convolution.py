@@ -19,6 +19,7 @@ from twostroke.layers.recurrent_state import (
 )
 from twostroke.model_spec.layer_specs import LayerSpec
 from twostroke.model_spec.recurrent_forms import ConvolutionForm
+from twostroke.models.branches.addition import Hidden
 from twostroke.models.branches.base import BranchParts, PassInputs
 from twostroke.models.parameters import Parameter, linear_parameters, vector_parameter
 from twostroke.observability.profile import ATTENTION, GEMM
@@ -70,11 +71,12 @@ class ShortConvolutionBranch:
         self.state: tuple[StateShape, ...] = (StateShape(shape, self._taps.dtype),)
 
     def __call__(
-        self, x: Tensor, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
-    ) -> Tensor:
+        self, hidden: Hidden, step: PassInputs, rows: Tensor | None, onto: Tensor | None = None
+    ) -> Hidden:
+        x, normed = hidden.normed(self._norm)
         onto = x if onto is None else onto
         with self._profiler.measure(GEMM):
-            inputs = self._input(self._norm(x))
+            inputs = self._input(normed)
         with self._profiler.measure(ATTENTION):
             if self._compiled is None:
                 gated = self._mix(inputs, step.states)
