@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.gpu import correctness, page
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
-from tests.runtime.passes.test_run_ahead import PreparedAnew, run_each_time
+from tests.runtime.test_run_ahead import PreparedAnew, run_each_time
 from twostroke.core.config import EngineConfig
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.runtime.loading import load_torch_executor
@@ -36,7 +36,8 @@ def load(config: EngineConfig) -> TorchExecutor:
     """As on a GPU."""
     executor = load_torch_executor(config)
     if not config.model.enforce_eager:
-        record_graphs(executor, range(1, max(BATCHES) + 1), run_each_time, ahead=True)
+        record_graphs(executor, range(1, max(BATCHES) + 1), run_each_time)
+        executor.info = replace(executor.info, runs_ahead=True)
     return executor
 
 

@@ -81,7 +81,6 @@ class Engine:
         self.clock = clock
         self.dead: EngineDeadError | None = None
         self._launched: deque[_Launched] = deque()  # two at most: one runs, and one waits for it
-        self._runs_ahead = executor.info.runs_ahead
         self._last_end = 0.0  # of a step
         self._consecutive_failures = 0
         self._fatal: EngineDeadError | None = None  # raised by the executor
@@ -169,7 +168,7 @@ class Engine:
 
     def _may_run_ahead(self) -> bool:
         """Whether a step may be launched beside the one that was: none of its result matters."""
-        if not self._runs_ahead or len(self._launched) > 1:
+        if not self.executor.info.runs_ahead or len(self._launched) > 1:
             return False
         return self._launched[-1].plan.host_wait is None and self._launched[-1].error is None
 
@@ -187,7 +186,7 @@ class Engine:
             launched.error = cause
 
     def _why_wait(self, plan: StepPlan) -> HostWait | None:
-        if not self._runs_ahead:
+        if not self.executor.info.runs_ahead:
             return None
         for request_id, share in plan.scheduled.items():
             if share.draft_token_ids or share.max_new_drafts:
@@ -242,8 +241,7 @@ class Engine:
         with self._profiler.measure(REST):
             for observer in self.observers:
                 observer.on_step(step)
-        if self._runs_ahead:
-            self._last_end = step.finished
+        self._last_end = step.finished
 
     def _give_up(self) -> list[RequestOutput]:
         """After too many failures in a row, or one that is for good, end everything."""

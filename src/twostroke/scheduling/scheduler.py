@@ -128,8 +128,7 @@ class Scheduler:
     def assume(self, plan: StepPlan) -> bool:
         """Take for granted what a plan computes, so that the next is made before its result is in.
 
-        ``update`` for this plan comes after that. Returns whether a request goes on: then the next
-        is to be made.
+        Returns whether a request goes on: then the next is to be made, before ``update``.
         """
         for request_id, share in plan.scheduled.items():
             request = self.running.get(request_id)
