@@ -174,7 +174,7 @@ class Engine:
 
     def _launch(self, plan: StepPlan) -> None:
         kv, requests = self.scheduler.kv, self.scheduler.requests_in(plan)
-        plan.host_wait = plan.host_wait or self._why_wait(plan)
+        plan.host_wait = plan.host_wait or self._why_wait(plan, requests)
         launched = _Launched(plan, requests, self.clock(), kv.prefix_queries, kv.prefix_hits)
         self._launched.append(launched)
         try:
@@ -185,15 +185,12 @@ class Engine:
         except Exception as cause:
             launched.error = cause
 
-    def _why_wait(self, plan: StepPlan) -> HostWait | None:
-        if not self.executor.info.runs_ahead:
-            return None
-        for request_id, share in plan.scheduled.items():
-            if share.draft_token_ids or share.max_new_drafts:
-                return HostWait.DRAFTS
-            if (wait := self.scheduler.requests[request_id].host_wait) is not None:
-                return wait
-        return None
+    def _why_wait(self, plan: StepPlan, requests: list[Request]) -> HostWait | None:
+        waits = (
+            HostWait.DRAFTS if share.draft_token_ids or share.max_new_drafts else request.host_wait
+            for share, request in zip(plan.scheduled.values(), requests)
+        )
+        return next(filter(None, waits), None) if self.executor.info.runs_ahead else None
 
     def _collect(self, launched: _Launched) -> StepResult:
         """What a step gave; a pass that raises fails every request in it, with the cause."""
