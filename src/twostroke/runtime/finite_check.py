@@ -19,7 +19,7 @@ def begin_finite_check(step: StepRun) -> Callable[[], list[int]]:
     names = [share.request_id for share in step.batch.shares]
     of_cache = step.kv.are_finite(step.batch.attention.slots)
     of_states = step.kv.recurrent.are_finite(names)
-    return start_transfer(torch.stack((of_cache, of_states.to(of_cache.device))))
+    return start_transfer(torch.stack((of_cache, of_states)))
 
 
 def fail_non_finite(step: StepRun) -> None:

@@ -90,7 +90,7 @@ class KVTensors:
         Returns one bool on the device, which is not waited for.
         """
         if self._last is None:
-            return torch.tensor(True)
+            return torch.ones((), dtype=torch.bool, device=self.device)
         slots = self._of_layer(slots, self._last)
         # One sum of everything: a third of the time that one for each slot takes.
         sums = [layout.probe(cache, slots) for layout, cache in self._pairs(self._last)]

@@ -125,7 +125,7 @@ class StateTensors:
         Returns one bool on the device, which is not waited for.
         """
         if not (tensors := self.tensors()):
-            return torch.tensor(True)
+            return torch.ones((), dtype=torch.bool, device=self._device)
         slots = on_device([self._live[request_id] for request_id in request_ids], self._device)
         sums = [tensor[slots].sum(dtype=torch.float32) for tensor in tensors]
         return torch.isfinite(torch.stack(sums)).all()

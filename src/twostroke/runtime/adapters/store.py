@@ -17,6 +17,7 @@ from twostroke.runtime.adapters.adapted_pass import AdaptedPass
 from twostroke.runtime.adapters.load import check_room, make_additions, match_places
 from twostroke.runtime.adapters.places import AdapterPlaces
 from twostroke.runtime.adapters.self_check import check_changes, check_merged
+from twostroke.sampling.transfer import moved
 
 
 class AdapterStore:
@@ -66,7 +67,7 @@ class AdapterStore:
             return model
         places = {digest: index for index, digest in enumerate(distinct)}
         of_share = torch.tensor([places.get(digest, -1) for digest in digests])
-        owners = of_share.repeat_interleave(torch.tensor(counts)).to(self.model.device)
+        owners = moved(of_share.repeat_interleave(torch.tensor(counts)), self.model.device)
         additions = [self._additions[digest] for digest in distinct]
         compiled = self._compile(distinct, additions)
         return AdaptedPass(self.model, self._places.additions, additions, owners, compiled)
