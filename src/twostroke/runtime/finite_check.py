@@ -16,10 +16,11 @@ def begin_finite_check(step: StepRun) -> Callable[[], list[int]]:
     Logits show what is wrong with rows that are sampled from. Others may not reach them (in a chunk
     before the last, or beyond a window), but they lie in the cache.
     """
-    names = [share.request_id for share in step.batch.shares]
-    of_cache = step.kv.are_finite(step.batch.attention.slots)
-    of_states = step.kv.recurrent.are_finite(names)
-    return start_transfer(torch.stack((of_cache, of_states)))
+    checks = [step.kv.are_finite(step.batch.attention.slots)]
+    if step.kv.recurrent.exist:
+        names = [share.request_id for share in step.batch.shares]
+        checks.append(step.kv.recurrent.are_finite(names))
+    return start_transfer(torch.stack(checks))
 
 
 def fail_non_finite(step: StepRun) -> None:
@@ -29,5 +30,7 @@ def fail_non_finite(step: StepRun) -> None:
         if share.request_id in step.dropped:
             continue
         known = batch.attention.slots[batch.known_rows(index)]  # of drafts, logits decide
-        if not (kv.recurrent.are_finite([share.request_id]) and kv.are_finite(known)):
+        states = kv.recurrent
+        is_finite = not states.exist or bool(states.are_finite([share.request_id]))
+        if not (is_finite and kv.are_finite(known)):
             step.fail(index)

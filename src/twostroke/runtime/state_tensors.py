@@ -120,14 +120,12 @@ class StateTensors:
         return FixedStates(self._layers, rows)
 
     def are_finite(self, request_ids: Sequence[str]) -> Tensor:
-        """Whether the states of these requests are finite in all layers, asked all at once.
+        """Whether the states of these requests, if there are any, are finite in all layers.
 
         Returns one bool on the device, which is not waited for.
         """
-        if not (tensors := self.tensors()):
-            return torch.ones((), dtype=torch.bool, device=self._device)
         slots = on_device([self._live[request_id] for request_id in request_ids], self._device)
-        sums = [tensor[slots].sum(dtype=torch.float32) for tensor in tensors]
+        sums = [tensor[slots].sum(dtype=torch.float32) for tensor in self.tensors()]
         return torch.isfinite(torch.stack(sums)).all()
 
     def tensors(self) -> list[Tensor]:

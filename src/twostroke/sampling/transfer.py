@@ -22,16 +22,18 @@ def to_tensor(values: Sequence[float], dtype: torch.dtype, device: torch.device)
 
 def start_transfer(tensor: Tensor) -> Callable[[], list[int]]:
     """Start to copy ``tensor`` [n] to the host; the result waits for that copy alone."""
-    if tensor.device.type != "cuda":
-        copied = tensor.clone()
-        return copied.tolist
-    target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    target.copy_(tensor, non_blocking=True)
-    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record()
+    arrived: torch.cuda.Event | None = None
+    if tensor.device.type == "cuda":
+        target = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        target.copy_(tensor, non_blocking=True)
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived.record()
+    else:
+        target = tensor.clone()
 
     def wait() -> list[int]:
-        arrived.synchronize()
+        if arrived is not None:
+            arrived.synchronize()
         return target.tolist()
 
     return wait
