@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
+from tests.models.tiny_families import FAMILIES
 from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.request import FinishReason
@@ -62,14 +63,17 @@ def run_each_time(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return again
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("models") / "tiny", tiny_config("llama"))
+@pytest.fixture(scope="module", params=["llama", "gemma3", "qwen3-next"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whole attention, windows, and states beside attention."""
+    family = request.param
+    return write_checkpoint(tmp_path_factory.mktemp("models") / family, FAMILIES[family])
 
 
 def load(folder: Path, *, ahead: bool, num_blocks: int = 40, **options: Any) -> LLMEngine:
     flat = {"model": str(folder), "device": "cpu", "dtype": "float32", "max_model_len": 64}
-    flat |= {"block_size": BLOCK_SIZE, "kv_cache_memory": num_blocks * BLOCK_SIZE * 512}
+    token_bytes = 512 if "llama" in folder.name else 4096
+    flat |= {"block_size": BLOCK_SIZE, "kv_cache_memory": num_blocks * BLOCK_SIZE * token_bytes}
     config = EngineConfig.from_flat({**flat, "max_num_seqs": 8, **options})
     executor = load_torch_executor(config)
     if ahead:
