@@ -38,7 +38,8 @@ export function watchBound(target) {
     try {
       const [bound, waits] = await Promise.all([json(`/bound?${values}`), json(path)]);
       const rests = bound.bound.kind === "idle" && store.lastStep >= 0;
-      lately.value = rests ? (await json(`/bound?to=${store.lastStep}`)).bound : null;
+      const step = rests && store.lastStepOf(store.shownRow);
+      lately.value = rests ? (await json(`/bound?to=${step}`)).bound : null;
       [found.value, minutes.value, trouble.value] = [bound, waits, ""];
     } catch (error) {
       trouble.value = error.message;
