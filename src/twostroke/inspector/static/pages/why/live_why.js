@@ -214,7 +214,7 @@ export const DraftsLine = view(() =>
 const kindOf = (reason) =>
   ["no_free_block", "preempted"].includes(reason)
     ? "alarm"
-    : reason === "next_step"
+    : ["next_step", "waking"].includes(reason)
       ? "faint"
       : "waiting";
 
