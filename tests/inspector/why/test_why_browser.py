@@ -96,6 +96,7 @@ def test_a_server_that_rests_says_what_bound_it(browser: Browser) -> None:
                 ".bound >> text=/Waits for requests.*When it last ran: bound by/"
             )
             page.wait_for_selector(".whypanel >> text=like these fit beside those of lately")
+            page.wait_for_selector(".whypanel >> text=(a tenth longer than now; --target sets")
 
 
 @pytest.mark.parametrize(

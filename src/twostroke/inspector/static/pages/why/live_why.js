@@ -156,8 +156,14 @@ export const BoundLine = view(() => {
 const BINDS = {
   places: "then all places are taken (--max-num-seqs)",
   blocks: "then no KV block is free",
-  time: "a further one would make a token take longer",
+  time: "a further one would make a token take longer than that",
 };
+
+/** Whose limit it is: a target's, or a tenth more than now. */
+const ruleOf = ({ limit, tpot }) =>
+  Math.abs(limit / tpot - 1.1) < 1e-6
+    ? " (a tenth longer than now; --target sets another)"
+    : " (--target)";
 
 function aboutRoom(room, isIdle) {
   if (!room) return "No step lately that only decoded: how many more users fit is not known.";
@@ -170,7 +176,7 @@ function aboutRoom(room, isIdle) {
   const fits = room.more === 1 || room.more === 0 ? "fits" : "fit";
   return (
     `${fit} like these ${fits} ${isIdle ? "beside those of lately" : "now"}, at a TPOT of` +
-    ` ${time(room.limit)}: ${room.more ? BINDS[room.binding] : NONE[room.binding]}. ${now},` +
+    ` ${time(room.limit)}${ruleOf(room)}: ${room.more ? BINDS[room.binding] : NONE[room.binding]}. ${now},` +
     ` with ${count(room.context)} tokens of context${isOne ? "" : " each"},` +
     ` at ${time(room.tpot)} a token.` +
     " Their prompts come on top."
@@ -180,7 +186,7 @@ function aboutRoom(room, isIdle) {
 const NONE = {
   places: "all places are taken (--max-num-seqs)",
   blocks: "no KV block is free",
-  time: "a token would take longer",
+  time: "a token would take longer than that",
 };
 
 const LEAST_SAVED = 0.02; // of a token's time: less is noise
