@@ -172,7 +172,8 @@ export function beforeEngine(record, call) {
   const took = (one) => one.end - one.begin;
   const longest = parts.reduce((one, other) => (took(other) > took(one) ? other : one), parts[0]);
   const most = longest && took(longest) ? ` (${longest.name}: ${time(took(longest))})` : "";
-  return `${time(record.arrival - call.received)} passed in the server before the engine had it${most}.`;
+  const whole = time(record.arrival - call.received);
+  return `${whole} passed in the server before the engine had it${most}.`;
 }
 
 /** How much of the time to the first token went where, in one sentence. */

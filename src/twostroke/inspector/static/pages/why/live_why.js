@@ -172,11 +172,12 @@ function aboutRoom(room, isIdle) {
   const decoding = isOne ? `1 request ${one}` : `${count(room.users)} requests ${many} at once`;
   const now = `${isIdle ? "Lately" : "Now"} ${decoding}`;
   const user = room.more === 1 ? "user" : "users";
+  const limit = time(room.limit) + ruleOf(room);
   const fit = room.more === 0 ? "No further user" : `${count(room.more)} more ${user}`;
   const fits = room.more === 1 || room.more === 0 ? "fits" : "fit";
   return (
     `${fit} like these ${fits} ${isIdle ? "beside those of lately" : "now"}, at a TPOT of` +
-    ` ${time(room.limit)}${ruleOf(room)}: ${room.more ? BINDS[room.binding] : NONE[room.binding]}. ${now},` +
+    ` ${limit}: ${room.more ? BINDS[room.binding] : NONE[room.binding]}. ${now},` +
     ` with ${count(room.context)} tokens of context${isOne ? "" : " each"},` +
     ` at ${time(room.tpot)} a token.` +
     " Their prompts come on top."
