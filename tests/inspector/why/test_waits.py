@@ -66,9 +66,8 @@ def test_a_queue_waits_by_the_reason_of_its_first() -> None:
 
 def test_an_engine_that_rested_wakes_up() -> None:
     """No step is named as the reason of a time in which none ran."""
-    running = {"scheduled": [share("a", 1.25)], "num_running": 1}
     book = book_of(
-        StepEvent(step=0, time=1.5, duration=1.0, **running),
+        StepEvent(step=0, time=1.5, duration=1.0, scheduled=[share("a", 1.25)], num_running=1),
         StepEvent(step=1, time=2.75, duration=1.0, scheduled=[share("b", 1.75)]),
         StepEvent(step=2, time=9.0, duration=1.0, scheduled=[share("c", 3.5), share("d", 8.5)]),
         StepEvent(step=7, time=20.0, duration=1.0, scheduled=[share("e", 19.0)]),

@@ -145,7 +145,7 @@ function onTheWay(node, record) {
   const { call } = record ? startOf(record) : {};
   if (!call || record.firstToken === null || node.ttft === undefined) return "";
   const rest = node.ttft - (record.firstToken - call.received);
-  return rest > 0 ? ` (${time(rest)} of it on the way there and back)` : "";
+  return rest > 0 ? ` (${time(rest)} of it on the way there and back, and in the page)` : "";
 }
 
 /** Why nothing is told of a request. */
