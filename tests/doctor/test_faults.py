@@ -8,6 +8,7 @@ from benchmarks.doctor.simulated_faults import SIMULATED_FAULTS, Fault
 from twostroke.doctor.diagnose import Diagnosis, diagnose
 from twostroke.doctor.figures import Figure
 from twostroke.doctor.time_spent import time_spent
+from twostroke.observability.events import StepEvent
 
 FAULTS = {fault.name: fault for fault in SIMULATED_FAULTS}
 
@@ -94,6 +95,22 @@ def test_a_sound_server_gets_no_advice() -> None:
     assert found.causes[0].is_floor
     assert not found.tried.advice
     assert found.tried.refused
+
+
+def test_a_burst_does_not_bind_a_machine_that_mostly_idles() -> None:
+    """Requests that came at once had waited, and a machine at 2 % was "bound by compute"."""
+    (window,) = FAULTS["too much load"].windows()
+    busy = sum(event.duration for event in window.events)
+    later = window.begin + 50 * busy
+    number = window.events[-1].step + 1
+    window.events.append(StepEvent(step=number, time=later, duration=0.01))
+    found = diagnose([window])
+    assert not {"compute", "bandwidth"} & {cause.name for cause in found.causes}
+    (idle,) = [cause for cause in found.causes if cause.name == "idle"]
+    assert idle.is_floor
+    assert idle.evidence[0] == "steps run 2% of the time: it mostly idles, and nothing binds it"
+    assert "they came at once" in idle.evidence[1]
+    assert not any("--replicas" in each.lever.command for each in found.tried.advice)
 
 
 def test_the_same_steps_have_the_same_diagnosis() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import httpx
@@ -100,6 +101,50 @@ def test_one_explanation_at_a_time_within_the_window(
         expect(page.locator(OPEN)).to_have_count(0)
         page.keyboard.press("Escape")
         page.wait_for_selector("aside", state="detached")
+
+
+def test_ticks_of_a_short_time_differ(browser: Browser, stuttered: str) -> None:
+    """Where a view is of milliseconds, ticks had one text, or a millisecond twice."""
+    with opened(browser, stuttered) as page:
+        page.wait_for_selector("text=Ended lately")
+        texts = page.evaluate(
+            """async () => {
+              const { drawAxis } = await import("./pages/timeline/drawing.js");
+              const ticks = [];
+              const context = new Proxy({}, {
+                get: (_, name) => (name === "fillText" ? (text) => ticks.push(text) : () => {}),
+                set: () => true,
+              });
+              const all = [];
+              for (const span of [0.002, 0.013, 0.1, 7]) {
+                const [begin, width] = [41.7, 1300];
+                const x = (at) => ((at - begin) / span) * width;
+                drawAxis(context, {}, { begin, end: begin + span, x, left: 0, width }, 0, 20);
+                all.push(ticks.splice(0));
+              }
+              return all;
+            }"""
+        )
+    for ticks in texts:
+        assert len(ticks) > 3
+        assert len(set(ticks)) == len(ticks)
+        seconds = [float(tick.rpartition(":")[2]) for tick in ticks]
+        gaps = [(late - early) % 60 for early, late in pairwise(seconds)]
+        assert max(gaps) == pytest.approx(min(gaps), abs=1e-6)
+
+
+def test_who_stuttered_leaves_its_button_under_the_pointer(
+    browser: Browser, stuttered: str
+) -> None:
+    with opened(browser, stuttered, width=1280) as page:
+        page.click("nav >> text=Timeline")
+        buttons = page.locator(".timeline .buttons button")
+        buttons.first.wait_for()
+        before = [buttons.nth(at).bounding_box() for at in range(buttons.count())]
+        page.click("text=Who stuttered?")
+        page.wait_for_selector("aside")
+        after = [buttons.nth(at).bounding_box() for at in range(buttons.count())]
+        assert after == before
 
 
 def test_the_way_back_from_a_comparison_is_what_was_compared(

@@ -51,7 +51,7 @@ CAUSES = {
     "imbalance": "some replicas have more to do than others",
     "replica-down": "a replica takes no requests: the others have its work",
     "pool-ratio": "engines that compute prompts and those that write answers are out of proportion",
-    "compute": "compute: tokens take longer to multiply than weights to read",
+    "compute": "compute: the tokens of a step take longer than what each step takes anyhow",
     "bandwidth": "memory bandwidth: each step reads all weights, for few tokens",
     "idle": "nothing: the server has little to do",
 }

@@ -9,6 +9,7 @@ the machine is, and a higher limit moves the queue from one place to another.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from statistics import fmean, median
 
 import numpy as np
@@ -33,6 +34,8 @@ LONG, LONG_SHARE = 4.0, 0.4
 LOST_REUSE = 0.15
 # Less of the time in steps, and nothing waits: a server without much to do.
 IDLE = 0.3
+# Less than that, and what waited at times came at once: the machine is not what binds.
+RESTS = 0.05
 
 
 def find_causes(window: StepWindow, spent: TimeSpent) -> list[Cause]:
@@ -57,9 +60,8 @@ def find_causes(window: StepWindow, spent: TimeSpent) -> list[Cause]:
     for cause in causes:
         if (before := merged.get(cause.name)) is not None:
             evidence = list(dict.fromkeys([*before.evidence, *cause.evidence]))
-            cause = Cause(
-                cause.name, before.share + cause.share, before.seconds + cause.seconds, evidence
-            )
+            share, seconds = before.share + cause.share, before.seconds + cause.seconds
+            cause = replace(cause, share=share, seconds=seconds, evidence=evidence)
         merged[cause.name] = cause
     large = [each for each in merged.values() if each.share >= MIN_SHARE]
     if not any(cause.name in PLAIN for cause in large):
@@ -144,6 +146,10 @@ def _queues(facts: _Facts) -> list[Cause]:
             if lost >= LOST_REUSE:
                 causes.append(_made(facts, "eviction", lost * seconds))
                 seconds *= 1 - lost
+            if facts.busy < RESTS:
+                idle = _made(facts, "idle", seconds, _rest(facts), f"{queue}: they came at once")
+                causes.append(replace(idle, is_floor=True))
+                continue
             full = (
                 f"the machine is busy {facts.busy:.0%} of the time, and a higher limit than {limit}"
                 " would not give more tokens a second"
@@ -362,6 +368,10 @@ def _kind_of_work(facts: _Facts) -> str:
     return "compute" if compute > reading else "bandwidth"
 
 
+def _rest(facts: _Facts) -> str:
+    return f"steps run {facts.busy:.0%} of the time: it mostly idles, and nothing binds it"
+
+
 def _plain(facts: _Facts, lost: float) -> Cause:
     """The constraint of what is left: the model's own work.
 
@@ -369,9 +379,8 @@ def _plain(facts: _Facts, lost: float) -> Cause:
         lost: Seconds that have causes.
     """
     seconds = max(0.0, facts.total - lost)
-    if facts.busy < IDLE and max(facts.waiting, default=0) == 0:
-        text = f"steps run {facts.busy:.0%} of the time"
-        return Cause("idle", seconds / facts.total, seconds, [text], is_floor=True)
+    if facts.busy < RESTS or (facts.busy < IDLE and max(facts.waiting, default=0) == 0):
+        return Cause("idle", seconds / facts.total, seconds, [_rest(facts)], is_floor=True)
     tokens = fmean(shape.decode_requests for shape in facts.spent.shapes)
     evidence = f"steps run {facts.busy:.0%} of the time, with {tokens:.2g} answers on average"
     name = _kind_of_work(facts)

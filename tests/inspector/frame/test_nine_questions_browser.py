@@ -80,7 +80,7 @@ QUESTIONS = (
         "what would another chunk size do",
         (tab("Timeline"), "button >> text=Compare", "#against = chunk"),
         ".compare .lead",
-        r"With chunks of 256 tokens, these \d+ requests? take .* instead of",
+        r"With chunks of 256 tokens, (these \d+ requests take|this request takes) .* instead of",
     ),
     Question(
         "one request's way",

@@ -279,6 +279,12 @@ def test_an_answer_leads_to_its_stations_tokens_gaps_and_lane(browser: Browser, 
         say(page, "the quick brown fox")
         page.click(".about >> text=Why")
         page.wait_for_selector(".why >> text=Its first token came")
+        page.wait_for_selector(
+            r".why >> text=/[\d.]+.(ms|s) passed in the server before the engine had it \(.*: /"
+        )
+        page.wait_for_selector(
+            ".why >> text=/for the first token \\([\\d.]+.(ms|s) of it on the way/"
+        )
         for part, section in (("stations", "stations"), ("tokens", "text"), ("gaps", "gaps")):
             page.click(f".places >> text={part}")
             page.wait_for_selector(f".panel.{section}")

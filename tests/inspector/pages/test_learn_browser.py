@@ -159,6 +159,8 @@ def test_drafts_that_cost_half_a_pass_do_not_pay(browser: Browser, recorded: str
         open_chapter(page, recorded, "speculation")
         predict(page)
         page.wait_for_selector(f"{FIGURE} >> text=a pass gives at most 3.33 tokens")
+        for mean in ("1.70", "2.19", "2.77", "3.06", "3.20"):  # no luck of one answer in them
+            page.wait_for_selector(f"{FIGURE} >> text={mean}")
         page.locator(f"{FIGURE} label:has-text('a draft costs') input").fill("5")
         page.wait_for_selector(f"{FIGURE} >> text=Best: 1 guess,")  # 1.7 tokens for 1.5 passes
         page.locator(f"{FIGURE} label:has-text('a draft is right') input").fill("1")

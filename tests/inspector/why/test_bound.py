@@ -10,8 +10,14 @@ from tests.inspector.recorded import events
 from twostroke.core.step import Reason
 from twostroke.inspector.why.bound import bound_of
 from twostroke.inspector.why.room import room_of
-from twostroke.observability.events import HeldBackRequest, ScheduledTokens, StepEvent
+from twostroke.observability.events import (
+    HeldBackRequest,
+    LabelledRequest,
+    ScheduledTokens,
+    StepEvent,
+)
 from twostroke.observability.frames.columns import encode_steps
+from twostroke.observability.frames.own import OWN_LABEL
 from twostroke.questions.model_facts import Ceilings, StepCost, StepWork
 from twostroke.simulator.cost.shown_costs import facts_of_recording
 
@@ -202,6 +208,16 @@ def test_who_waits_for_room_leaves_none() -> None:
 
 def test_no_decode_no_answer() -> None:
     assert room_of(encode_steps([prefill(0, 8)])) is None
+
+
+def test_the_inspectors_own_requests_are_no_users() -> None:
+    labelled = [LabelledRequest(request_id="r0", labels={OWN_LABEL: "next token"})]
+    own = [decode(n, 1, 0.5, labelled=labelled if n == 0 else []) for n in range(9)]
+    assert room_of(encode_steps(own)) is None
+    room = room_of(encode_steps([*own, *(decode(n, 3) for n in range(9, 12))]))
+    assert room is not None
+    assert room.users == 3
+    assert room.tpot == pytest.approx(0.1)
 
 
 def drafting(step: int, duration: float, drafts: int, accepted: int) -> StepEvent:

@@ -9,7 +9,7 @@ import pytest
 from tests.inspector.recorded import events
 from twostroke.core.request import FinishReason
 from twostroke.core.step import Reason
-from twostroke.inspector.why.waits import NEXT_STEP, PREEMPTED, WaitBook
+from twostroke.inspector.why.waits import NEXT_STEP, PREEMPTED, WAKING, WaitBook
 from twostroke.observability.events import (
     FinishedRequest,
     HeldBackRequest,
@@ -62,6 +62,24 @@ def test_a_queue_waits_by_the_reason_of_its_first() -> None:
     assert behind.queue == {NEXT_STEP: 0.5, "max_num_seqs": 1.0, "no_free_block": 2.0}
     (minute,) = book.minutes(0.0, 59.0)
     assert minute.seconds == {NEXT_STEP: 1.25, "max_num_seqs": 2.0, "no_free_block": 4.0}
+
+
+def test_an_engine_that_rested_wakes_up() -> None:
+    """No step is named as the reason of a time in which none ran."""
+    book = book_of(
+        StepEvent(step=0, time=1.5, duration=1.0, scheduled=[share("a", 1.25)], num_running=1),
+        StepEvent(step=1, time=2.75, duration=1.0, scheduled=[share("b", 1.75)]),
+        StepEvent(step=2, time=9.0, duration=1.0, scheduled=[share("c", 3.5), share("d", 8.5)]),
+        StepEvent(step=7, time=20.0, duration=1.0, scheduled=[share("e", 19.0)]),
+    )
+    queues = {name: waits.queue for name in "abcde" if (waits := book.of(name))}
+    assert queues == {
+        "a": {WAKING: 0.25},  # the engine's first step
+        "b": {NEXT_STEP: 1.0},  # the pause of a loop that runs is no rest
+        "c": {NEXT_STEP: 0.25, WAKING: 5.25},
+        "d": {WAKING: 0.5},
+        "e": {NEXT_STEP: 1.0},  # the steps before its own are not known
+    }
 
 
 def test_what_ran_and_was_left_out_or_preempted_waits_later() -> None:

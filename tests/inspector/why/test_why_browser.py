@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import httpx
@@ -64,6 +65,22 @@ def test_a_request_says_what_it_waited_for(browser: Browser, simulated: str, wid
         assert "before its first step" in page.locator(".whypanel").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert violations(page) == []
+    with opened(browser, f"{simulated}#/live?request={late}", width=width) as page:
+        page.wait_for_selector("aside >> text=/in the queue before its first step: .*taken/")
+
+
+def test_the_panel_beside_live_names_how_many_places_were_taken(browser: Browser) -> None:
+    body = {"prompt": "the quick", "max_tokens": 60, "ignore_eos": True}
+    with tiny_engine(max_num_seqs=2) as engine, running_server(engine) as url:
+        with ThreadPoolExecutor() as pool:
+            answers = [
+                pool.submit(httpx.post, f"{url}/v1/completions", json=body) for _ in range(6)
+            ]
+            ids = [answer.result().json()["id"] for answer in answers]
+        waits = [httpx.get(f"{url}/v1/inspect/waits?id={name}").json() for name in ids]
+        late = max(waits, key=lambda each: float(each["queue"].get("max_num_seqs", 0)))
+        with opened(browser, f"{url}/inspect/#/live?request={late['request_id']}") as page:
+            page.wait_for_selector("aside >> text=/before its first step: all 2 places were taken/")
 
 
 def test_a_server_that_rests_says_what_bound_it(browser: Browser) -> None:
@@ -79,6 +96,7 @@ def test_a_server_that_rests_says_what_bound_it(browser: Browser) -> None:
                 ".bound >> text=/Waits for requests.*When it last ran: bound by/"
             )
             page.wait_for_selector(".whypanel >> text=like these fit beside those of lately")
+            page.wait_for_selector(".whypanel >> text=(a tenth longer than now; --target sets")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from twostroke.core.errors import InvalidRequestError
 from twostroke.inspector.compare.messages import Question
 from twostroke.inspector.source import Fit, FrameLimits, StepSource
 from twostroke.observability.frames.columns import StepFrame
+from twostroke.observability.frames.own import OWN_LABEL
 from twostroke.questions.replay import RecordedStep, ReplayedRequest, ReplayJob, Settings
 
 MAX_REQUESTS = 2000
@@ -36,6 +37,7 @@ class _Seen:
     output: int = 0
     first_token: float | None = None
     finish: float | None = None
+    own: bool = False  # of the inspector itself
 
     @property
     def begin(self) -> float:
@@ -61,6 +63,8 @@ class Collected:
                 seen.started, seen.arrival = True, started.arrival_time
                 seen.prompt, seen.cached = started.num_prompt_tokens, started.num_cached_tokens
                 seen.priority, seen.tenant = started.priority, started.tenant
+            for name, labels in note.labels.items():
+                self._of(name, steps.time[note.row]).own = OWN_LABEL in labels
             for held in note.held_back or ():
                 if held.reason == "max_num_seqs":
                     self.held_at = max(self.held_at, steps.running[note.row])
@@ -174,6 +178,8 @@ def make_job(
         for name, seen in collected.requests.items()
         if seen.begin <= question.end and seen.last >= question.begin
     }
+    # The inspector's own requests only run beside those of users, where there are any.
+    inside = {name: seen for name, seen in inside.items() if not seen.own} or inside
     # Who ran beside them took part of their steps, within the range or not.
     since = min((seen.begin for seen in inside.values() if seen.started), default=0.0)
     until = max((seen.last for seen in inside.values()), default=0.0)

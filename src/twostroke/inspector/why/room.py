@@ -10,6 +10,7 @@ import msgspec
 
 from twostroke.core.step import Reason
 from twostroke.observability.frames.columns import StepFrame
+from twostroke.observability.frames.own import own_requests
 from twostroke.questions.model_facts import Ceilings, StepCosts, StepWork
 
 MOST = 4096  # users that are looked for
@@ -95,14 +96,18 @@ def _held_back_at_the_end(frame: StepFrame) -> set[str]:
 def _decodes(frame: StepFrame) -> list[tuple[float, list[int]]]:
     """Seconds a token and contexts of the steps that only decoded.
 
-    Without drafts, if there are such; of a server that always drafts, those with drafts.
+    Without drafts, if there are such; of a server that always drafts, those with drafts. Steps of
+    the inspector's own requests alone are left out.
     """
     steps, shares = frame.steps, frame.shares
     contexts: dict[int, list[int]] = {}
     tokens: Counter[int] = Counter()
     others: set[int] = set()
     drafting: set[int] = set()
+    own, of_users = own_requests(frame), set[int]()
     for index, row in enumerate(shares.row):
+        if shares.request[index] not in own:
+            of_users.add(row)
         if shares.prompt[index] or shares.tokens[index] != 1 + shares.drafts[index]:
             others.add(row)
             continue
@@ -110,7 +115,7 @@ def _decodes(frame: StepFrame) -> list[tuple[float, list[int]]]:
         tokens[row] += shares.new[index]
         if shares.drafts[index]:
             drafting.add(row)
-    rows = [row for row in contexts if row not in others and steps.span[row] == 1]
+    rows = [row for row in contexts if row in of_users - others and steps.span[row] == 1]
     plain = [row for row in rows if row not in drafting]
     if plain:
         return [(steps.duration[row], contexts[row]) for row in plain]

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 import msgspec
 
@@ -17,6 +18,7 @@ from twostroke.core.step import Reason
 from twostroke.observability.events import HeldBackRequest, StepEvent
 
 NEXT_STEP = "next_step"  # it came while a step ran: no plan could have had it
+WAKING = "waking"  # it came while the engine rested: no step ran until its own did
 PREEMPTED = "preempted"
 MINUTE = 60.0
 _ASIDE = (Reason.SHARES_PROMPT, Reason.LOADING)  # of requests beside the queue
@@ -80,6 +82,9 @@ class WaitBook:
         self._ended: dict[str, None] = {}
         self._minutes: dict[int, MinuteWaits] = {}
         self._times = array("d")  # when steps began
+        self._rests = array(
+            "d"
+        )  # from when on nothing was to do before them; inf: until they began
         self._runs: list[tuple[float, str]] = []  # from when on the queue waits for what
         self._before: StepEvent | None = None
 
@@ -91,6 +96,7 @@ class WaitBook:
         """Take in the next step."""
         if self._before is not None:
             self._pass(self._before, event)
+        self._rests.append(_rested_since(self._before, event))
         self._before = event
         self._times.append(event.time)
         reason = next((h.reason.value for h in _left_out(event) if h.reason not in _ASIDE), "")
@@ -168,8 +174,11 @@ class WaitBook:
         place = bisect_left(self._times, arrival)
         planned = min(started, self._times[place]) if place < len(self._times) else started
         if planned > arrival:
-            _add(queue, NEXT_STEP, planned - arrival)
-            self._count_minute(NEXT_STEP, arrival, planned, 1)
+            rest = self._rests[place] if place < len(self._rests) else inf
+            woken = min(planned, max(arrival, rest))
+            for reason, begin, end in ((NEXT_STEP, arrival, woken), (WAKING, woken, planned)):
+                _add(queue, reason, end - begin)
+                self._count_minute(reason, begin, end, 1)
         at = planned
         for begin, end, reason in kept.named:
             begin, end = max(begin, at), min(end, started)
@@ -204,10 +213,22 @@ class WaitBook:
             self._kept.pop(request_id, None)
         if len(self._times) > 64 * self._keep:
             del self._times[: 32 * self._keep]
+            del self._rests[: 32 * self._keep]
             oldest = bisect_right(self._runs, self._times[0], key=lambda run: run[0]) - 1
             del self._runs[: max(0, oldest)]
         while len(self._minutes) > self._keep:
             del self._minutes[next(iter(self._minutes))]
+
+
+def _rested_since(before: StepEvent | None, event: StepEvent) -> float:
+    """When the engine had nothing to do before a step; a pause of its loop is no rest."""
+    if event.step == 0:
+        return -inf
+    if before is None or event.step != before.step + 1:
+        return inf  # what ran before it is not known
+    end = before.time + before.duration
+    # Requests that were aborted after a step count as running in it.
+    return end + before.duration if before.num_running or before.num_waiting else end
 
 
 def _left_out(event: StepEvent) -> Iterable[HeldBackRequest]:

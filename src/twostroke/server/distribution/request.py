@@ -13,6 +13,7 @@ from pydantic import Field
 
 from twostroke.core.errors import InvalidRequestError
 from twostroke.core.sampling_params import MAX_LISTED_TOKENS, SamplingParams
+from twostroke.observability.frames.own import OWN_LABEL
 from twostroke.server.http.body_fields import check_unicode
 from twostroke.server.openai.field_limits import PromptTokens
 from twostroke.server.openai.generation_fields import GenerationFields
@@ -56,6 +57,10 @@ class DistributionRequest(GenerationFields):
             "answer_tokens_in_prompt": len(self.answer_token_ids or ()),
         }
         return self.sampling_params(defaults, **overrides)
+
+    def labels(self) -> dict[str, str]:
+        """What a completion has, and the mark of a request that an inspector has made."""
+        return {**super().labels(), OWN_LABEL: "next token"}
 
     def _check_fields(self) -> None:
         if isinstance(self.prompt, str):

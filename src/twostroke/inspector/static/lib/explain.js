@@ -1,7 +1,8 @@
 // Reasons and figures in sentences.
 
 import { count, many, shortId, time } from "./format.js";
-import { seesAll } from "./source.js";
+import { description, seesAll } from "./source.js";
+import { startOf } from "./start.js";
 import { store } from "./store.js";
 import { aboutGap, linksOfGap, standsOut, usualGap, worstGap } from "./stutter.js";
 
@@ -25,6 +26,7 @@ const WORDS = {
   token_budget: "token budget",
   tpot_target: "TPOT target",
   next_step: "a step was running",
+  waking: "the engine was waking up",
   prefill_chunk: "chunk",
   no_free_block: "no free block",
   max_num_seqs: "all places taken",
@@ -36,6 +38,25 @@ const WORDS = {
 };
 
 export const reasonWord = (reason) => WORDS[reason] ?? reason;
+
+const LEAST_WAIT = 0.05; // of the time in the queue: less is no reason to be named
+
+/** What a request waited for in the queue, the longest first; empty until it is known. */
+function whyQueued(record, queued) {
+  const places = description.value?.configuration?.max_num_seqs;
+  const word = (reason) =>
+    reason === "max_num_seqs" && places
+      ? `all ${count(places)} places were taken`
+      : reasonWord(reason);
+  const reasons = Object.entries(startOf(record).waits?.queue ?? {})
+    .filter(([, seconds]) => seconds > LEAST_WAIT * queued)
+    .sort((one, other) => other[1] - one[1]);
+  const alone = reasons.length === 1;
+  const words = reasons.map(([reason, seconds]) =>
+    alone ? word(reason) : `${word(reason)} (${time(seconds)})`,
+  );
+  return words.length ? `: ${words.join(", ")}` : "";
+}
 
 export function whyHeld(held, row = store.lastRow) {
   const about = {
@@ -107,7 +128,8 @@ export function aboutRequest(record) {
     lines.push(
       queued < 0.001
         ? "It ran at once when it came."
-        : `It waited ${time(queued)} in the queue before its first step.`,
+        : `It waited ${time(queued)} in the queue before its first step` +
+            `${whyQueued(record, queued)}.`,
     );
   }
   if (record.cached) {

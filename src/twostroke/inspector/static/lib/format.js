@@ -46,11 +46,13 @@ export function bytes(value) {
 export function clock(seconds, description, digits = 3) {
   if (!description) return "";
   if (description.clock_origin) {
-    const moment = new Date((description.clock_origin + seconds) * 1000);
+    const parted = 10 ** Math.max(0, digits - 3); // of a millisecond
+    const whole = Math.floor((description.clock_origin + seconds) * 1000 * parted);
+    const moment = new Date(whole / parted);
     const two = (value) => String(value).padStart(2, "0");
     const parts = [moment.getHours(), moment.getMinutes(), moment.getSeconds()].map(two);
-    const milli = String(moment.getMilliseconds()).padStart(3, "0").slice(0, digits);
-    return parts.join(":") + (digits ? `.${milli}` : "");
+    const rest = String(whole % (1000 * parted)).padStart(Math.max(3, digits), "0");
+    return parts.join(":") + (digits ? `.${rest.slice(0, digits)}` : "");
   }
   const since = Math.max(0, seconds - description.first_time);
   const minutes = Math.floor(since / 60);

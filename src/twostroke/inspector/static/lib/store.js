@@ -14,6 +14,9 @@ const BEAT = 100;
 const SLOWEST_BEAT = 500;
 const REST = 8; // times what an update took
 
+/** Whether page Next token asked for it, and no user: figures about users leave it out. */
+export const isOwn = (record) => record.labels.inspector !== undefined;
+
 export class Store extends Rows {
   /** `coarse`: keep what leaves the rings, merged. */
   constructor(steps = 16384, shares = 262144, coarse = false) {
@@ -34,6 +37,7 @@ export class Store extends Rows {
     this.requests = new Map(); // id -> record
     this.byNumber = new Map(); // number in the share columns -> record
     this.numRequests = 0;
+    this.usersRow = -1; // the latest that was not of this page's own requests alone
     this.held = []; // what the latest step held back
     this.ttft = []; // [time, seconds]
     this.tpot = []; // [time, mean seconds between two tokens] of requests that have ended
@@ -43,8 +47,16 @@ export class Store extends Rows {
   }
 
   get lastStep() {
-    if (!this.length) return -1;
-    return this.steps.get("step", this.lastRow) + this.steps.get("span", this.lastRow) - 1;
+    return this.length ? this.lastStepOf(this.lastRow) : -1;
+  }
+
+  lastStepOf(row) {
+    return this.steps.get("step", row) + this.steps.get("span", row) - 1;
+  }
+
+  /** The latest row, without those of this page's own requests alone where others are kept. */
+  get shownRow() {
+    return this.usersRow < this.steps.first ? this.lastRow : this.usersRow;
   }
 
   /** When the latest step ended. */
@@ -181,9 +193,13 @@ export class Store extends Rows {
       this.timings.set(row, seconds(frame.timings, index));
       const note = notes.get(index);
       if (note) this.note(row, note, recordOf);
+      let users = frame.shares.row[share] !== index; // a step of none is no page's
       for (; share < frame.shares.row.length && frame.shares.row[share] === index; share += 1) {
-        this.share(row, frame.shares, share, recordOf(frame.shares.request[share]));
+        const record = recordOf(frame.shares.request[share]);
+        users ||= !isOwn(record);
+        this.share(row, frame.shares, share, record);
       }
+      if (users) this.usersRow = row;
       if (note) this.ends(row, note, recordOf);
     }
     this.now = Math.max(this.now, this.end);
@@ -215,7 +231,9 @@ export class Store extends Rows {
     record.output = Math.max(record.output, record.computed + 1 - record.prompt);
     if (record.firstToken === null) {
       record.firstToken = end;
-      if (record.arrival !== null) this.sample(this.ttft, [end, end - record.arrival]);
+      if (record.arrival !== null && !isOwn(record)) {
+        this.sample(this.ttft, [end, end - record.arrival]);
+      }
     } else if (this.steps.get("span", row) > 1) {
       record.someGapsUnknown = true;
     } else if (record.lastToken !== null) {
@@ -289,6 +307,7 @@ export class Store extends Rows {
     if (reason === "error" && !record.failed) this.sample(this.errors, [time, "error"]);
     record.failed = reason === "error";
     Object.assign(record, { status: "finished", reason, finish: time, blocks: 0 });
+    if (isOwn(record)) return;
     if (record.output > 1 && record.lastToken > record.firstToken && record.firstToken !== null) {
       this.sample(this.tpot, [time, (record.lastToken - record.firstToken) / (record.output - 1)]);
     }

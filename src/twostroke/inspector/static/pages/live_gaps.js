@@ -2,7 +2,7 @@
 
 import { percentile } from "../lib/format.js";
 import { playing } from "../lib/source.js";
-import { store } from "../lib/store.js";
+import { isOwn, store } from "../lib/store.js";
 
 const REST = 40; // times what counting took passes before it is counted again
 
@@ -18,6 +18,9 @@ export function lateGaps(now, most, within, bins) {
   if (playing.value && latest && began < again) return latest;
   const parts = Array.from({ length: bins }, () => []);
   const all = [];
+  const own = new Set(
+    [...store.requests.values()].filter(isOwn).map((record) => record.number),
+  );
   for (let row = store.lastRow; row >= store.steps.first; row -= 1) {
     const age = now - store.endOf(row);
     if (age > most) break;
@@ -25,7 +28,7 @@ export function lateGaps(now, most, within, bins) {
     const [first, end] = store.sharesOf(row);
     for (let share = first; share < end; share += 1) {
       const gap = store.shares.get("gap", share);
-      if (!gap) continue;
+      if (!gap || own.has(store.shares.get("request", share))) continue;
       all.push(gap);
       if (age <= within) parts[bin].push(gap);
     }

@@ -4,7 +4,7 @@ import { html, view } from "../lib/html.js";
 import { filter, selected, selectRequest } from "../lib/address.js";
 import { heldBack, reasonWord, standsOut } from "../lib/explain.js";
 import { count, foreign, short, shortId, time } from "../lib/format.js";
-import { store } from "../lib/store.js";
+import { isOwn, store } from "../lib/store.js";
 
 const MAX_ROWS = 80;
 const MINUTE = 60; // seconds
@@ -138,7 +138,7 @@ export const Requests = view(() => {
   ];
   const ended = store
     .having("finished")
-    .filter(matches)
+    .filter((record) => !isOwn(record) && matches(record))
     .sort((one, other) => other.finish - one.finish)
     .slice(0, 12);
   return html`<${Rows} title="Running" records=${running} hint="Nothing runs." />
@@ -149,14 +149,19 @@ export const Requests = view(() => {
 });
 
 /** How many ended in the time that the figures above are about. */
-const endedLately = () =>
-  store.having("finished").filter((record) => store.now - record.finish <= MINUTE).length;
+function endedLately(listed) {
+  const late = store
+    .having("finished")
+    .filter((record) => store.now - record.finish <= MINUTE && !isOwn(record)).length;
+  const more = late < listed ? `; the latest ${count(listed)} are listed` : "";
+  return `${late ? count(late) : "none"} in the last minute${more}`;
+}
 
 const Ended = ({ records }) =>
   html`<section class="panel">
     <h2>
       Ended lately
-      <span class="muted num">${count(endedLately())} in the last minute</span>
+      <span class="muted num">${endedLately(records.length)}</span>
     </h2>
     <table class="list">
       <colgroup>

@@ -10,7 +10,7 @@ import { store } from "../lib/store.js";
 function drawStep(context, width, height, palette) {
   store.beat.value; // as the heading: bar and words are of one step
   selected.value;
-  const row = store.lastRow;
+  const row = store.shownRow;
   if (row < 0) return;
   const tokens = store.steps.get("tokens", row);
   const budget = store.steps.get("budget", row) || tokens;
@@ -64,7 +64,7 @@ function drawStep(context, width, height, palette) {
 
 export const Step = view(() => {
   store.beat.value;
-  const row = store.lastRow;
+  const row = store.shownRow;
   if (row < 0) return null;
   const tokens = store.steps.get("tokens", row);
   const budget = store.steps.get("budget", row);
@@ -75,7 +75,7 @@ export const Step = view(() => {
         class="link"
         onClick=${() => select({ kind: "step", step: store.steps.get("step", row) })}
       >
-        Step ${count(store.lastStep)}
+        Step ${count(store.lastStepOf(row))}
       </button>
       <span class="muted num"
         >${count(tokens)}${budget ? ` of ${count(budget)}` : ""} tokens${
@@ -88,7 +88,7 @@ export const Step = view(() => {
         <p>
           Above: the token budget of the step, and how much of it was used. Below: the same tokens
           over the whole width, each request's share in its colour. Prompts are solid, decodes are
-          thin.
+          thin. Steps for page Next token alone are left out.
         </p>
       </details>
     </h2>

@@ -57,8 +57,9 @@ function lead() {
   if (from === 1) return `${begin} arithmetic is the nearer limit from the first request on.`;
   if (from !== null) {
     return (
-      `${begin} memory is the nearer limit, and further requests cost little, up to about` +
-      ` ${count(from)} of them.`
+      `${begin} memory is the nearer limit: as far as these two go, further requests in a step` +
+      ` cost little, up to about ${count(from)}. How many more users fit now, with places, KV` +
+      " blocks and the times of real steps, says Live."
     );
   }
   const why = shown.value.tower.storeys.some((storey) => storey.experts)

@@ -6,7 +6,7 @@ import { extra, go, selected, selectRequest } from "../lib/address.js";
 import { OfGap } from "../lib/drawer.js";
 import { aboutGap, aboutRequest, worstGap } from "../lib/explain.js";
 import { count, foreign, many, shortId } from "../lib/format.js";
-import { store } from "../lib/store.js";
+import { isOwn, store } from "../lib/store.js";
 import { Blocks } from "./request_blocks.js";
 import { watchDetails } from "./request_details.js";
 import { Gaps } from "./request_gaps.js";
@@ -22,8 +22,9 @@ function chosen() {
   if (id) lastShown = id;
   if (id) return store.requests.get(id) ?? null;
   if (selected.value && store.requests.has(lastShown)) return store.requests.get(lastShown);
-  const running = store.having("running");
-  const pool = running.length ? running : store.having("finished");
+  const of = (status) => store.having(status).filter((record) => !isOwn(record));
+  const running = of("running");
+  const pool = running.length ? running : of("finished");
   return (
     pool.sort(
       (one, other) => (running.length ? 1 : -1) * ((one.arrival ?? 0) - (other.arrival ?? 0)),
@@ -62,7 +63,7 @@ const Budget = ({ record }) => {
 
 const aboutOption = (record) =>
   `${shortId(record.id)}  ${count(record.prompt)} + ${count(record.output)} tokens,` +
-  ` ${record.status}`;
+  ` ${record.status}${isOwn(record) ? ", of page Next token" : ""}`;
 
 const Others = view(() => {
   store.beat.value;

@@ -165,6 +165,17 @@ function whyNoStations(record) {
   return "Its stations over HTTP are not known: it did not come that way, or too long ago.";
 }
 
+/** What passed in the server before the engine had a request, and its longest station. */
+export function beforeEngine(record, call) {
+  if (!call || record.arrival === null) return "";
+  const parts = before(call).filter((one) => one.begin < record.arrival);
+  const took = (one) => one.end - one.begin;
+  const longest = parts.reduce((one, other) => (took(other) > took(one) ? other : one), parts[0]);
+  const most = longest && took(longest) ? ` (${longest.name}: ${time(took(longest))})` : "";
+  const whole = time(record.arrival - call.received);
+  return `${whole} passed in the server before the engine had it${most}.`;
+}
+
 /** How much of the time to the first token went where, in one sentence. */
 function summary(record, call) {
   if (!call || record.firstToken === null || record.arrival === null) return "";

@@ -146,12 +146,6 @@ const Lanes = view(
   () =>
     html`<section class="panel timeline">
       <div class="tools">
-        <p class="legend">
-          <span><i class="prefill"></i>prefill</span><span><i class="decode tick"></i>decode</span>
-          <span><i class="waiting tick"></i>waits</span
-          ><span><i class="alarm tick"></i>preempted</span>
-        </p>
-        <${Hovered} />
         <span class="buttons">
           <button onClick=${worstOfAll}>Who stuttered?</button>
           <${CompareButton} />
@@ -159,6 +153,12 @@ const Lanes = view(
           <button onClick=${() => zoom(2)}>Zoom out</button>
           <${Follow} />
         </span>
+        <p class="legend">
+          <span><i class="prefill"></i>prefill</span><span><i class="decode tick"></i>decode</span>
+          <span><i class="waiting tick"></i>waits</span
+          ><span><i class="alarm tick"></i>preempted</span>
+        </p>
+        <${Hovered} />
       </div>
       <div class="plot">
         <${Canvas}

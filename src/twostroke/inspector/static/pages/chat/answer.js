@@ -5,7 +5,9 @@ import { copy } from "../../lib/copy.js";
 import { aboutGap, aboutRequest, standsOut, worstGap } from "../../lib/explain.js";
 import { count, foreign, many, time } from "../../lib/format.js";
 import { playing } from "../../lib/source.js";
+import { startOf } from "../../lib/start.js";
 import { store } from "../../lib/store.js";
+import { beforeEngine } from "../request_stations.js";
 import { changes, current, pathOf } from "./conversations.js";
 import { Markdown } from "./markdown.js";
 import { Branches } from "./branches.js";
@@ -135,7 +137,15 @@ function aboutDecode(record) {
 function aboutWay(record) {
   const lines = aboutRequest(record);
   const end = record.status === "finished" ? lines.splice(-1) : [];
-  return [...lines, ...aboutDecode(record), ...end];
+  return [beforeEngine(record, startOf(record).call), ...lines, ...aboutDecode(record), ...end];
+}
+
+/** How much of the time to the first token passed neither in the server nor in its engine. */
+function onTheWay(node, record) {
+  const { call } = record ? startOf(record) : {};
+  if (!call || record.firstToken === null || node.ttft === undefined) return "";
+  const rest = node.ttft - (record.firstToken - call.received);
+  return rest > 0 ? ` (${time(rest)} of it on the way there and back, and in the page)` : "";
 }
 
 /** Why nothing is told of a request. */
@@ -159,8 +169,10 @@ const Why = view(({ node }) => {
     </p>
     <p>
       The page waited${" "}
-      ${node.ttft === undefined ? "" : `${time(node.ttft)} for the first token and `}
-      ${time(node.took)} in all, with the way there and back.
+      ${node.ttft === undefined
+        ? ""
+        : `${time(node.ttft)} for the first token${onTheWay(node, record)} and `}
+      ${time(node.took)} in all.
     </p>
   </div>`;
 });

@@ -94,6 +94,10 @@ const Advice = ({ found }) =>
 const Causes = ({ found }) =>
   html`<section class="panel foresight">
     <h2>Causes</h2>
+    <p class="muted">
+      Read off how long these steps took, by what was in them. How near steps of now come to the
+      device's limits says Live.
+    </p>
     ${found.causes.slice(0, MOST).map(
       (cause, at) =>
         html`<div key=${cause.cause}>

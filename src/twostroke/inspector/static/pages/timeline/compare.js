@@ -48,11 +48,21 @@ export function startComparing() {
 const isChosen = () =>
   description.value?.kind !== "live" || fixedEnd.value !== null || extra.value.span !== undefined;
 
+/** The latest row of several requests, else of one: alone, it is the same under any settings. */
+function trafficRow() {
+  let row = store.lastRow;
+  const isAlone = () => store.sharesOf(row)[1] - store.sharesOf(row)[0] < 2;
+  while (row >= store.steps.first && isAlone()) row -= 1;
+  return row < store.steps.first ? store.shownRow : row;
+}
+
 /** More than is in view at first: what one looks for, such as a long prompt, has often gone by. */
 function recent() {
-  const { begin, end } = range();
+  const last = trafficRow();
+  const { begin } = range();
+  const end = last < 0 ? range().end : store.endOf(last);
   let [from, tokens] = [end, 1];
-  for (let row = store.lastRow; row >= store.steps.first; row -= 1) {
+  for (let row = last; row >= store.steps.first; row -= 1) {
     if (store.steps.get("time", row) < end - RECENT) break;
     from = Math.min(from, store.steps.get("time", row));
     tokens += store.steps.get("running", row);

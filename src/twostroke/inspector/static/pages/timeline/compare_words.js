@@ -41,14 +41,15 @@ export function verdict(answer) {
   const saved = theirs - ours;
   const ends = last(answer.other.finish) - last(answer.recorded.finish);
   const share = Math.round((100 * Math.abs(saved)) / Math.max(theirs, 1e-9));
-  const number = `${many(simulated.length, "request")}`;
+  const number = simulated.length;
+  const take = number === 1 ? "this request takes" : `these ${count(number)} requests take`;
   if (answer.question.against === "static") {
     const does = saved > 0 ? "saves" : "costs";
     const verb = share
       ? `${does} ${time(Math.abs(saved))} a request (${share}\u00a0%)`
       : "makes no difference here";
     return (
-      `Continuous batching ${verb}: these ${number} take ${time(ours)} on average, in static` +
+      `Continuous batching ${verb}: ${take} ${time(ours)} on average, in static` +
       ` batches ${time(theirs)}. ${aboutEnds(ends)}${aboutTrust(answer, saved)}`
     );
   }
@@ -61,7 +62,7 @@ export function verdict(answer) {
     );
   }
   return (
-    `${SUBJECT[answer.question.against](answer.question.tokens)}, these ${number} take` +
+    `${SUBJECT[answer.question.against](answer.question.tokens)}, ${take}` +
     ` ${time(theirs)} on average instead of ${time(ours)}; the longest gap between two tokens` +
     ` is ${time(gaps[1])} instead of ${time(gaps[0])}.${aboutMore(answer)} ${aboutEnds(ends)}` +
     aboutTrust(answer, saved)

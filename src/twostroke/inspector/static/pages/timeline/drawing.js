@@ -11,7 +11,8 @@ export const AREA = 64; // pixels of the budget over time
 
 export function drawAxis(context, palette, { begin, end, x, left, width }, top, height) {
   const step = niceSeconds(end - begin, Math.max(2, (width - left) / 130));
-  const digits = step >= 1 ? 0 : 3;
+  const digits = step >= 1 ? 0 : Math.max(3, Math.ceil(-Math.log10(step) - 1e-9));
+  const above = 0.25 / 10 ** digits; // a time that lies just below its digits is cut to them
   context.strokeStyle = palette.line;
   context.fillStyle = palette.muted;
   context.textBaseline = "middle";
@@ -26,7 +27,7 @@ export function drawAxis(context, palette, { begin, end, x, left, width }, top, 
     context.lineTo(place, height - 16);
     context.stroke();
     if (place < width - 40)
-      context.fillText(clock(at, description.value, digits), place + 4, height - 8);
+      context.fillText(clock(at + above, description.value, digits), place + 4, height - 8);
   }
   context.beginPath();
   context.moveTo(left, top + 0.5);

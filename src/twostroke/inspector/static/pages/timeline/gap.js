@@ -4,7 +4,7 @@ import { selected, selectRequest } from "../../lib/address.js";
 import { tell } from "../../lib/copy.js";
 import { worstGap } from "../../lib/explain.js";
 import { many, shortId, time } from "../../lib/format.js";
-import { gapsOf, store } from "../../lib/store.js";
+import { gapsOf, isOwn, store } from "../../lib/store.js";
 import { show } from "./view.js";
 
 export const STRIP = 56; // pixels
@@ -19,7 +19,7 @@ let answered = null; // the request that was shown last
  */
 export function worstOfAll() {
   const known = [...store.requests.values()].filter(
-    (record) => record.worstRow >= store.steps.first,
+    (record) => record.worstRow >= store.steps.first && !isOwn(record),
   );
   known.sort((one, other) => other.worstGap - one.worstGap);
   if (!known.length) {

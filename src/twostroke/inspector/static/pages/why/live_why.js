@@ -38,7 +38,8 @@ export function watchBound(target) {
     try {
       const [bound, waits] = await Promise.all([json(`/bound?${values}`), json(path)]);
       const rests = bound.bound.kind === "idle" && store.lastStep >= 0;
-      lately.value = rests ? (await json(`/bound?to=${store.lastStep}`)).bound : null;
+      const step = rests && store.lastStepOf(store.shownRow);
+      lately.value = rests ? (await json(`/bound?to=${step}`)).bound : null;
       [found.value, minutes.value, trouble.value] = [bound, waits, ""];
     } catch (error) {
       trouble.value = error.message;
@@ -155,8 +156,14 @@ export const BoundLine = view(() => {
 const BINDS = {
   places: "then all places are taken (--max-num-seqs)",
   blocks: "then no KV block is free",
-  time: "a further one would make a token take longer",
+  time: "a further one would make a token take longer than that",
 };
+
+/** Whose limit it is: a target's, or a tenth more than now. */
+const ruleOf = ({ limit, tpot }) =>
+  Math.abs(limit / tpot - 1.1) < 1e-6
+    ? " (a tenth longer than now; --target sets another)"
+    : " (--target)";
 
 function aboutRoom(room, isIdle) {
   if (!room) return "No step lately that only decoded: how many more users fit is not known.";
@@ -165,11 +172,12 @@ function aboutRoom(room, isIdle) {
   const decoding = isOne ? `1 request ${one}` : `${count(room.users)} requests ${many} at once`;
   const now = `${isIdle ? "Lately" : "Now"} ${decoding}`;
   const user = room.more === 1 ? "user" : "users";
+  const limit = time(room.limit) + ruleOf(room);
   const fit = room.more === 0 ? "No further user" : `${count(room.more)} more ${user}`;
   const fits = room.more === 1 || room.more === 0 ? "fits" : "fit";
   return (
     `${fit} like these ${fits} ${isIdle ? "beside those of lately" : "now"}, at a TPOT of` +
-    ` ${time(room.limit)}: ${room.more ? BINDS[room.binding] : NONE[room.binding]}. ${now},` +
+    ` ${limit}: ${room.more ? BINDS[room.binding] : NONE[room.binding]}. ${now},` +
     ` with ${count(room.context)} tokens of context${isOne ? "" : " each"},` +
     ` at ${time(room.tpot)} a token.` +
     " Their prompts come on top."
@@ -179,7 +187,7 @@ function aboutRoom(room, isIdle) {
 const NONE = {
   places: "all places are taken (--max-num-seqs)",
   blocks: "no KV block is free",
-  time: "a token would take longer",
+  time: "a token would take longer than that",
 };
 
 const LEAST_SAVED = 0.02; // of a token's time: less is noise
@@ -213,7 +221,7 @@ export const DraftsLine = view(() =>
 const kindOf = (reason) =>
   ["no_free_block", "preempted"].includes(reason)
     ? "alarm"
-    : reason === "next_step"
+    : ["next_step", "waking"].includes(reason)
       ? "faint"
       : "waiting";
 
