@@ -11,6 +11,7 @@ from twostroke.core.request import BlockKey, Request, RequestStatus
 from twostroke.kv_cache.block_table import NO_BLOCK
 from twostroke.kv_cache.connector import TierInfo
 from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.pinned_prefix import pin_prefix
 from twostroke.kv_cache.prefix_book import PrefixBook
 from twostroke.kv_cache.tier_directory import TierDirectory
 from twostroke.kv_cache.tiered_prefix import find_loadable
@@ -98,9 +99,9 @@ def test_a_pin_keeps_what_a_hit_needs() -> None:
     """The whole prefix for the group that sees it, two blocks for a window of 6 tokens."""
     kv = KVCacheManager(64, BLOCK, KVGroups((None, 6)))
     tokens = list(range(5 * BLOCK))
-    keys = kv.pin(tokens, "", 10.0)
+    keys = pin_prefix(kv, tokens, "", 10.0)
     assert keys is not None and len(keys) == 5 and len(kv.pool.pinned) == 5 + 2
-    assert kv.pin(list(range(100 * BLOCK)), "", 10.0) is None
+    assert pin_prefix(kv, list(range(100 * BLOCK)), "", 10.0) is None
     kv.pins.expire(10.0)
     assert not kv.pool.pinned
 

@@ -18,7 +18,7 @@ class Noted:
     """A depth whose changes are kept."""
 
     def __init__(self, depth: DraftDepth) -> None:
-        self.depth, self.needs_slots = depth, depth.needs_slots
+        self.depth, self.needs_slots, self.guesses = depth, depth.needs_slots, depth.guesses
         self.changes: list[DepthChange] = []
         self.chosen: list[int] = []
 

@@ -47,6 +47,14 @@ def test_a_plan_is_read_as_rows_and_prompts() -> None:
     assert read_shape(plan) == (6, PromptWork(4, 11 + 12 + 13 + 14))
 
 
+def test_a_step_that_was_planned_ahead_begins_when_the_one_before_ends() -> None:
+    """A GPU's passes of one second, each planned as the one before it begins."""
+    times = StepTimes()
+    for number in range(30):
+        times.observe(step(max(0, number - 1), rows=1), number + 1, busy=True)
+    assert times.of_decode(1) == pytest.approx(1.0)
+
+
 def test_nothing_is_known_before_the_first_step() -> None:
     times = StepTimes()
     assert (times.of_decode(8), times.prices, times.knows_prompts) == (0.0, Prices(), False)

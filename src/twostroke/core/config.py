@@ -178,6 +178,8 @@ class SchedulerOptions:
     """Under `--policy fair`: what a prompt token counts."""
     fair_output_weight: Weight = 2.0
     """Under `--policy fair`: what an output token counts."""
+    async_scheduling: bool = True
+    """On a GPU, plan and launch the next step while one runs."""
     batching: Annotated[Batching, Must("continuous or static")] = "continuous"
     """`static` starts no request before the whole running batch has ended (for comparison)."""
     admission: Annotated[Admission, Must("queue or predicted")] = "queue"

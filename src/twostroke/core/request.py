@@ -54,7 +54,6 @@ class Request:
         block_hashes: Prefix-cache keys of its full blocks, as far as they have been computed.
         draft_token_ids: Guesses of its next tokens, to be verified by its next step.
         num_sent_tokens: How many of ``token_ids`` the executor has been told.
-        admitted_step: Number of the step from which on it holds its blocks; -1: none yet.
         num_assumed_tokens: Those of ``num_computed_tokens`` whose pass still runs.
         num_awaited_tokens: Tokens that this pass draws and that the next one needs: one, or none.
         num_scored_tokens: Prompt tokens whose log-probabilities have been delivered.
@@ -84,7 +83,6 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     num_sent_tokens: int = 0
-    admitted_step: int = -1
     num_assumed_tokens: int = 0
     num_awaited_tokens: int = 0
     num_cached_tokens: int = 0
@@ -105,7 +103,9 @@ class Request:
         self.num_prompt_tokens = len(self.token_ids)
         self.max_total_tokens = spec.max_total_tokens
         self.stop_token_ids = spec.stop_token_ids
-        self.host_wait = HostWait.VECTORS if spec.vector else spec.params.host_wait
+        self.host_wait = spec.params.host_wait or (HostWait.ADAPTER if spec.adapter else None)
+        if spec.vector is not None:
+            self.host_wait = HostWait.VECTORS
 
     @property
     def received_time(self) -> float:

@@ -84,7 +84,8 @@ class HostWait(str, Enum):
     ``FORM``: an answer's form decides what may be drawn next. ``DRAFTS``: how many are accepted
     decides where the next step begins. ``LOGPROBS``, ``VECTORS``: a request wants these, and they
     are made from what the next pass overwrites. ``PENALTIES``: they count all tokens so far.
-    ``BLOCKS``: there were too few, so a request may have to yield.
+    ``BLOCKS``: there were too few, so a request may have to yield. ``ADAPTER``: the pass asks the
+    host which rows have one.
     """
 
     FORM = "form"
@@ -93,6 +94,7 @@ class HostWait(str, Enum):
     PENALTIES = "penalties"
     VECTORS = "vectors"
     BLOCKS = "blocks"
+    ADAPTER = "adapter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ says what is new: requests in ``new_requests``, tokens and blocks as the part th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 import msgspec
@@ -179,6 +180,10 @@ class StepPlan(msgspec.Struct):
     def add(self, share: ScheduledRequest) -> None:
         self.scheduled[share.request_id] = share
         self.num_tokens += share.num_tokens
+
+    def keep(self, requests: Iterable[Request]) -> None:
+        """Take out all other requests' shares; ``num_tokens`` stays, since they were computed."""
+        self.scheduled = {r.request_id: self.scheduled[r.request_id] for r in requests}
 
     def remove(self, request_id: str, block_ids: list[int]) -> None:
         """Take back a request's share, if it has one, and what was to fill its blocks.

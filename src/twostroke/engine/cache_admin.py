@@ -16,6 +16,7 @@ from twostroke.engine.cache_orders import (
 )
 from twostroke.engine.executor import ExecutorInfo
 from twostroke.kv_cache.manager import KVCacheManager
+from twostroke.kv_cache.pinned_prefix import pin_prefix
 from twostroke.kv_cache.prefix_book import MEMORY, OpenSurvey, PrefixBook
 from twostroke.kv_cache.prefix_survey import PrefixSurvey
 from twostroke.kv_cache.tier_directory import TierDirectory
@@ -127,7 +128,7 @@ class CacheAdmin:
 
     def _pin(self, order: PinPrefix) -> CacheReport:
         until = self._clock() + order.seconds
-        keys = self._kv.pin(order.token_ids, order.cache_salt, until, order.tenant)
+        keys = pin_prefix(self._kv, order.token_ids, order.cache_salt, until, order.tenant)
         if keys is None:
             raise InvalidRequestError(
                 "the prefix is too long: at most half of the KV cache can be pinned, and by one key"

@@ -38,7 +38,7 @@ class _Launched:
     Attributes:
         requests: Those of the plan, in its order.
         began: When it was launched, on the engine's clock.
-        prefix_queries: Since the start; ``prefix_hits`` likewise.
+        prefix_queries: Since the start, as ``prefix_hits``.
         error: What the launch raised, if it did.
     """
 
@@ -63,6 +63,7 @@ class Engine:
 
     Attributes:
         dead: Why the engine has failed for good, if it has; then it takes no more requests.
+        runs_ahead: Whether steps are launched ahead; may be turned off between two of them.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Engine:
         self.clock = clock
         self.dead: EngineDeadError | None = None
         self._launched: deque[_Launched] = deque()  # two at most: one runs, and one waits for it
+        self.runs_ahead = executor.info.runs_ahead
         self._last_end = 0.0  # of a step
         self._consecutive_failures = 0
         self._fatal: EngineDeadError | None = None  # raised by the executor
@@ -135,8 +137,11 @@ class Engine:
         self._refused.append(refused)
 
     def forget_untold(self) -> None:
-        """Drop what the next step would tell of the time between it and the one before."""
-        self._ended_between_steps, self._refused = [], []
+        """Drop what steps to come would tell of the time before: all requests have ended."""
+        while self._launched:
+            launched = self._launched.popleft()
+            self.scheduler.update(launched.plan, self._collect(launched), self.clock())
+        self._ended_between_steps, self._refused, self._last_end = [], [], 0.0
 
     def die(self, error: EngineDeadError) -> list[RequestOutput]:
         """Fail for good: end every request with ``error`` and refuse all further ones with it."""
@@ -150,6 +155,7 @@ class Engine:
         self.dead = self.dead or closed
         for observer in self.observers:
             observer.close()
+        self._launched.clear()
         self.executor.close()
 
     def check_alive(self) -> None:
@@ -168,13 +174,15 @@ class Engine:
 
     def _may_run_ahead(self) -> bool:
         """Whether a step may be launched beside the one that was: none of its result matters."""
-        if not self.executor.info.runs_ahead or len(self._launched) > 1:
+        if not self.runs_ahead or len(self._launched) > 1:
             return False
         return self._launched[-1].plan.host_wait is None and self._launched[-1].error is None
 
     def _launch(self, plan: StepPlan) -> None:
         kv, requests = self.scheduler.kv, self.scheduler.requests_in(plan)
-        plan.host_wait = plan.host_wait or self._why_wait(plan, requests)
+        if self.runs_ahead and plan.host_wait is None:
+            drafts = HostWait.DRAFTS if self.scheduler.depth.guesses else None
+            plan.host_wait = drafts or next(filter(None, (r.host_wait for r in requests)), None)
         launched = _Launched(plan, requests, self.clock(), kv.prefix_queries, kv.prefix_hits)
         self._launched.append(launched)
         try:
@@ -185,16 +193,15 @@ class Engine:
         except Exception as cause:
             launched.error = cause
 
-    def _why_wait(self, plan: StepPlan, requests: list[Request]) -> HostWait | None:
-        waits = (
-            HostWait.DRAFTS if share.draft_token_ids or share.max_new_drafts else request.host_wait
-            for share, request in zip(plan.scheduled.values(), requests)
-        )
-        return next(filter(None, waits), None) if self.executor.info.runs_ahead else None
-
     def _collect(self, launched: _Launched) -> StepResult:
-        """What a step gave; a pass that raises fails every request in it, with the cause."""
-        plan = launched.plan
+        """What a step gave; a pass that raises fails every request in it, with the cause.
+
+        Requests that ended while it ran are taken out of it: nothing of theirs counts.
+        """
+        plan, requests = launched.plan, launched.requests
+        launched.requests = [each for each in requests if each.finish_reason is None]
+        if len(launched.requests) < len(requests):
+            plan.keep(launched.requests)
         try:
             if launched.error is not None:
                 raise launched.error
@@ -232,8 +239,7 @@ class Engine:
             refused=self._refused,
             tells_tables=not kv.groups.has_windows,
         )
-        self._prefix_queries = launched.prefix_queries
-        self._prefix_hits = launched.prefix_hits
+        self._prefix_queries, self._prefix_hits = launched.prefix_queries, launched.prefix_hits
         self._ended_between_steps, self._refused = [], []
         with self._profiler.measure(REST):
             for observer in self.observers:
@@ -242,7 +248,8 @@ class Engine:
 
     def _give_up(self) -> list[RequestOutput]:
         """After too many failures in a row, or one that is for good, end everything."""
-        if self._fatal is None and self._consecutive_failures < MAX_CONSECUTIVE_FAILURES:
+        few = self._fatal is None and self._consecutive_failures < MAX_CONSECUTIVE_FAILURES
+        if few or self.dead is not None:
             return []
         failures = f"{self._consecutive_failures} steps in a row failed"
         hint = "see the log; restart the server"

@@ -102,7 +102,7 @@ class Executor(Protocol):
     and none may be left out: each says only what changed since the one before.
 
     An executor that ``runs_ahead`` takes one more plan before the result of the last is collected,
-    if nothing of that has to be known for it (``scheduling/run_ahead.py``). A share of it may then
+    if nothing of that has to be known for it (``StepPlan.host_wait``). A share of it may then
     reach one token beyond those that plans have told: the one that the pass before draws.
 
     The executor owns the KV tensors and a state for each request that holds blocks. It does not

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from twostroke.core.kv_groups import ONE_GROUP, KVGroups, keys_of_groups
+from twostroke.core.kv_groups import ONE_GROUP, KVGroups
 from twostroke.core.request import BlockKey, Request, RequestStatus
-from twostroke.kv_cache.block_hash import extend_block_hashes, prefix_hashes
+from twostroke.kv_cache.block_hash import extend_block_hashes
 from twostroke.kv_cache.block_pool import BlockPool
 from twostroke.kv_cache.block_table import (
     NO_BLOCK,
@@ -56,7 +56,7 @@ class KVCacheManager:
         self.pins = Pins(self.pool, states.pool)
         self.prefix_queries = 0  # tokens looked up
         self.prefix_hits = 0  # tokens found
-        self._model_id = model_id
+        self.model_id = model_id
         self._tables: dict[str, BlockTable] = {}
         self._watchers: list[CacheWatcher] = []
         self.loads = PendingLoads(self.pool, states, self._watchers)
@@ -270,26 +270,8 @@ class KVCacheManager:
     def keys_of(self, request: Request, num_full: int) -> list[BlockKey]:
         """All that are known, at least those of the first ``num_full`` block indices."""
         return extend_block_hashes(
-            request, num_full, self.block_size, self._model_id, self._num_groups
+            request, num_full, self.block_size, self.model_id, self._num_groups
         )
-
-    def pin(
-        self, token_ids: Sequence[int], cache_salt: str, until: float, tenant: str = ""
-    ) -> list[BlockKey] | None:
-        """Evict the full blocks of a prefix only after all others, up to ``until``.
-
-        They still give way where running requests have no room otherwise. Of a window, its last
-        blocks are pinned; of recurrent layers, the state at the end, which must be there. Returns
-        the keys of the first group, or ``None``, and nothing is changed, if that would be too many
-        for the tenant (``Pins``).
-        """
-        hashes = prefix_hashes(token_ids, self.block_size, self._model_id, cache_salt)
-        keys = [key for each in hashes for key in keys_of_groups(each, self._num_groups)]
-        keys = self.states.shorten(keys, self.needs, lambda key: True)
-        ends = keys[:: self._num_groups]
-        pinned = [keys[entry] for entry in self.needs.entries(len(ends))]
-        states = ends[-1:] if self.states.exist else []
-        return ends if self.pins.pin(pinned, until, tenant, states) else None
 
     def clear(self) -> int:
         """Forget all prefixes, pinned ones too. Returns how many blocks.

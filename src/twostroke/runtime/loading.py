@@ -155,7 +155,7 @@ def _load(
         generates=score_head is None and _generates(config.model, target, spec),
         pooling=pooling,
         device=str(device),
-        runs_ahead=device.type == "cuda" and profiler is NO_PROFILE,
+        runs_ahead=_runs_ahead(config, target, profiler),
         num_state_parts=num_parts,
         tiers=_tier_infos(transfers, caches.target),
         load_seconds=clock.seconds,
@@ -167,6 +167,12 @@ def _load(
     backend = backend if processes is None else FirstBackend(backend)
     executor = TorchExecutor(target, caches.target, backend, info, hooks, profiler)
     return record_passes(executor, config, profiler, clock)
+
+
+def _runs_ahead(config: EngineConfig, model: LanguageModel, profiler: Profiler) -> bool:
+    """Whether steps are launched ahead: on a GPU that does not wait for the host in passes."""
+    on_gpu, is_asked = model.device.type == "cuda", config.scheduler.async_scheduling
+    return on_gpu and is_asked and not model.asks_host and profiler is NO_PROFILE
 
 
 def _hooks(

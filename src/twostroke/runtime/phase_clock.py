@@ -23,10 +23,13 @@ class PhaseClock:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
         self._last = now
 
-    def resume(self) -> None:
-        """Let the time since the last mark belong to no phase."""
-        self._last = time.perf_counter()
+    def resume(self, begun: float) -> None:
+        """Let the time since the last mark belong to no phase.
 
-    def total(self, since: float = 0.0) -> float:
-        """Seconds since the start or, if that is later, since a moment of ``perf_counter``."""
-        return time.perf_counter() - max(self._start, since)
+        Args:
+            begun: When it all began, in seconds of ``perf_counter``, if that is after the start.
+        """
+        self._last, self._start = time.perf_counter(), max(self._start, begun)
+
+    def total(self) -> float:
+        return time.perf_counter() - self._start

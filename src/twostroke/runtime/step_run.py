@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -21,6 +21,8 @@ from twostroke.sampling.report import non_finite_error
 @dataclass(slots=True)
 class StepRun:
     """One step being carried out. Valid until its result is collected.
+
+    On a GPU the next one may be launched before; ``hidden`` is that one's then.
 
     Attributes:
         dropped: Requests that lost their blocks while the pass ran: nothing of theirs counts, and
@@ -71,6 +73,10 @@ class StepRun:
             if share.request_id in request_ids and share.request_id not in self.dropped:
                 self.kv.zero_slots(self.batch.attention.slots[self.batch.rows(index)])
                 self.dropped.add(share.request_id)
+
+    def drop_earlier(self, request_ids: Iterable[str]) -> None:
+        """``drop`` those of an earlier step; whose name is new in this one is another request."""
+        self.drop(set(request_ids) - self.plan.new_requests.keys())
 
     def fail(self, index: int) -> None:
         """End the request of a share whose numbers are not finite, and zero what it wrote.

@@ -123,7 +123,7 @@ class TorchExecutor:
     def collect(self) -> StepResult:
         """Wait for the oldest step that was launched, see ``Executor``."""
         step, draws = self._launched.popleft()
-        step.clock.resume()
+        step.clock.resume(self._last_end)
         with self._undoing(step, *(later for later, _ in self._launched)):
             with as_current(self.model.device), self._profiler.measure(SAMPLING):
                 self._finish(step, draws)
@@ -131,9 +131,8 @@ class TorchExecutor:
             for hook in reversed(self.hooks):
                 hook.after(step)
         for later, _ in self._launched:  # what failed may have been computed with
-            later.drop(step.result.errors)
-        duration = step.clock.total(since=self._last_end)
-        step.result.timings, step.result.duration = step.clock.seconds, duration
+            later.drop_earlier(step.result.errors)
+        step.result.timings, step.result.duration = step.clock.seconds, step.clock.total()
         self._last_end = time.perf_counter()
         return step.result
 
@@ -167,8 +166,9 @@ class TorchExecutor:
         try:
             yield
         except Exception as error:
-            for each in (step, *later):
-                each.drop(step.plan.scheduled)
+            step.drop(step.plan.scheduled)
+            for each in later:
+                each.drop_earlier(step.plan.scheduled)
             if (out_of_memory := memory_error(error)) is not None:
                 release_cached_memory()  # in pieces, of which none may fit the next step
                 raise out_of_memory from error
@@ -209,6 +209,7 @@ class TorchExecutor:
             for hook in reversed(self.hooks):
                 stack.callback(hook.close)
             self.hooks.clear()
+            self._launched.clear()
             self._loaded = None
 
 

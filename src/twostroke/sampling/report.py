@@ -51,7 +51,7 @@ class DrawReport:
             row for row, request in enumerate(requests) if request.params.logprobs is not None
         ]
         # Copies, of these rows only.
-        self._raw = logits[self._asking] if self._asking else logits[:0]
+        self._raw = logits[self._asking] if self._asking else logits.new_empty((0, logits.shape[1]))
         self._shown = {
             row: logits[row : row + 1].clone()
             for row, request in enumerate(requests)

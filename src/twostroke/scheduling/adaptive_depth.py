@@ -130,7 +130,7 @@ class AdaptiveDepth:
         reads_prompts: bool = False,
         at_once: bool = False,
     ) -> None:
-        self.needs_slots = needs_slots
+        self.needs_slots, self.guesses = needs_slots, True
         self._most = most
         self._estimator = DraftEstimator(most, reads_prompts=reads_prompts, at_once=at_once)
         self._budget = TrialBudget(reads_prompts=reads_prompts)

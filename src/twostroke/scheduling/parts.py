@@ -67,9 +67,11 @@ class DraftDepth(Protocol):
     Attributes:
         needs_slots: Whether drafting writes keys and values: then the block table needs room for
             the drafts already while they are made.
+        guesses: Whether any are made at all; what makes them reads the tokens of every step.
     """
 
     needs_slots: bool
+    guesses: bool
 
     def choose(self, request: Request, changes: list[DepthChange] | None = None) -> int:
         """Most drafts for a request that draws in the step that is being planned; 0 is none.

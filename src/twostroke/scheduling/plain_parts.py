@@ -44,7 +44,7 @@ class WithoutTiers:
 class NoDrafts:
     """Nothing is guessed."""
 
-    needs_slots = False
+    needs_slots = guesses = False
 
     def choose(self, request: Request, changes: list[DepthChange] | None = None) -> int:
         return 0

@@ -131,8 +131,7 @@ class Scheduler:
         Returns whether a request goes on: then the next is to be made, before ``update``.
         """
         for request_id, share in plan.scheduled.items():
-            request = self.running.get(request_id)
-            if request is not None:
+            if (request := self.running.get(request_id)) is not None:
                 request.assume(share.num_tokens, draws=share.samples)
         self._assumes = any(request.num_missing_tokens for request in self.running.values())
         return self._assumes
@@ -146,7 +145,7 @@ class Scheduler:
         outputs, no_longer_loading = [], self.tiers.update(plan, result, self.requests)
         for request_id, share in plan.scheduled.items():
             request = self.requests.get(request_id)
-            if request is None or not 0 <= request.admitted_step <= plan.step:
+            if request is None:
                 continue  # it ended while the step ran
             if error := result.errors.get(request_id):
                 self.finish(request_id, FinishReason.ERROR, now, discard=True)
@@ -305,7 +304,7 @@ class Scheduler:
 
     def _admit(self, request: Request, prefix: Prefix, plan: StepPlan) -> None:
         """Let a waiting request run from this step on. There is room for all its known tokens."""
-        request.status, request.admitted_step = RequestStatus.RUNNING, plan.step
+        request.status = RequestStatus.RUNNING
         if request.first_scheduled_time is None:
             request.first_scheduled_time = plan.time
         self.batch.add(request)

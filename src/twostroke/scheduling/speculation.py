@@ -32,7 +32,7 @@ class FixedDepth:
     """Always the same depth, or what the request asks for if that is less."""
 
     def __init__(self, depth: int = 0, *, needs_slots: bool = False) -> None:
-        self.needs_slots = needs_slots
+        self.needs_slots, self.guesses = needs_slots, depth > 0
         self._depth = depth
         self._told = ToldDepths()
 

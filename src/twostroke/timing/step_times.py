@@ -120,14 +120,14 @@ class StepTimes:
             busy: The next step follows at once.
             failed: It computed nothing; how long it took means nothing.
         """
+        began = max(plan.time, self.now)  # a GPU's is planned while the one before runs
         if self._was_busy:
-            gap = max(0.0, plan.time - self.now)
-            self._gap += GAP_WEIGHT * (min(gap, now - plan.time) - self._gap)
+            self._gap += GAP_WEIGHT * (min(began - self.now, now - began) - self._gap)
         self.now, self._was_busy = now, busy
         rows, work = read_shape(plan)
         if failed or not plan.num_tokens:
             return
-        self.last_seconds = seconds = max(now - plan.time + self._gap, 1e-9)
+        self.last_seconds = seconds = max(now - began + self._gap, 1e-9)
         if work.tokens:
             self._add_prompts(rows, work, seconds)
         else:

@@ -20,6 +20,7 @@ from twostroke.core.step import StepPlan, StepResult
 from twostroke.core.structured_outputs import StructuredOutputsParams
 from twostroke.engine.llm_engine import LLMEngine
 from twostroke.sampling.request_state import RequestState
+from twostroke.scheduling.speculation import FixedDepth
 
 
 class Device(FakeExecutor):
@@ -184,6 +185,56 @@ def test_a_step_that_fails_takes_its_own_requests_alone(when: str) -> None:
     engine.submit(call("b", prompt=[4, 5], max_tokens=9))
     assert run(engine)["b"] == (expected([4, 5], 9), FinishReason.LENGTH)
     assert [event.error is not None for event in engine.recorder.events()].count(True) == 1
+
+
+def test_what_ended_while_its_step_ran_is_counted_once() -> None:
+    stop = expected([5, 6], 9)[3]
+    config = EngineConfig.from_flat({"model": "fake", "device": "cpu"})
+    engine = LLMEngine(Device(), config=config)
+    engine.submit(call("a", prompt=[5, 6], max_tokens=9, stop_token_ids=[stop]))
+    engine.submit(call("b", prompt=[7, 8, 9], max_tokens=12))
+    engine.submit(call("c", prompt=[1, 2, 3], max_tokens=12))
+    for step in range(30):
+        if step == 3:
+            engine.abort("c")
+        if engine.has_work():
+            engine.step()
+    events = engine.recorder.events()
+    finished = [each.request_id for event in events for each in event.finished]
+    assert sorted(finished) == ["a", "b", "c"]
+    drawn = dict.fromkeys("abc", 0)
+    for event in events:
+        for item in event.scheduled:
+            drawn[item.request_id] += item.num_new_tokens
+    assert (drawn["a"], drawn["b"]) == (len(expected([5, 6], 9, stop=stop)), 12)
+
+
+def test_speculation_is_waited_for_at_every_step() -> None:
+    """What guesses reads the tokens of each step, of those too in which nothing is guessed."""
+    executor = Device(num_drafts=2)
+    engine = LLMEngine(executor)
+    engine.scheduler.depth = FixedDepth(2)
+    engine.submit(call("a", prompt=[1, 2, 3], max_tokens=9))
+    assert run(engine)["a"][0] == expected([1, 2, 3], 9)
+    assert {event.host_wait for event in engine.recorder.events()} == {HostWait.DRAFTS}
+    assert not any(plan.is_ahead for plan in executor.launches)
+
+
+def test_a_client_that_goes_leaves_nothing_that_runs() -> None:
+    executor = Device()
+    engine = LLMEngine(executor)
+    engine.submit(call("a", prompt=[1, 2, 3], max_tokens=9))
+    for _ in range(3):
+        engine.step()
+    assert engine.has_work()
+    engine.forget_client()
+    assert not engine.has_work() and not executor._results
+    engine.submit(call("a", prompt=[4, 5], max_tokens=5))
+    before = len(engine.recorder.events())
+    assert run(engine)["a"] == (expected([4, 5], 5), FinishReason.LENGTH)
+    events = engine.recorder.events()[before:]
+    assert [each.request_id for event in events for each in event.finished] == ["a"]
+    assert all(event.duration >= 0 for event in events)
 
 
 @settings(max_examples=150, deadline=None)

@@ -35,7 +35,6 @@ MEANINGLESS: Mapping[str, Meaningless] = {
     "--distributed-executor-backend": Meaningless(_CHOOSES, _ANY),
     "--disable-custom-all-reduce": Meaningless(_CHOOSES),
     "--enable-chunked-prefill": Meaningless(_ALWAYS),
-    "--async-scheduling": Meaningless(_CHOOSES),
     "--max-seq-len-to-capture": Meaningless(_CHOOSES, _ANY),
     "--load-format": Meaningless("weights are read from safetensors", ("auto", "safetensors")),
     "--tokenizer-mode": Meaningless("there is one kind of tokenizer", ("auto", "hf")),

@@ -59,7 +59,7 @@ class TargetObserver:
         """The next step shows whether they have to wait."""
 
     def on_step(self, step: ObservedStep) -> None:
-        self._count(step.requests, step.plan.time, step.finished)
+        self._count(step.requests, step.began, step.finished)
         if self._states:
             self._hold_stats(step.stats, step.finished)
 

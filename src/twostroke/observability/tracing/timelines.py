@@ -213,7 +213,7 @@ class TimelineObserver:
             running = len(plan.scheduled)
             timeline.chunks.append(
                 PromptChunk(
-                    plan.time, step.finished, plan.step, share.start, share.num_tokens, running
+                    step.began, step.finished, plan.step, share.start, share.num_tokens, running
                 )
             )
         if share.samples:

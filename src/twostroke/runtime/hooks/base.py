@@ -12,9 +12,9 @@ class PassHook(Protocol):
 
     The executor owns its hooks and calls them from one thread. ``update`` and ``before`` go from
     the first hook to the last, ``after`` from the last to the first. ``update`` sees every plan, in
-    order. A hook keeps its own copy of what it needs of plan and batch, and drops it when a plan
-    releases the request. An exception fails the whole step; one request fails by ``StepRun.fail``
-    or ``end``.
+    order; where one ``is_ahead``, before ``after`` of the step before it. A hook keeps its own copy
+    of what it needs of plan and batch, and drops it when a plan releases the request. An exception
+    fails the whole step; one request fails by ``StepRun.fail`` or ``end``.
     """
 
     def update(self, step: StepRun) -> None:
