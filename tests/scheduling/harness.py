@@ -139,7 +139,7 @@ class Harness:
         self.engine = Engine(self.scheduler, self.executor, clock=lambda: self.now)
 
     def has_work(self) -> bool:
-        return self.engine.has_work()
+        return self.engine.has_work() if self.ahead else self.scheduler.has_work()
 
     def set_aside(self, request_id: str) -> None:
         self.scheduler.waiting.set_aside(self.scheduler.requests[request_id])

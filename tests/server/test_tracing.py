@@ -238,7 +238,7 @@ def test_a_failed_step_is_an_error_with_its_reason(
     server: Traced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executor = engine_of(server.engine).executor
-    monkeypatch.setattr(executor, "execute", lambda plan: 1 / 0)
+    monkeypatch.setattr(executor, "launch", lambda plan: 1 / 0)
     answer = call(server)
     monkeypatch.undo()
     assert answer.status_code == 500
@@ -276,7 +276,7 @@ def test_only_slow_calls_and_failures_are_exported() -> None:
     with traced_server(slow_ttft=3600) as server:
         fast = call(server)
         executor = engine_of(server.engine).executor
-        with patch.object(executor, "execute", side_effect=RuntimeError("the device is broken")):
+        with patch.object(executor, "launch", side_effect=RuntimeError("the device is broken")):
             failed = call(server)
         spans = server.collector.trace(failed.headers["traceresponse"])
         assert (
