@@ -201,8 +201,11 @@ def test_live_engines_are_shown_as_they_are(
         page.wait_for_selector(".lead >> text=2 of 2 engines take requests. All are idle.")
         with asking(url) as statuses:
             page.wait_for_selector(".lead >> text=/The busiest, engine [01], has/")
+            pid = pid_of(replicas.engines[1])
+            os.kill(pid, signal.SIGSTOP)  # what it has is unfinished from here on
+            time.sleep(0.5)  # until what it sent before has been read
             wait_until(lambda: replicas.engines[1].num_unfinished > 0)
-            os.kill(pid_of(replicas.engines[1]), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             page.wait_for_selector(".lead >> text=/Engine 1 is down: .*SIGKILL/")
         assert statuses == {200}
         page.wait_for_selector(".fleet-engines tbody tr:nth-child(2) .held")
