@@ -60,7 +60,7 @@ async def tokens_of(stream: AsyncStream) -> dict[int, list[int]]:
     """The tokens of each sample; none of them may end with an error."""
     tokens: dict[int, list[int]] = {}
     async for output in stream:
-        assert output.error is None
+        assert output.error is None, output.error
         tokens.setdefault(output.index, []).extend(output.token_ids)
     return tokens
 

@@ -206,9 +206,12 @@ def test_actors_of_two_roles_are_one_model(tmp_path: Path) -> None:
         fleet.url()
         for number in range(2):
             expected = roles_stream(together, "plain", salt="ray")
-            before = fetched(fleet)
-            assert roles_stream(fleet, "plain", salt=f"ray{number}") == expected
-            assert fetched(fleet) - before > 80
+            for attempt in range(4):  # blocks that are late on a busy machine are computed instead
+                before = fetched(fleet)
+                assert roles_stream(fleet, "plain", salt=f"ray{number}{attempt}") == expected
+                if (num_fetched := fetched(fleet) - before) > 80:
+                    break
+            assert num_fetched > 80
             if not number:
                 os.kill(process_of(fleet, "prompts"), signal.SIGKILL)
                 assert roles_stream(fleet, "plain", salt="killed") == expected
