@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.gpu import correctness, page
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
-from tests.runtime.test_run_ahead import PreparedAnew, run_each_time
+from tests.runtime.recorded_passes import PreparedAnew, run_each_time
 from twostroke.core.config import EngineConfig
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.runtime.loading import load_torch_executor

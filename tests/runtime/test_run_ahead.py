@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from tests.checkpoints import random_tensors, tiny_config, write_checkpoint
 from tests.models.tiny_families import FAMILIES
+from tests.runtime.recorded_passes import PreparedAnew, run_each_time
 from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.request import FinishReason
 from twostroke.core.sampling_params import HostWait, SamplingParams
 from twostroke.core.step import StepPlan, StepResult
 from twostroke.engine.llm_engine import LLMEngine
-from twostroke.layers.attention.base import AttentionMetadata
 from twostroke.layers.attention.sdpa import SdpaBackend
 from twostroke.runtime.loading import load_torch_executor
 from twostroke.runtime.passes.record import record_graphs
@@ -31,39 +29,6 @@ from twostroke.runtime.torch_executor import TorchExecutor
 from twostroke.spec_decode.own_text import OwnText
 
 BLOCK_SIZE = 4
-
-
-class PreparedAnew:
-    """Fixed tables for PyTorch's attention, which prepares each step when it is run."""
-
-    kernel_cache = None
-
-    def __init__(self, backend: SdpaBackend) -> None:
-        self._backend = backend
-        self._metadata: AttentionMetadata | None = None
-
-    def attention(self, rows: int) -> Any:
-        return self
-
-    def fill(self, metadata: AttentionMetadata, rows: int) -> None:
-        assert len(metadata.context_lens) == rows, "there is a graph for every number"
-        self._attention = self._backend.prepare(metadata)
-
-    def __call__(self, layer: int, *args: Any) -> Tensor:
-        return self._attention(layer, *args)
-
-
-def run_each_time(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """In place of a recording; into one buffer, as a graph does."""
-    buffer: list[Tensor] = []
-
-    def again() -> Tensor:
-        out = run()
-        if not buffer:
-            buffer.append(torch.empty_like(out))
-        return buffer[0].copy_(out)
-
-    return again
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma3", "qwen3-next"])

@@ -196,14 +196,16 @@ class StateSlots:
 
     def commit(self, request: Request, start: int) -> None:
         states, keys = self._requests[request.request_id], request.block_hashes
-        had_trial = states.trial is not None and states.trial.begin <= start  # else the next step's
-        if states.trial is not None and had_trial:
-            self._end_trial(states, states.trial, request)
+        trial = states.trial
+        if trial is not None and trial.begin > start:
+            trial = None  # it is the next step's
+        if trial is not None:
+            self._end_trial(states, trial, request)
         of_next = list[tuple[int, int]]()
         for num_blocks, slot in states.pending:
             entry = (num_blocks - 1) * self._num_groups
             is_computed = num_blocks * self._size <= request.num_computed_tokens
-            if not (is_computed or had_trial):  # its step runs: only drafts can be taken back
+            if not is_computed and trial is None:  # its step runs: drafts alone are taken back
                 of_next.append((num_blocks, slot))
                 continue
             if is_computed and entry < len(keys) and self.pool.index(slot, keys[entry]):

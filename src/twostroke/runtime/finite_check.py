@@ -29,8 +29,8 @@ def fail_non_finite(step: StepRun) -> None:
     for index, share in enumerate(batch.shares):
         if share.request_id in step.dropped:
             continue
-        known = batch.attention.slots[batch.known_rows(index)]  # of drafts, logits decide
+        slots = batch.attention.slots[batch.known_rows(index)]  # of drafts, logits decide
         states = kv.recurrent
         is_finite = not states.exist or bool(states.are_finite([share.request_id]))
-        if not (is_finite and kv.are_finite(known)):
+        if not (is_finite and kv.are_finite(slots)):
             step.fail(index)

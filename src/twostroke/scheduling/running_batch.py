@@ -67,7 +67,7 @@ class RunningBatch:
     ) -> Slots | None:
         """Blocks for a share. Where they are short, it goes without drafts; then others yield.
 
-        None yields while a step runs, which may give blocks back: the next plan waits for that.
+        No request yields while a step runs, which may give blocks back: the next plan waits for it.
 
         Args:
             depth: Drafts to make after the step, which need ``ahead`` slots.

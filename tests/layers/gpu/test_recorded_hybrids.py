@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from tests.checkpoints import write_checkpoint
 from tests.models.tiny_families import FAMILIES
+from tests.runtime.recorded_passes import run_each_time
 from twostroke.core.config import EngineConfig
 from twostroke.core.generation_request import GenerationRequest
 from twostroke.core.sampling_params import SamplingParams
@@ -24,19 +24,6 @@ from twostroke.runtime.passes.record import record_graphs
 from twostroke.runtime.reference import generate_naive
 
 SIZES = [1, 4]
-
-
-def run_each_time(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """In place of a recording, where there is no GPU; into one buffer, as a graph does."""
-    buffer: list[Tensor] = []
-
-    def again() -> Tensor:
-        out = run()
-        if not buffer:
-            buffer.append(torch.empty_like(out))
-        return buffer[0].copy_(out)
-
-    return again
 
 
 def calls() -> list[GenerationRequest]:

@@ -82,9 +82,7 @@ class WaitBook:
         self._ended: dict[str, None] = {}
         self._minutes: dict[int, MinuteWaits] = {}
         self._times = array("d")  # when steps began
-        self._rests = array(
-            "d"
-        )  # from when on nothing was to do before them; inf: until they began
+        self._rests = array("d")  # since when there was nothing to do before them; inf: not at all
         self._runs: list[tuple[float, str]] = []  # from when on the queue waits for what
         self._before: StepEvent | None = None
 

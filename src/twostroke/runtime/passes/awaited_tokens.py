@@ -16,13 +16,13 @@ def take_awaited(batch: Batch, before: Batch, draws: StepDraws) -> None:
     Args:
         before: The batch that ``draws`` are of; it has no drafts.
     """
-    rows = [row for row, request in enumerate(batch.requests) if request.num_awaited]
-    if not rows:
+    waiting = [index for index, request in enumerate(batch.requests) if request.num_awaited]
+    if not waiting:
         return
-    places = {before.shares[index].request_id: at for at, index in enumerate(draws.indices)}
-    drawn = [places[batch.requests[row].request_id] for row in rows]
-    at = [batch.query_start[row + 1] - 1 for row in rows]
+    draw_of = {before.shares[index].request_id: row for row, index in enumerate(draws.indices)}
+    sources = [draw_of[batch.shares[index].request_id] for index in waiting]
+    targets = [batch.query_start[index + 1] - 1 for index in waiting]
     device = batch.token_ids.device
-    tokens = draws.tokens[on_device(drawn, device)]
+    tokens = draws.tokens[on_device(sources, device)]
     # What failed has no token, but its row must have some; nothing of it is kept.
-    batch.token_ids[on_device(at, device)] = tokens.clamp_min(0)
+    batch.token_ids[on_device(targets, device)] = tokens.clamp_min(0)
